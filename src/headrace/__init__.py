@@ -1,0 +1,1 @@
+"""Kafka topics, files and change feeds into Delta tables: declared, exactly once, proven."""

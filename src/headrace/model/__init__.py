@@ -1,0 +1,1 @@
+"""The frozen nouns of Headrace. Import them from their modules."""

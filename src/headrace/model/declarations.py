@@ -1,0 +1,77 @@
+"""What a pipeline's files declare: frozen records, as the decorators leave them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import SourceLocation
+from headrace.model.names import TableName
+
+Query = Callable[[], Any]
+"""A query function of the user's: no arguments, returns a ``pyspark.sql.DataFrame``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamingTable:
+    """A table that only grows, fed by one or more flows."""
+
+    name: TableName
+    location: SourceLocation
+    comment: str | None = None
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+    partition_cols: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    schema: Any | None = None
+    """A DDL string or a ``pyspark.sql.types.StructType``; ``None`` takes the query's."""
+    format: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaterializedView:
+    """A table that always equals the result of its query over its inputs."""
+
+    name: TableName
+    location: SourceLocation
+    query: Query
+    comment: str | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    table_properties: Mapping[str, str] = field(default_factory=dict)
+    partition_cols: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    schema: Any | None = None
+    format: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TemporaryView:
+    """A named query of the pipeline, stored nowhere."""
+
+    name: TableName
+    location: SourceLocation
+    query: Query
+    comment: str | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+
+Dataset = StreamingTable | MaterializedView | TemporaryView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flow:
+    """One query that feeds one streaming table; it owns exactly one checkpoint."""
+
+    name: str
+    target: TableName
+    query: Query
+    location: SourceLocation
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Declarations:
+    """Everything that a pipeline's files declare, in the order of their reading."""
+
+    datasets: tuple[Dataset, ...] = ()
+    flows: tuple[Flow, ...] = ()

@@ -1,0 +1,146 @@
+"""What happens in an update, as frozen facts: `run` emits them, `observe` keeps and shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, Protocol
+
+from headrace.model.names import TableName
+from headrace.model.ranges import SourceRange
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened in one update."""
+
+    update: str
+    at: datetime = field(default_factory=_now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateStarted(Event):
+    pipeline: str
+    mode: Literal["triggered", "continuous"]
+    flows: tuple[str, ...]
+    views: tuple[TableName, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateFinished(Event):
+    outcome: Literal["completed", "failed", "stopped"]
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowStarted(Event):
+    flow: str
+    dataset: TableName
+    checkpoint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchStarted(Event):
+    flow: str
+    dataset: TableName
+    batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchCommitted(Event):
+    """A batch is in the table.
+
+    Args:
+        version: The table version that holds it.
+        rows: Rows accepted into the target.
+        duration_s: From the start of the batch function to the end of the commit.
+        lag: Records that the source holds beyond the batch; ``None`` where unknown.
+        latency_s: Oldest and newest record's age at the commit, by the record's own
+            timestamp; ``None`` where the table keeps no timestamp.
+    """
+
+    flow: str
+    dataset: TableName
+    batch: int
+    version: int
+    rows: int
+    duration_s: float
+    ranges: tuple[SourceRange, ...]
+    lag: int | None = None
+    latency_s: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchReplayed(Event):
+    """The table already held the batch, with equal ranges: nothing was written."""
+
+    flow: str
+    dataset: TableName
+    batch: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowRetrying(Event):
+    flow: str
+    dataset: TableName
+    error: Mapping[str, Any]
+    attempt: int
+    wait_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowFailed(Event):
+    flow: str
+    dataset: TableName
+    error: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowFinished(Event):
+    """The flow has ended without a failure."""
+
+    flow: str
+    dataset: TableName
+    outcome: Literal["drained", "stopped", "up to date", "skipped"]
+    rows: int
+    batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewRefreshed(Event):
+    dataset: TableName
+    version: int
+    rows: int
+    duration_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewUpToDate(Event):
+    dataset: TableName
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewFailed(Event):
+    dataset: TableName
+    error: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignCommitSeen(Event):
+    """Another writer committed to a table of ours."""
+
+    dataset: TableName
+    version: int
+    operation: str
+    engine: str
+
+
+class Emitter(Protocol):
+    """Takes events; called from several threads."""
+
+    def __call__(self, event: Event) -> None: ...

@@ -1,0 +1,56 @@
+"""A pipeline's settings after its spec, profile and environment have been read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from headrace.model.connections import KafkaConnection
+from headrace.model.names import Storage
+
+OnDataLoss = Literal["refuse", "record"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProjectSettings:
+    """What ``headrace.yml`` says, resolved for one profile.
+
+    Args:
+        name: The pipeline's name.
+        file: The spec file; relative paths in it are relative to its folder.
+        profile: The profile in force.
+        storage: Where tables, checkpoints, ledger and events are kept.
+        catalog: A Spark catalog's name; ``None`` takes the session's own.
+        database: The schema of datasets whose names have one part.
+        libraries: Globs of the pipeline's files, relative to the spec's folder.
+        configuration: Spark settings of the pipeline (``spark.*``) and values of the user's own.
+        kafka: The default Kafka connection.
+        trigger_interval_s: Least seconds between the starts of two batches of a flow; 0: none.
+        view_interval_s: Least seconds between two refreshes of a materialized view.
+        on_data_loss: What happens when a source no longer holds what a flow has to read.
+        master: Spark master; ``None`` runs locally on all cores, or takes the session's.
+        memory: JVM heap, as ``-Xmx`` takes it; ``None`` chooses by the machine.
+        consumer_groups: Whether flows publish their offsets to the broker.
+    """
+
+    name: str
+    file: Path
+    profile: str
+    storage: Storage
+    libraries: tuple[str, ...]
+    database: str = "default"
+    catalog: str | None = None
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    kafka: KafkaConnection = field(default_factory=KafkaConnection)
+    trigger_interval_s: float = 0.0
+    view_interval_s: float = 10.0
+    on_data_loss: OnDataLoss = "refuse"
+    master: str | None = None
+    memory: str | None = None
+    consumer_groups: bool = True
+
+    @property
+    def root(self) -> Path:
+        return self.file.parent

@@ -1,0 +1,148 @@
+"""A plan as data: what `explain` prints is what `run` executes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.errors import SourceLocation
+from headrace.model.declarations import (
+    Dataset,
+    Flow,
+    MaterializedView,
+    StreamingTable,
+    TemporaryView,
+)
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.model.ranges import SourceKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRead:
+    """A query reads a table, of this pipeline or of another."""
+
+    table: TableName
+    streaming: bool
+    location: SourceLocation
+    declared: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedSource:
+    """One streaming source of a flow's query, in Spark's order.
+
+    Args:
+        topics: Kafka topics by name; empty for other kinds, and for a topic pattern.
+        table: The dataset behind a delta source of our own storage.
+        path: The path of a delta or files source.
+        options: The source's options as Spark holds them.
+    """
+
+    index: int
+    kind: SourceKind
+    location: SourceLocation
+    topics: tuple[str, ...] = ()
+    topic_pattern: str | None = None
+    table: TableName | None = None
+    path: str | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coordinates:
+    """The columns of a table that hold each record's place in Kafka (dotted paths)."""
+
+    topic: str
+    partition: str
+    offset: str
+
+    def to_json(self) -> dict[str, str]:
+        return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFlow:
+    """A flow whose query has been resolved.
+
+    Args:
+        schema: The query's columns, as ``StructType.jsonValue()`` gives them.
+        reads: The tables that the query reads, streaming or not.
+        sources: Its streaming sources.
+        stateful: Whether the query keeps state (aggregation, deduplication, stream-stream join).
+        coordinates: Set where the query makes exactly one row of each record and keeps its place.
+        timestamp: The column (dotted path) that holds the Kafka timestamp, where one does.
+        reads_target: Whether the query reads the table that it writes.
+        fingerprint: A hash of the query's plan, equal as long as the query means the same.
+    """
+
+    flow: Flow
+    schema: Mapping[str, Any]
+    reads: tuple[TableRead, ...]
+    sources: tuple[PlannedSource, ...]
+    stateful: bool
+    coordinates: Coordinates | None
+    timestamp: str | None
+    reads_target: bool
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedView:
+    """A materialized or temporary view whose query has been resolved."""
+
+    view: MaterializedView | TemporaryView
+    schema: Mapping[str, Any]
+    reads: tuple[TableRead, ...]
+    fingerprint: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTableStage:
+    """Create the table if it is missing, else bring its properties and new columns up to date."""
+
+    table: StreamingTable
+    schema: Mapping[str, Any]
+    properties: Mapping[str, str]
+    flows: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlowStage:
+    planned: PlannedFlow
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshViewStage:
+    planned: PlannedView
+
+
+Stage = OpenTableStage | RunFlowStage | RefreshViewStage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """What a run would change in the storage."""
+
+    kind: Literal["create", "alter", "recompute", "remove"]
+    dataset: TableName
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The resolved pipeline.
+
+    Args:
+        levels: Stages in dependency order; the stages of one level do not depend on each other.
+        changes: Against the storage; ``None`` when planned offline.
+    """
+
+    project: ProjectSettings
+    datasets: tuple[Dataset, ...]
+    flows: tuple[PlannedFlow, ...]
+    views: tuple[PlannedView, ...]
+    levels: tuple[tuple[Stage, ...], ...]
+    schemas: Mapping[TableName, Mapping[str, Any]]
+    changes: tuple[Change, ...] | None = None
