@@ -119,3 +119,335 @@ class TransientError(HeadraceError):
 
     code = "TRANSIENT"
     transient = True
+
+
+# Sources
+
+
+class BrokerUnreachableError(TransientError):
+    """No Kafka broker answered in time. Start it, or correct `kafka.bootstrap.servers`."""
+
+    code = "BROKER_UNREACHABLE"
+
+
+class TopicNotFoundError(UsageError):
+    """The Kafka cluster has no topic of this name. Create it, or correct the name."""
+
+    code = "TOPIC_NOT_FOUND"
+
+
+class RecordUnparseableError(RunError):
+    """A record does not fit the declared format; its batch was not committed.
+
+    Correct the schema, or read the topic with `format="raw"` and handle such records in the query.
+    """
+
+    code = "RECORD_UNPARSEABLE"
+
+
+# Checkpoints, tables and leases
+
+
+class CheckpointLostError(RefusedError):
+    """The table was fed through a checkpoint that is no longer there.
+
+    `headrace run --resume-from-table FLOW` opens a new checkpoint at the table's own positions.
+    """
+
+    code = "CHECKPOINT_LOST"
+
+
+class CheckpointBehindTableError(RefusedError):
+    """The table holds batches that the checkpoint does not know: an old copy was restored.
+
+    `headrace run --resume-from-table FLOW` opens a new checkpoint at the table's own positions.
+    """
+
+    code = "CHECKPOINT_BEHIND_TABLE"
+
+
+class CheckpointForeignError(RefusedError):
+    """The checkpoint's folder belongs to another flow, or was made by plain Spark."""
+
+    code = "CHECKPOINT_FOREIGN"
+
+
+class CheckpointCorruptError(RefusedError):
+    """A file of the checkpoint cannot be read.
+
+    `headrace run --resume-from-table FLOW` opens a new checkpoint at the table's own positions.
+    """
+
+    code = "CHECKPOINT_CORRUPT"
+
+
+class TableBehindCheckpointError(RefusedError):
+    """The checkpoint has finished batches that the table does not hold: the table was rolled back.
+
+    `headrace run --resume-from-table FLOW` reads those batches again.
+    """
+
+    code = "TABLE_BEHIND_CHECKPOINT"
+
+
+class TableLostError(RefusedError):
+    """The checkpoint fed a table that is gone, or that was created anew.
+
+    `headrace full-refresh DATASET` reads everything again.
+    """
+
+    code = "TABLE_LOST"
+
+
+class TopicRecreatedError(RefusedError):
+    """The topic was deleted and created again: its offsets mean other records now.
+
+    `headrace run --new-generation FLOW` keeps the rows and goes on with the new topic.
+    """
+
+    code = "TOPIC_RECREATED"
+
+
+class OffsetsExpiredError(RefusedError):
+    """The broker no longer holds records that the flow has not read.
+
+    With `on_data_loss: record` the flow goes on behind them, and the ledger keeps what was lost.
+    """
+
+    code = "OFFSETS_EXPIRED"
+
+
+class OffsetsBeyondEndError(RefusedError):
+    """The flow has read records that the topic no longer has: the broker lost data.
+
+    `headrace full-refresh DATASET` reads everything again.
+    """
+
+    code = "OFFSETS_BEYOND_END"
+
+
+class FlowRenamedError(RefusedError):
+    """A flow that fed the table is no longer declared, and a new one wants to.
+
+    `headrace run --adopt OLD=NEW` goes on where the old one stopped;
+    `headrace run --new-generation NEW` starts the new one at the beginning of its sources.
+    """
+
+    code = "FLOW_RENAMED"
+
+
+class SourcesChangedError(RefusedError):
+    """The query reads other sources than its checkpoint has positions for.
+
+    `headrace run --new-generation FLOW` starts at the beginning of the new sources;
+    `headrace full-refresh DATASET` reads everything again.
+    """
+
+    code = "SOURCES_CHANGED"
+
+
+class ResumeImpossibleError(RefusedError):
+    """A flow cannot be resumed from its table alone.
+
+    `headrace full-refresh DATASET` reads everything again.
+    """
+
+    code = "RESUME_IMPOSSIBLE"
+
+
+class SecondDriverError(RefusedError):
+    """Another process runs this flow. Stop it, or wait until its lease has ended."""
+
+    code = "SECOND_DRIVER"
+
+
+class LeaseLostError(RefusedError):
+    """Another process has taken the flow over while this one was away; nothing was written."""
+
+    code = "LEASE_LOST"
+
+
+class BatchFencedError(RefusedError):
+    """Another driver has committed with this checkpoint while the batch was being written."""
+
+    code = "BATCH_FENCED"
+
+
+class StorageUnwritableError(SetupError):
+    """The storage cannot be written. Correct its permissions, or `storage` in the spec."""
+
+    code = "STORAGE_UNWRITABLE"
+
+
+class StorageNewerError(RefusedError):
+    """The storage was written by a newer version of Headrace. Install that version."""
+
+    code = "STORAGE_NEWER"
+
+
+# -- declare: the spec and the pipeline's files --------------------------------------------------
+
+
+class SpecNotFoundError(UsageError):
+    """There is no ``headrace.yml`` here, nor in a folder above.
+
+    Go to the pipeline's folder, name it with ``--project``, or write a new one with ``headrace init``.
+    """
+
+    code = "SPEC_NOT_FOUND"
+
+
+class SpecInvalidError(UsageError):
+    """``headrace.yml`` is not YAML, or a value in it is missing or of the wrong kind.
+
+    Mend the named line; the message says what belongs there.
+    """
+
+    code = "SPEC_INVALID"
+
+
+class SpecUnknownKeyError(UsageError):
+    """``headrace.yml`` holds a key that means nothing, most likely a misspelling.
+
+    Write the suggested key, or remove the line.
+    """
+
+    code = "SPEC_UNKNOWN_KEY"
+
+
+class SpecVariableUnsetError(UsageError):
+    """A value of ``headrace.yml`` needs an environment variable that is not set.
+
+    Set the variable, or give a default in the spec: ``${NAME:-default}``.
+    """
+
+    code = "SPEC_VARIABLE_UNSET"
+
+
+class ProfileUnknownError(UsageError):
+    """The profile that was asked for is not in ``headrace.yml``.
+
+    Name one that is, with ``--profile`` or ``HEADRACE_PROFILE``, or add it under ``profiles:``.
+    """
+
+    code = "PROFILE_UNKNOWN"
+
+
+class StorageUnsupportedError(UsageError):
+    """The storage is on a system that Headrace cannot write yet; only local paths work.
+
+    Give ``storage`` a local path.
+    """
+
+    code = "STORAGE_UNSUPPORTED"
+
+
+class PipelineFilesMissingError(UsageError):
+    """The globs under ``libraries`` match no Python file.
+
+    Put the pipeline's files where the globs look, or change the globs.
+    """
+
+    code = "PIPELINE_FILES_MISSING"
+
+
+class NothingDeclaredError(UsageError):
+    """The pipeline's files ran, and declared no dataset.
+
+    Decorate a query function with ``@hr.table``, ``@hr.materialized_view`` or ``@hr.temporary_view``.
+    """
+
+    code = "NOTHING_DECLARED"
+
+
+class PipelineFileFailedError(UsageError):
+    """A file of the pipeline raised an exception, or is not valid Python.
+
+    Mend the named line; ``--debug`` shows the whole trace.
+    """
+
+    code = "PIPELINE_FILE_FAILED"
+
+
+class DuplicateNameError(UsageError):
+    """Two datasets, or two flows, have the same name; upper and lower case count as equal.
+
+    Rename one of the two places that the message names.
+    """
+
+    code = "DUPLICATE_NAME"
+
+
+class ArgumentInvalidError(UsageError):
+    """A decorator or function of Headrace was given an argument that it does not take.
+
+    Mend the call; the message says what the argument may be.
+    """
+
+    code = "ARGUMENT_INVALID"
+
+
+class FormatUnsupportedError(UsageError):
+    """A table asks for a format other than Delta.
+
+    Remove the ``format`` argument: every table of a pipeline is a Delta table.
+    """
+
+    code = "FORMAT_UNSUPPORTED"
+
+
+class FeatureUnsupportedError(UsageError):
+    """The pipeline uses something that this version of Headrace cannot do yet.
+
+    The message says what to write in its place, where there is something.
+    """
+
+    code = "FEATURE_UNSUPPORTED"
+
+
+class NoActivePipelineError(UsageError):
+    """``spark`` or ``read_kafka`` was used while no pipeline was being planned or run.
+
+    Use them inside a pipeline's files, and start those with ``headrace plan`` or ``headrace run``.
+    """
+
+    code = "NO_ACTIVE_PIPELINE"
+
+
+# -- cli: the command line -----------------------------------------------------------------------
+
+
+class CommandLineError(UsageError):
+    """The command line names a command, an option or a value that does not exist.
+
+    ``headrace --help`` lists the commands; ``headrace COMMAND --help`` lists a command's options.
+    """
+
+    code = "COMMAND_LINE"
+
+
+class FileExistsInTheWayError(UsageError):
+    """A file that the command would write is there already; nothing was changed.
+
+    Choose another folder, or move the file away.
+    """
+
+    code = "FILE_EXISTS"
+
+
+class NotConfirmedError(UsageError):
+    """The command destroys something, and nobody could be asked; nothing was done.
+
+    Run it on a terminal and answer, or pass ``--yes``.
+    """
+
+    code = "NOT_CONFIRMED"
+
+
+class InternalError(HeadraceError):
+    """Headrace met something that it did not expect: a defect of its own.
+
+    The log file that the message names holds the trace; please report it.
+    """
+
+    code = "INTERNAL"
