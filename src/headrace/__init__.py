@@ -1,1 +1,67 @@
-"""Kafka topics, files and change feeds into Delta tables: declared, exactly once, proven."""
+"""Kafka topics, files and change feeds into Delta tables: declared, exactly once, proven.
+
+The public surface; each name is loaded at its first use, so that importing Headrace is cheap.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.declare.python import (
+        append_flow,
+        create_streaming_table,
+        materialized_view,
+        table,
+        temporary_view,
+    )
+    from headrace.declare.reads import read_kafka
+    from headrace.errors import HeadraceError
+    from headrace.project.pipeline import Pipeline
+    from headrace.sources.records import parse_json
+
+    __version__: str
+    spark: SparkSession
+
+__all__ = [
+    "HeadraceError",
+    "Pipeline",
+    "append_flow",
+    "create_streaming_table",
+    "materialized_view",
+    "parse_json",
+    "read_kafka",
+    "spark",
+    "table",
+    "temporary_view",
+]
+
+_HOMES = {
+    "HeadraceError": "headrace.errors",
+    "Pipeline": "headrace.project.pipeline",
+    "append_flow": "headrace.declare.python",
+    "create_streaming_table": "headrace.declare.python",
+    "materialized_view": "headrace.declare.python",
+    "parse_json": "headrace.sources.records",
+    "read_kafka": "headrace.declare.reads",
+    "spark": "headrace.declare.session",
+    "table": "headrace.declare.python",
+    "temporary_view": "headrace.declare.python",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return importlib.import_module("importlib.metadata").version("headrace")
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,169 @@
+"""Checks of what users pass to decorators: each wrong argument is named, with what it may be."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, SourceLocation
+from headrace.model.names import TableName
+
+_PART = re.compile(r"[A-Za-z0-9_]{1,200}")
+_FLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Checks the arguments of one call, and knows its place for the error."""
+
+    call: str
+    location: SourceLocation
+
+    def invalid(self, argument: str, problem: str, *remedies: str) -> ArgumentInvalidError:
+        """The error for one argument."""
+        return ArgumentInvalidError(
+            f"{self.call}: {argument} {problem}",
+            location=self.location,
+            remedies=remedies,
+            params={"call": self.call, "argument": argument},
+        )
+
+    def text(self, argument: str, value: Any) -> str:
+        if not isinstance(value, str):
+            raise self.invalid(argument, f"must be text, not {_kind(value)}")
+        return value
+
+    def optional_text(self, argument: str, value: Any) -> str | None:
+        return None if value is None else self.text(argument, value)
+
+    def settings(self, argument: str, value: Any) -> Mapping[str, str]:
+        """A dict from text to text."""
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            raise self.invalid(argument, f"must be a dict of text to text, not {_kind(value)}")
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise self.invalid(argument, f"has a key that is not text: {key!r}")
+            if not isinstance(item, str):
+                shown = str(item).lower() if isinstance(item, bool) else str(item)
+                raise self.invalid(
+                    argument, f"gives `{key}` {_kind(item)}; it must be text", f'write "{key}": "{shown}"'
+                )
+        return dict(value)
+
+    def columns(self, argument: str, value: Any) -> tuple[str, ...]:
+        """A list of column names."""
+        if value is None:
+            return ()
+        if isinstance(value, str):
+            raise self.invalid(
+                argument, "must be a list of column names, not text", f'write {argument}=["{value}"]'
+            )
+        if not isinstance(value, Sequence) or not all(isinstance(item, str) and item for item in value):
+            raise self.invalid(argument, "must be a list of column names")
+        return tuple(value)
+
+    def schema(self, value: Any) -> Any | None:
+        """A DDL string or a ``StructType``; told by its shape, so that pyspark stays unloaded."""
+        if value is None or (hasattr(value, "jsonValue") and hasattr(value, "fields")):
+            return value
+        if isinstance(value, str) and value.strip():
+            return value
+        raise self.invalid(
+            "schema",
+            f"must be a DDL string or a StructType, not {_kind(value)}",
+            'write schema="id LONG, name STRING"',
+        )
+
+    def delta(self, value: Any) -> str | None:
+        """The format, which can only be Delta."""
+        name = self.optional_text("format", value)
+        if name is None or name.lower() == "delta":
+            return None if name is None else "delta"
+        raise FormatUnsupportedError(
+            f"{self.call}: format `{name}` is not Delta",
+            location=self.location,
+            remedies=["remove the format argument: every table of a pipeline is a Delta table"],
+            params={"call": self.call, "format": name},
+        )
+
+    def layout(self, partition_cols: Any, cluster_by: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Partition and cluster columns, of which a Delta table has one or the other."""
+        partitions, clusters = (
+            self.columns("partition_cols", partition_cols),
+            self.columns("cluster_by", cluster_by),
+        )
+        if partitions and clusters:
+            raise self.invalid(
+                "cluster_by", "cannot be used together with partition_cols", "keep one; cluster_by suits most"
+            )
+        return partitions, clusters
+
+    def table_name(self, argument: str, value: Any, default_schema: str) -> TableName:
+        """A one-, two- or three-part name of letters, digits and underscores."""
+        name = self.text(argument, value)
+        parts = [part.strip("`") for part in name.split(".")]
+        if not 1 <= len(parts) <= 3:
+            raise self.invalid(argument, f"`{name}` has {len(parts)} parts; a name has one to three")
+        for part in parts:
+            if not _PART.fullmatch(part):
+                raise self.invalid(
+                    argument,
+                    f"`{name}` is not a valid name: a part has letters a-z, digits and _ only",
+                    *(["give the table a name with name=.."] if part == "<lambda>" else []),
+                )
+        return TableName.parse(name, default_schema)
+
+    def flow_name(self, value: Any) -> str:
+        name = self.text("name", value)
+        if not _FLOW.fullmatch(name):
+            raise self.invalid(
+                "name", f"`{name}` is not a valid flow name: letters a-z, digits, _ - and . only"
+            )
+        return name
+
+    def query(self, value: Any) -> Callable[[], Any]:
+        """A function that can be called without arguments."""
+        if isinstance(value, str):
+            raise self.invalid("name", "must be given by its keyword", f'write {self.call}(name="{value}")')
+        if not callable(value):
+            raise self.invalid("function", f"must be a function that returns a DataFrame, not {_kind(value)}")
+        if inspect.iscoroutinefunction(value) or inspect.isgeneratorfunction(value):
+            raise self.invalid("function", "must return a DataFrame; it is async or a generator")
+        try:
+            needed = [p.name for p in inspect.signature(value).parameters.values() if _is_required(p)]
+        except (TypeError, ValueError):  # not every callable written in C has a signature
+            needed = []
+        if needed:
+            raise self.invalid(
+                "function",
+                f"must take no arguments; it needs {', '.join(needed)}",
+                f"give each a default: def {value.__name__}({needed[0]}=..)",
+            )
+        return value  # type: ignore[no-any-return]
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind not in (
+        parameter.VAR_POSITIONAL,
+        parameter.VAR_KEYWORD,
+    )
+
+
+def _kind(value: Any) -> str:
+    """What a value is, in a user's words."""
+    match value:
+        case None:
+            return "None"
+        case bool():
+            return f"{value} (a bool)"
+        case int() | float():
+            return f"{value} (a number)"
+        case str():
+            return "text"
+        case _:
+            return f"a {type(value).__name__}"

@@ -1,0 +1,336 @@
+"""Declarations in Python, under the names of Spark's own declarative pipelines.
+
+Decorators only register frozen records with the active pipeline, and return the function: it stays
+an ordinary function, which a test may call. Outside of a pipeline they register nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from headrace.declare.arguments import Arguments
+from headrace.declare.places import caller_location, function_location
+from headrace.declare.registry import Registry, current_pipeline
+from headrace.errors import SourceLocation
+from headrace.model.declarations import (
+    Dataset,
+    Flow,
+    MaterializedView,
+    Query,
+    StreamingTable,
+    TemporaryView,
+)
+from headrace.model.names import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+QueryT = TypeVar("QueryT", bound=Query)
+
+
+@overload
+def table(query_function: QueryT, /) -> QueryT: ...
+
+
+@overload
+def table(
+    *,
+    name: str | None = None,
+    comment: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    table_properties: Mapping[str, str] | None = None,
+    partition_cols: Sequence[str] | None = None,
+    cluster_by: Sequence[str] | None = None,
+    schema: StructType | str | None = None,
+    format: str | None = None,
+) -> Callable[[QueryT], QueryT]: ...
+
+
+def table(
+    query_function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    comment: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    table_properties: Mapping[str, str] | None = None,
+    partition_cols: Sequence[str] | None = None,
+    cluster_by: Sequence[str] | None = None,
+    schema: StructType | str | None = None,
+    format: str | None = None,
+) -> Any:
+    """Declare a streaming table, fed by the decorated function's streaming query.
+
+    Args:
+        name: The table's name; by default the function's.
+        comment: What the table holds; by default the function's docstring.
+        spark_conf: Spark settings of this flow alone.
+        table_properties: Properties of the Delta table.
+        partition_cols: Columns that partition the table's files.
+        cluster_by: Columns that the table is clustered by (liquid clustering).
+        schema: The table's columns, as a DDL string or ``StructType``; by default the query's.
+        format: ``delta``, which is also the default.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.table(cluster_by=["customer"])
+        ... def orders():
+        ...     return hr.read_kafka("orders", format="json", schema="id LONG, customer STRING")
+    """
+
+    def declare(function: Any, scope: _Scope) -> None:
+        partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
+        target = scope.table_name(name)
+        dataset = StreamingTable(
+            name=target,
+            location=scope.location,
+            comment=scope.comment(comment),
+            table_properties=scope.arguments.settings("table_properties", table_properties),
+            partition_cols=partitions,
+            cluster_by=clusters,
+            schema=scope.arguments.schema(schema),
+            format=scope.arguments.delta(format),
+        )
+        flow = Flow(
+            name=scope.flow_of(target),
+            target=target,
+            query=function,
+            location=scope.location,
+            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
+        )
+        scope.register(dataset, flow)
+
+    return _decorate("@hr.table", declare, query_function)
+
+
+@overload
+def materialized_view(query_function: QueryT, /) -> QueryT: ...
+
+
+@overload
+def materialized_view(
+    *,
+    name: str | None = None,
+    comment: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    table_properties: Mapping[str, str] | None = None,
+    partition_cols: Sequence[str] | None = None,
+    cluster_by: Sequence[str] | None = None,
+    schema: StructType | str | None = None,
+    format: str | None = None,
+) -> Callable[[QueryT], QueryT]: ...
+
+
+def materialized_view(
+    query_function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    comment: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+    table_properties: Mapping[str, str] | None = None,
+    partition_cols: Sequence[str] | None = None,
+    cluster_by: Sequence[str] | None = None,
+    schema: StructType | str | None = None,
+    format: str | None = None,
+) -> Any:
+    """Declare a table that always equals the result of the decorated function's batch query.
+
+    It takes the same arguments as `table`.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.materialized_view
+        ... def revenue():
+        ...     return hr.spark.read.table("orders").groupBy("customer").sum("amount")
+    """
+
+    def declare(function: Any, scope: _Scope) -> None:
+        partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
+        dataset = MaterializedView(
+            name=scope.table_name(name),
+            location=scope.location,
+            query=function,
+            comment=scope.comment(comment),
+            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
+            table_properties=scope.arguments.settings("table_properties", table_properties),
+            partition_cols=partitions,
+            cluster_by=clusters,
+            schema=scope.arguments.schema(schema),
+            format=scope.arguments.delta(format),
+        )
+        scope.register(dataset)
+
+    return _decorate("@hr.materialized_view", declare, query_function)
+
+
+@overload
+def temporary_view(query_function: QueryT, /) -> QueryT: ...
+
+
+@overload
+def temporary_view(
+    *,
+    name: str | None = None,
+    comment: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+) -> Callable[[QueryT], QueryT]: ...
+
+
+def temporary_view(
+    query_function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    comment: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+) -> Any:
+    """Declare a named query that other queries of the pipeline read, and that is stored nowhere.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.temporary_view
+        ... def large_orders():
+        ...     return hr.spark.read.table("orders").where("amount > 1000")
+    """
+
+    def declare(function: Any, scope: _Scope) -> None:
+        target = scope.table_name(name)
+        given = name if name is not None else getattr(function, "__name__", "")
+        if "." in given:
+            raise scope.arguments.invalid("name", f"`{given}` has several parts; a temporary view has one")
+        dataset = TemporaryView(
+            name=target,
+            location=scope.location,
+            query=function,
+            comment=scope.comment(comment),
+            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
+        )
+        scope.register(dataset)
+
+    return _decorate("@hr.temporary_view", declare, query_function)
+
+
+def append_flow(
+    *,
+    target: str,
+    name: str | None = None,
+    spark_conf: Mapping[str, str] | None = None,
+) -> Callable[[QueryT], QueryT]:
+    """Declare one more query that appends to a streaming table.
+
+    Args:
+        target: The streaming table, as `create_streaming_table` or `table` declares it.
+        name: The flow's name, unique in the pipeline; by default the function's. The checkpoint
+            goes by it, so a flow that has run is renamed with ``headrace run --adopt OLD=NEW``.
+        spark_conf: Spark settings of this flow alone.
+
+    Example:
+        >>> import headrace as hr
+        >>> hr.create_streaming_table("orders")
+        >>> @hr.append_flow(target="orders")
+        ... def orders_of_europe():
+        ...     return hr.read_kafka("orders-eu")
+    """
+
+    def declare(function: Any, scope: _Scope) -> None:
+        given = name if name is not None else getattr(function, "__name__", None)
+        flow = Flow(
+            name=scope.arguments.flow_name(given),
+            target=scope.arguments.table_name("target", target, scope.default_schema),
+            query=function,
+            location=scope.location,
+            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
+        )
+        scope.register(flow)
+
+    decorator: Callable[[QueryT], QueryT] = _decorate("@hr.append_flow", declare, None)
+    return decorator
+
+
+def create_streaming_table(
+    name: str,
+    *,
+    comment: str | None = None,
+    table_properties: Mapping[str, str] | None = None,
+    partition_cols: Sequence[str] | None = None,
+    cluster_by: Sequence[str] | None = None,
+    schema: StructType | str | None = None,
+    format: str | None = None,
+) -> None:
+    """Declare a streaming table without a query, for `append_flow` to feed.
+
+    It takes the same arguments as `table`.
+
+    Example:
+        >>> import headrace as hr
+        >>> hr.create_streaming_table("orders", cluster_by=["customer"])
+    """
+    scope = _Scope("hr.create_streaming_table", None)
+    partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
+    dataset = StreamingTable(
+        name=scope.arguments.table_name("name", name, scope.default_schema),
+        location=scope.location,
+        comment=scope.arguments.optional_text("comment", comment),
+        table_properties=scope.arguments.settings("table_properties", table_properties),
+        partition_cols=partitions,
+        cluster_by=clusters,
+        schema=scope.arguments.schema(schema),
+        format=scope.arguments.delta(format),
+    )
+    scope.register(dataset)
+
+
+class _Scope:
+    """One declaration: its place, the checks of its arguments, and where it is registered."""
+
+    def __init__(self, call: str, function: Any) -> None:
+        active = current_pipeline()
+        root = active.settings.root if active else None
+        self.function = function
+        self.default_schema = active.settings.database if active else "default"
+        self.location: SourceLocation = function_location(function, root) or caller_location(root)
+        self.arguments = Arguments(call, self.location)
+        self._registry: Registry | None = active.registry if active else None
+
+    def table_name(self, name: str | None) -> TableName:
+        given = name if name is not None else getattr(self.function, "__name__", None)
+        return self.arguments.table_name("name", given, self.default_schema)
+
+    def flow_of(self, target: TableName) -> str:
+        """The name of a table's own flow: short in the default schema, unique everywhere."""
+        return flow_name_of(target, self.default_schema)
+
+    def comment(self, comment: str | None) -> str | None:
+        given = self.arguments.optional_text("comment", comment)
+        if given is not None or not getattr(self.function, "__doc__", None):
+            return given
+        # The first paragraph: the rest of a docstring speaks to the code's readers.
+        paragraph = str(self.function.__doc__).strip().split("\n\n")[0]
+        return " ".join(paragraph.split()) or None
+
+    def register(self, *declared: Dataset | Flow) -> None:
+        if self._registry is None:
+            return
+        for item in declared:
+            if isinstance(item, Flow):
+                self._registry.add_flow(item)
+            else:
+                self._registry.add_dataset(item)
+
+
+def flow_name_of(target: TableName, default_schema: str) -> str:
+    """The name of the flow that a ``table`` declaration brings along."""
+    return target.name if target.schema == default_schema else str(target)
+
+
+def _decorate(call: str, declare: Callable[[Any, _Scope], None], query_function: Any) -> Any:
+    """A decorator that works with and without parentheses, and returns the function."""
+
+    def decorator(function: Any) -> Any:
+        scope = _Scope(call, function)
+        declare(scope.arguments.query(function), scope)
+        return function
+
+    return decorator if query_function is None else decorator(query_function)
