@@ -1,0 +1,187 @@
+"""Bring the jars that the cache lacks."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import JarCorruptError, JarDownloadError
+from headrace.runtime.ivy import SETTINGS_VARIABLE, read_failure, start_ivy
+from headrace.runtime.jars import Jar, JarCache, JarSet, locked_jars
+from headrace.runtime.java import find_java
+from headrace.runtime.progress import show_fetch
+
+_PARALLEL = 4
+"""Ivy asks for one thing at a time, and most of its time is waiting for small answers."""
+
+_ATTEMPTS = 2
+"""A connection that breaks once is no reason to stop; what has arrived is not asked again."""
+
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True)
+class FetchProgress:
+    """How far the fetch is; bytes count jars under way too."""
+
+    jars_done: int
+    jars_total: int
+    bytes_done: int
+    bytes_total: int
+
+
+Watcher = Callable[[FetchProgress], None]
+
+
+def ensure_jars(*sets: JarSet, cache: JarCache | None = None, watcher: Watcher | None = None) -> tuple[Path, ...]:
+    """The paths of all jars of these sets; fetches what is missing, and nothing else.
+
+    Args:
+        sets: ``spark`` (Delta and the Kafka connector), ``broker`` (Apache Kafka).
+        cache: Where they are kept; the user's shared cache by default.
+        watcher: Told how far it is; by default a progress bar on the terminal, else plain lines.
+
+    Raises:
+        JarDownloadError: An artifact could not be fetched.
+        JarCorruptError: What was fetched is not what the lock names.
+    """
+    store = cache or JarCache()
+    jars = locked_jars(*sets)
+    if store.missing(jars):
+        with store.locked():
+            needed = store.recheck(store.missing(jars))
+            if needed:
+                store.remove_leftovers()
+                if watcher is None:
+                    with show_fetch() as shown:
+                        _fetch(store, needed, lambda p: shown(p.jars_done, p.jars_total, p.bytes_done, p.bytes_total))
+                else:
+                    _fetch(store, needed, watcher)
+    return tuple(store.path(jar) for jar in jars)
+
+
+def _fetch(store: JarCache, needed: Sequence[Jar], watcher: Watcher) -> None:
+    missing = tuple(needed)
+    for attempt in range(1, _ATTEMPTS + 1):
+        with tempfile.TemporaryDirectory(dir=store.folder, prefix=".fetch-") as folder:
+            run = _Run(store, needed, missing, Path(folder), watcher)
+            missing = run.finish()
+            if not missing:
+                return
+            if attempt == _ATTEMPTS:
+                raise run.error(missing)
+
+
+class _Run:
+    """One round of Ivy processes, each with a share of the jars."""
+
+    def __init__(
+        self, store: JarCache, needed: Sequence[Jar], missing: Sequence[Jar], folder: Path, watcher: Watcher
+    ) -> None:
+        self._store = store
+        self._needed = needed
+        self._folder = folder
+        self._watcher = watcher
+        self._waiting = {jar: folder / str(share) for share, part in enumerate(_shares(missing)) for jar in part}
+        self._sums: dict[Jar, str] = {}
+        java = find_java()
+        self._processes = [
+            start_ivy(java, [jar.coordinate for jar in part], folder / str(share))
+            for share, part in enumerate(_shares(missing))
+        ]
+
+    def finish(self) -> tuple[Jar, ...]:
+        """Install jars as they arrive, until Ivy is done; the jars that did not come."""
+        try:
+            while any([process.poll() is None for process in self._processes]):
+                self._collect()
+                time.sleep(_POLL_S)
+            self._collect()
+        finally:
+            for process in self._processes:
+                _end(process)
+        return tuple(self._waiting)
+
+    def error(self, missing: Sequence[Jar]) -> JarCorruptError | JarDownloadError:
+        jar = missing[0]
+        name = str(jar.coordinate)
+        if jar in self._sums:
+            return JarCorruptError(
+                f"{name} arrived with another sha256 than the lock names",
+                facts=[f"expected {jar.sha256}", f"arrived  {self._sums[jar]}", "the file was not used"],
+                remedies=[
+                    f"ask who runs the network or the mirror, or name another mirror in {SETTINGS_VARIABLE}",
+                    "headrace doctor",
+                ],
+                params={"artifact": name, "expected": jar.sha256, "arrived": self._sums[jar]},
+            )
+        log = self._waiting[jar] / "ivy.log"
+        output = log.read_text(errors="replace") if log.exists() else ""
+        address, reasons = read_failure(output, jar.coordinate)
+        facts = [f"tried {address}"] if address else []
+        facts += reasons
+        facts.append(f"{len(self._needed) - len(missing)} of {len(self._needed)} jars have arrived and are kept")
+        return JarDownloadError(
+            f"{name} could not be fetched",
+            facts=facts,
+            remedies=[
+                "check the network and repeat the command: only what is missing is asked for",
+                f"behind a mirror, name your ivysettings.xml:   export {SETTINGS_VARIABLE}=<file>",
+                "headrace doctor",
+            ],
+            params={"artifact": name, "address": address, "missing": [str(jar.coordinate) for jar in missing]},
+        )
+
+    def _collect(self) -> None:
+        under_way = 0
+        for share in {folder for folder in self._waiting.values()}:
+            under_way += sum(_size(part) for part in share.glob("cache/**/*.part"))
+        for jar, share in list(self._waiting.items()):
+            for arrived in share.glob(f"cache/{jar.coordinate.group}/**/{jar.coordinate.jar_name}"):
+                if _size(arrived) != jar.size and self._running(share):
+                    continue
+                self._take(jar, arrived)
+            # A mirror's settings may lay Ivy's cache out in another way.
+            retrieved = share / "jars" / jar.file_name
+            if jar in self._waiting and not self._running(share) and retrieved.is_file():
+                self._take(jar, retrieved)
+        done = [jar for jar in self._needed if jar not in self._waiting]
+        total = sum(jar.size for jar in self._needed)
+        bytes_done = min(total, sum(jar.size for jar in done) + under_way)
+        self._watcher(FetchProgress(len(done), len(self._needed), bytes_done, total))
+
+    def _take(self, jar: Jar, arrived: Path) -> None:
+        if jar not in self._waiting or jar in self._sums:
+            return
+        found = self._store.install(jar, arrived)
+        if found == jar.sha256:
+            del self._waiting[jar]
+        else:
+            self._sums[jar] = found
+
+    def _running(self, share: Path) -> bool:
+        return self._processes[int(share.name)].poll() is None
+
+
+def _shares(jars: Sequence[Jar]) -> list[list[Jar]]:
+    """Shares of about the same number of bytes and requests."""
+    count = min(_PARALLEL, max(1, len(jars) // 3))
+    ordered = sorted(jars, key=lambda jar: -jar.size)
+    return [ordered[index::count] for index in range(count)]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.wait()

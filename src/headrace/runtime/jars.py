@@ -1,0 +1,157 @@
+"""The jars that Spark and the broker need: locked by sum, fetched once, shared by all pipelines."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from headrace.runtime.ivy import Coordinate
+from headrace.runtime.places import cache_folder
+
+JarSet = Literal["spark", "broker"]
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One locked artifact."""
+
+    coordinate: Coordinate
+    size: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """The name in the cache; it holds the group, since two groups may share an artifact's name."""
+        return f"{self.coordinate.group}_{self.coordinate.jar_name}"
+
+
+@cache
+def load_lock() -> dict[JarSet, tuple[Jar, ...]]:
+    """The lock that comes with the package."""
+    text = resources.files("headrace.runtime").joinpath("jars.lock.json").read_text()
+    sets: dict[JarSet, tuple[Jar, ...]] = {}
+    names: tuple[JarSet, ...] = ("spark", "broker")
+    for name in names:
+        sets[name] = tuple(
+            Jar(Coordinate.parse(entry["coordinate"]), entry["size"], entry["sha256"])
+            for entry in json.loads(text)["sets"][name]
+        )
+    return sets
+
+
+def locked_jars(*sets: JarSet) -> tuple[Jar, ...]:
+    """The jars of these sets, each once, in the lock's order."""
+    return tuple(dict.fromkeys(jar for name in sets for jar in load_lock()[name]))
+
+
+class JarCache:
+    """The folder of fetched jars.
+
+    A jar is in the folder only after its sum has been checked. ``checked.json`` keeps the size
+    and time of each file as they were then, so that a later start can tell from a few
+    ``stat`` calls that nothing has touched them.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or cache_folder() / "jars"
+        self._checked = self.folder / "checked.json"
+
+    def path(self, jar: Jar) -> Path:
+        return self.folder / jar.file_name
+
+    def missing(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
+        """Jars that are absent or have been touched since they were checked; the cheap question."""
+        known = self._read_checked()
+        return tuple(jar for jar in jars if self._stamp(jar) is None or self._stamp(jar) != known.get(jar.sha256))
+
+    def wrong(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
+        """Jars that are absent or whose sum differs; reads every byte."""
+        return tuple(jar for jar in jars if not self._holds(jar))
+
+    def recheck(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
+        """Keep what is whole, remove what is not; the jars that have to be fetched."""
+        kept = []
+        for jar in jars:
+            if self._holds(jar):
+                kept.append(jar)
+            else:
+                self.path(jar).unlink(missing_ok=True)
+        self._remember(kept)
+        return tuple(jar for jar in jars if jar not in kept)
+
+    def install(self, jar: Jar, arrived: Path) -> str:
+        """Take a file into the cache if it is the locked one; returns the sum that it has."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor, unfinished = tempfile.mkstemp(dir=self.folder, prefix=".incoming-")
+        try:
+            digest = hashlib.sha256()
+            with os.fdopen(descriptor, "wb") as target, arrived.open("rb") as source:
+                while chunk := source.read(1 << 20):
+                    digest.update(chunk)
+                    target.write(chunk)
+            if digest.hexdigest() == jar.sha256:
+                Path(unfinished).chmod(0o644)
+                Path(unfinished).replace(self.path(jar))
+                self._remember([jar])
+            return digest.hexdigest()
+        finally:
+            Path(unfinished).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process fetches at a time; the others then find the cache whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / ".lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def remove_leftovers(self) -> None:
+        """What an interrupted fetch has left; called under the lock."""
+        for path in self.folder.glob(".incoming-*"):
+            path.unlink(missing_ok=True)
+        for path in self.folder.glob(".fetch-*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _holds(self, jar: Jar) -> bool:
+        path = self.path(jar)
+        try:
+            if path.stat().st_size != jar.size:
+                return False
+            with path.open("rb") as handle:
+                return hashlib.file_digest(handle, "sha256").hexdigest() == jar.sha256
+        except OSError:
+            return False
+
+    def _stamp(self, jar: Jar) -> list[int] | None:
+        try:
+            found = self.path(jar).stat()
+        except OSError:
+            return None
+        return [found.st_size, found.st_mtime_ns]
+
+    def _read_checked(self) -> dict[str, list[int]]:
+        try:
+            found = json.loads(self._checked.read_text())
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def _remember(self, jars: Sequence[Jar]) -> None:
+        if not jars:
+            return
+        known = self._read_checked()
+        known.update({jar.sha256: stamp for jar in jars if (stamp := self._stamp(jar)) is not None})
+        unfinished = self._checked.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(json.dumps(known, indent=1))
+        unfinished.replace(self._checked)

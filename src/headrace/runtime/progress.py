@@ -1,0 +1,48 @@
+"""What a person sees while jars are fetched."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_PLAIN_INTERVAL_S = 5.0
+
+Shown = Callable[[int, int, int, int], None]
+
+
+@contextmanager
+def show_fetch() -> Iterator[Shown]:
+    """A progress bar on a terminal, plain lines elsewhere; on standard error.
+
+    Yields a function of jars done, jars in all, bytes done, bytes in all.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain(console.file.write)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("Fetching jars", total=None)
+
+        def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
+            text = f"Fetching jars {jars_done}/{jars_total}"
+            progress.update(task, description=text, completed=bytes_done, total=bytes_total)
+
+        yield update
+
+
+def _plain(write: Callable[[str], object]) -> Shown:
+    last = [0.0]
+
+    def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
+        now = time.monotonic()
+        if jars_done < jars_total and now - last[0] < _PLAIN_INTERVAL_S:
+            return
+        last[0] = now
+        write(f"Fetching jars: {jars_done} of {jars_total}, {bytes_done / 1e6:.0f} of {bytes_total / 1e6:.0f} MB\n")
+
+    return update

@@ -1,0 +1,59 @@
+"""Make `jars.lock.json` again: resolve, fetch, and write every coordinate with its size and sum.
+
+Run by maintainers: `make lock`. Ivy resolves the broker's dependencies; Spark's side is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from headrace.runtime.ivy import Coordinate, start_ivy
+from headrace.runtime.java import find_java
+
+SPARK = [
+    "io.delta:delta-spark_4.2_2.13:4.4.0",
+    "io.delta:delta-storage:4.4.0",
+    "io.delta:delta-kernel-api:4.4.0",
+    "io.delta:delta-kernel-defaults:4.4.0",
+    "io.delta:delta-kernel-unitycatalog:4.4.0",
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+    "org.scala-lang.modules:scala-parallel-collections_2.13:1.2.0",
+]
+BROKER = ["org.apache.kafka:kafka_2.13:4.3.0"]
+LOCK = Path(__file__).parents[1] / "src/headrace/runtime/jars.lock.json"
+
+
+def resolve(roots: list[str], *, transitive: bool) -> list[dict[str, object]]:
+    """Every artifact that Ivy brings for these coordinates."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        coordinates = [Coordinate.parse(root) for root in roots]
+        process = start_ivy(find_java(), coordinates, folder, transitive=transitive)
+        log = folder / "ivy.log"
+        if process.wait() != 0:
+            sys.exit(log.read_text())
+        found = sorted(set(re.findall(r"\[SUCCESSFUL \] (\S+)#(\S+);(\S+)!", log.read_text())))
+        entries = []
+        for group, artifact, version in found:
+            coordinate = Coordinate(group, artifact, version)
+            data = (folder / "jars" / f"{group}_{coordinate.jar_name}").read_bytes()
+            digest = hashlib.sha256(data).hexdigest()
+            entries.append({"coordinate": str(coordinate), "size": len(data), "sha256": digest})
+        return entries
+
+
+def main() -> None:
+    sets = {"spark": resolve(SPARK, transitive=False), "broker": resolve(BROKER, transitive=True)}
+    LOCK.write_text(json.dumps({"format": 1, "sets": sets}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
