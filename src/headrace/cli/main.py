@@ -1,0 +1,197 @@
+"""The command line: finds the command, and turns whatever it raises into one clear message."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import platform
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from types import FrameType
+
+import click
+
+from headrace.cli.output import JsonOutput, Output, Result, TextOutput
+from headrace.errors import CommandLineError, HeadraceError, InternalError
+
+COMMANDS = {
+    "init": "Write a new pipeline",
+    "plan": "Show what a run would do; writes nothing",
+    "run": "Bring the tables up to date, once or continuously",
+    "status": "Show datasets, flows, lag and freshness",
+    "verify": "Prove that every record was processed exactly once",
+    "read": "Show rows of a table",
+    "full-refresh": "Rebuild a dataset from its sources",
+    "broker": "Start, stop and look at the embedded Kafka broker",
+    "doctor": "Check this machine, and say what to do",
+    "demo": "Run the main job, kill it, and prove the result",
+}
+"""Each is `headrace.cli.commands.<name>`, attribute `command`, and is loaded when it is called."""
+
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM has come; unwinds like `KeyboardInterrupt`, so that everything started is ended."""
+
+
+class LazyCommands(click.Group):
+    """The commands of the table, of which only the called one is imported."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"headrace.cli.commands.{cmd_name.replace('-', '_')}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            raise _no_such("command", name, list(COMMANDS), "headrace --help")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Start here"):
+            formatter.write_dl(
+                [
+                    ("headrace demo", "see the whole job on a real broker"),
+                    ("headrace init shop", "write a pipeline of your own"),
+                ]
+            )
+
+
+@click.group(
+    cls=LazyCommands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    help="Kafka topics into Delta tables: declared, exactly once, proven.",
+)
+@click.option("--json", is_flag=True, expose_value=False, help="The same facts as JSON.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")
+@click.version_option(package_name="headrace", message="headrace %(version)s")
+def headrace() -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point of ``headrace``."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line, and return its exit code."""
+    output = build_output(arguments)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        # What the user's files print must not end up inside a JSON document.
+        with contextlib.redirect_stdout(sys.stderr if output.is_json else sys.stdout):
+            result = headrace.main(list(arguments), prog_name="headrace", standalone_mode=False, obj=output)
+        if isinstance(result, Result):
+            output.result(result)
+            return result.exit_code
+        return result if isinstance(result, int) else 0
+    except HeadraceError as error:
+        output.error(error)
+        return error.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), file=output.stdout)
+        return 2 if error.ctx is not None and error.ctx.parent is not None else 0
+    except click.UsageError as error:
+        output.error(_usage_error(error))
+        return CommandLineError.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        return EXIT_INTERRUPTED
+    except Terminated:
+        return EXIT_TERMINATED
+    except BrokenPipeError:
+        # The reader, such as `head`, has seen enough. Python would complain again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        output.error(_internal_error(error))
+        return InternalError.exit_code
+
+
+def build_output(arguments: Sequence[str]) -> Output:
+    """The output that the command line asks for, known before it is parsed."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    form = JsonOutput if "--json" in options else TextOutput
+    return form(stdout=sys.stdout, stderr=sys.stderr, debug="--debug" in options)
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def _usage_error(error: click.UsageError) -> CommandLineError:
+    """What click found wrong, in our form."""
+    command = error.ctx.command_path if error.ctx is not None else "headrace"
+    page = f"{command} --help"
+    possible: Sequence[str] = getattr(error, "possibilities", None) or ()
+    summary = error.message or error.format_message()
+    if isinstance(error, click.BadParameter | click.MissingParameter) or not summary:
+        summary = error.format_message()
+    summary = summary.split("\n")[0].rstrip(".")
+    return CommandLineError(
+        summary[:1].lower() + summary[1:],
+        remedies=[*(f"did you mean {name}?" for name in possible[:1]), page],
+        params={"command": command, "possibilities": list(possible)},
+    )
+
+
+def _no_such(kind: str, name: str, known: Sequence[str], page: str) -> CommandLineError:
+    import difflib
+
+    close = difflib.get_close_matches(name, known, n=1)
+    return CommandLineError(
+        f"there is no {kind} `{name}`",
+        remedies=[*(f"did you mean headrace {match}?" for match in close), page],
+        params={"command": name, "possibilities": close},
+    )
+
+
+def _internal_error(error: Exception) -> InternalError:
+    """A defect of our own: short on the screen, whole in a file."""
+    kept = _write_trace(error)
+    text = str(error).strip().split("\n")[0][:200]
+    failure = InternalError(
+        "Headrace met something that it did not expect",
+        facts=[f"{type(error).__name__}: {text}" if text else type(error).__name__],
+        remedies=[
+            f"please report this, with {kept}" if kept else "please report this, with the trace of --debug"
+        ],
+        params={"exception": type(error).__name__, "log": kept},
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def _write_trace(error: Exception) -> str | None:
+    from headrace.runtime.places import cache_folder
+
+    now = datetime.now(UTC)
+    file = cache_folder() / "logs" / f"error-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
+    lines: list[Any] = [
+        f"headrace {sys.argv[1:]}\nPython {platform.python_version()}, {platform.platform()}\n"
+    ]
+    lines += traceback.format_exception(error)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(lines), encoding="utf-8")
+    except OSError:
+        return None
+    return str(file)

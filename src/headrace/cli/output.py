@@ -1,0 +1,198 @@
+"""The one way out: commands return values, and an `Output` renders them as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.excerpt import error_lines
+from headrace.errors import HeadraceError, NotConfirmedError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+PROGRESS_AFTER_S = 2.0
+"""What takes longer says so; what is faster stays quiet."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command hands back.
+
+    Args:
+        data: The facts, as JSON values.
+        text: The same facts for a person: text (with ANSI styles where wanted), or a function that
+            gives something `rich` can render; it is called only when text is wanted.
+        exit_code: 0 done, 1 failed or not proven, 3 cannot be judged.
+    """
+
+    data: Any
+    text: str | Callable[[], str | RenderableType] = ""
+    exit_code: int = 0
+
+
+class Output(ABC):
+    """Renders what commands return.
+
+    Args:
+        stdout: Where results go.
+        stderr: Where text-form errors, notes and progress go.
+        debug: Whether errors carry their trace.
+    """
+
+    is_json: bool
+
+    def __init__(self, *, stdout: IO[str], stderr: IO[str], debug: bool = False) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
+        self.debug = debug
+        self.folders: list[Path] = []
+        """Where paths in error locations start: the pipeline's folder, once it is known."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person looks on, so that something live may be drawn."""
+        return not self.is_json and self.stdout.isatty()
+
+    @abstractmethod
+    def result(self, result: Result) -> None:
+        """Render what a command returned."""
+
+    @abstractmethod
+    def error(self, error: HeadraceError) -> None:
+        """Render an error."""
+
+    @abstractmethod
+    def note(self, text: str, **facts: Any) -> None:
+        """One fact on the way: a line for a person, nothing in a JSON document."""
+
+    @abstractmethod
+    def line(self, data: Mapping[str, Any]) -> None:
+        """One JSON line of a command that reports as it goes; nothing in the text form."""
+
+    @abstractmethod
+    def progress(self, title: str) -> Any:
+        """A context manager around work that may take long."""
+
+    @abstractmethod
+    def confirm(self, question: str, *, remedy: str) -> bool:
+        """Ask yes or no.
+
+        Raises:
+            NotConfirmedError: Nobody can be asked; ``remedy`` is the command that needs no answer.
+        """
+
+
+class TextOutput(Output):
+    """For a person: plain lines, colours on a terminal."""
+
+    is_json = False
+
+    def console(self) -> Console:
+        """A rich console on standard output."""
+        from rich.console import Console
+
+        return Console(file=self.stdout, highlight=False, soft_wrap=not self.stdout.isatty())
+
+    def result(self, result: Result) -> None:
+        text = result.text() if callable(result.text) else result.text
+        if isinstance(text, str):
+            if text:
+                click.echo(text, file=self.stdout)
+        else:
+            self.console().print(text)
+
+    def error(self, error: HeadraceError) -> None:
+        for line in error_lines(error, self.folders):
+            click.echo(line, file=self.stderr)
+        if self.debug:
+            click.echo(_trace(error), file=self.stderr)
+
+    def note(self, text: str, **facts: Any) -> None:
+        click.echo(text, file=self.stderr)
+
+    def line(self, data: Mapping[str, Any]) -> None:
+        return
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[None]:
+        if not self.stderr.isatty():
+            yield
+            return
+        done = threading.Event()
+        thread = threading.Thread(target=self._spin, args=(title, done), daemon=True, name="progress")
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def _spin(self, title: str, done: threading.Event) -> None:
+        if done.wait(PROGRESS_AFTER_S):
+            return
+        from rich.console import Console
+
+        with Console(file=self.stderr).status(title):
+            done.wait()
+
+    def confirm(self, question: str, *, remedy: str) -> bool:
+        if not (sys.stdin.isatty() and self.stderr.isatty()):
+            raise _not_confirmed(question, remedy)
+        return click.confirm(question, default=False, err=True)
+
+
+class JsonOutput(Output):
+    """For machines: one document, or one line for each event; errors too, on standard output."""
+
+    is_json = True
+
+    def result(self, result: Result) -> None:
+        if result.data is not None:
+            self._write(json.dumps(result.data, indent=2, default=str, ensure_ascii=False))
+
+    def error(self, error: HeadraceError) -> None:
+        fields = error.to_dict()
+        if self.debug:
+            fields["trace"] = _trace(error)
+        self._write(json.dumps({"error": fields}, default=str, ensure_ascii=False))
+
+    def note(self, text: str, **facts: Any) -> None:
+        return
+
+    def line(self, data: Mapping[str, Any]) -> None:
+        self._write(json.dumps(data, default=str, ensure_ascii=False))
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[None]:
+        yield
+
+    def confirm(self, question: str, *, remedy: str) -> bool:
+        raise _not_confirmed(question, remedy)
+
+    def _write(self, text: str) -> None:
+        self.stdout.write(text + "\n")
+        self.stdout.flush()
+
+
+def _not_confirmed(question: str, remedy: str) -> NotConfirmedError:
+    return NotConfirmedError(
+        "this command asks before it goes on, and nobody is there to answer",
+        facts=[question, "nothing was done"],
+        remedies=[remedy],
+        params={"question": question},
+    )
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()

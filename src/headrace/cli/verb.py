@@ -1,0 +1,118 @@
+"""What all commands share: their options, one page of help with examples, and how they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.output import Output, Result
+
+if TYPE_CHECKING:
+    from headrace.model.project import ProjectSettings
+    from headrace.project.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One call of the command line: where it writes, and which pipeline it means."""
+
+    output: Output
+    project: Path | None = None
+    profile: str | None = None
+    storage: Path | None = None
+
+    @property
+    def overrides(self) -> Mapping[str, str]:
+        """What the command line changes in the spec."""
+        return {} if self.storage is None else {"storage": str(self.storage)}
+
+    def settings(self) -> ProjectSettings:
+        """The pipeline's settings; none of its files run, and no JVM starts."""
+        from headrace.declare.spec import find_spec, load_project
+
+        self.output.folders.insert(0, find_spec(self.project).parent)
+        return load_project(self.project, profile=self.profile, overrides=self.overrides)
+
+    def pipeline(self) -> Pipeline:
+        """The pipeline of the folder that ``--project`` names, or of the one that we are in."""
+        from headrace.declare.spec import find_spec
+        from headrace.project.pipeline import Pipeline
+
+        self.output.folders.insert(0, find_spec(self.project).parent)
+        return Pipeline.load(self.project, profile=self.profile, overrides=self.overrides)
+
+
+class Verb(click.Command):
+    """A command whose help ends in examples, as they are typed."""
+
+    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self.examples:
+            with formatter.section("Examples"):
+                formatter.write_dl([(example, "") for example in self.examples])
+
+
+def verb(
+    *, examples: tuple[str, ...], name: str | None = None, project: bool = True
+) -> Callable[[Callable[..., Result | None]], Verb]:
+    """Make a command of a function ``(invocation, **parameters) -> Result | None``.
+
+    Args:
+        examples: At least two command lines, shown at the end of the help.
+        name: The command's name; by default the module's last word, since functions are all
+            called ``command``.
+        project: Whether the command is about a pipeline, and so takes ``--project`` and the like.
+    """
+
+    def decorate(function: Callable[..., Result | None]) -> Verb:
+        def invoke(**parameters: Any) -> Result | None:
+            ctx = click.get_current_context()
+            output: Output = ctx.find_root().obj
+            chosen = (
+                {key: parameters.pop(key) for key in ("project", "profile", "storage")} if project else {}
+            )
+            return function(Invocation(output, **chosen), **parameters)
+
+        options = [*(_project_options() if project else ()), *_output_options()]
+        declared = list(reversed(getattr(function, "__click_params__", [])))
+        return Verb(
+            name or function.__module__.rsplit(".", 1)[-1].replace("_", "-"),
+            callback=invoke,
+            help=function.__doc__,
+            short_help=(function.__doc__ or "").strip().split("\n")[0].rstrip("."),
+            params=[*declared, *options],
+            examples=examples,
+        )
+
+    return decorate
+
+
+def _project_options() -> list[click.Parameter]:
+    folder = click.Path(path_type=Path, resolve_path=True)
+    return [
+        click.Option(
+            ["--project"],
+            type=folder,
+            metavar="PATH",
+            help="The pipeline's folder or spec; by default found from here upward.",
+        ),
+        click.Option(
+            ["--profile"], metavar="NAME", help="The profile of the spec; HEADRACE_PROFILE, then dev."
+        ),
+        click.Option(["--storage"], type=folder, metavar="PATH", help="Another storage than the spec's."),
+    ]
+
+
+def _output_options() -> list[click.Parameter]:
+    # `main` has read both before parsing began: a wrong command line must be answered in JSON, too.
+    return [
+        click.Option(["--json"], is_flag=True, expose_value=False, help="The same facts as JSON."),
+        click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the trace of an error."),
+    ]
