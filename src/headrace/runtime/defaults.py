@@ -1,0 +1,96 @@
+"""The Spark settings that Headrace chooses, each with its reason; a user's setting overrides each."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+
+def build_settings(name: str, master: str, scratch: Path, conf: Mapping[str, str]) -> dict[str, str]:
+    """All settings of a session that Headrace starts.
+
+    Args:
+        name: The application's name.
+        master: The Spark master.
+        scratch: A folder of the session's own, removed when it stops.
+        conf: The user's settings, which override every other.
+    """
+    settings = {"spark.app.name": name, "spark.master": master, **_everywhere(), **_session(master)}
+    if master.startswith("local"):
+        settings |= _local(scratch)
+    return settings | dict(conf)
+
+
+def _everywhere() -> dict[str, str]:
+    return {
+        # Delta's commands and tables in SQL and in the DataFrame API.
+        "spark.sql.extensions": EXTENSION,
+        "spark.sql.catalog.spark_catalog": CATALOG,
+        # A storage root describes itself, so no metastore is opened (Derby would lock a folder).
+        "spark.sql.catalogImplementation": "in-memory",
+        # One flow with a large backlog must not starve the others.
+        "spark.scheduler.mode": "FAIR",
+        # Nobody asked for a web server, and it costs start-up time and memory.
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+def _session(master: str) -> dict[str, str]:
+    cores = _cores(master)
+    return {
+        # The same timestamps on every machine.
+        "spark.sql.session.timeZone": "UTC",
+        # The state of a table that a laptop's pipeline writes fits one task; the default of 50
+        # makes every small batch pay for 50.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # 200 is for clusters. Two per core leave room to balance; adaptive execution merges them.
+        "spark.sql.shuffle.partitions": str(max(2, min(200, 2 * cores))),
+        # pandas functions and toPandas without a copy for each row.
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        # What a flow's status page would keep: the default of 100 progress reports is memory held
+        # for nobody.
+        "spark.sql.streaming.numRecentProgressUpdates": "20",
+        # Empty batches come from flows that wait; they need no report each 10 seconds.
+        "spark.sql.streaming.noDataProgressEventInterval": "60000",
+        # A stopping flow whose thread hangs must not hang the process.
+        "spark.sql.streaming.stopTimeout": "30000",
+        # Every batch of every flow is an SQL execution; the default keeps 1,000 of their plans.
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "1000",
+    }
+
+
+def _local(scratch: Path) -> dict[str, str]:
+    return {
+        # Nothing of a local run is reachable from the network, and a machine whose own name
+        # does not resolve still starts.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # `spark-warehouse` folders do not appear where the user happens to be.
+        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.local.dir": str(scratch / "local"),
+    }
+
+
+def _cores(master: str) -> int:
+    if master.startswith("local[") and master[6:].split("]")[0].split(",")[0].isdigit():
+        return int(master[6:].split("]")[0].split(",")[0])
+    if master == "local":
+        return 1
+    if master.startswith("local"):
+        return available_cores()
+    return 16
+
+
+def available_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

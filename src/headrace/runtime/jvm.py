@@ -1,0 +1,224 @@
+"""One JVM for Spark, started by Headrace and never outliving it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+import psutil
+
+from headrace.errors import SparkStartError
+from headrace.runtime.ivy import spark_jars_folder
+from headrace.runtime.java import Java
+
+_START_TIMEOUT_S = 120.0
+"""Far beyond a start on a loaded machine; it prevents waiting for ever on a JVM that hangs."""
+
+_OPENED = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+
+MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    # Arrow fails without these two.
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dderby.connection.requireAuthentication=false",
+)
+"""Spark's own options, as its launcher gives them, but for the incubating vector module, which the
+wheel's Java does not have."""
+
+_DIE_WITH_PARENT = """
+import ctypes, os, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, 9)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("the starting process has ended")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Asks the kernel to kill the JVM when the Python that started it is gone, however it went: a
+driver that nobody controls must not go on to commit. The broken pipe on standard input does the
+same elsewhere, only later."""
+
+
+@dataclass(frozen=True)
+class SparkJvm:
+    """A running JVM with Spark's gateway.
+
+    Args:
+        process: Its process; standard input is the pipe that holds it alive.
+        port: Where py4j listens.
+        secret: What py4j asks for.
+    """
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def end(self, timeout_s: float) -> None:
+        """Let it go by closing its standard input; kill it when it is still there after the time."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def choose_heap(cores: int) -> str:
+    """A heap that suits the machine: enough for the cores, never more than a quarter of the memory."""
+    total_mb = psutil.virtual_memory().total // (1 << 20)
+    wanted = max(1280, 320 * cores)
+    return f"{max(512, min(wanted, total_mb // 4 // 64 * 64))}m"
+
+
+def class_path(jars: Sequence[Path]) -> str:
+    """Spark's jars and ours in a fixed order: an AOT cache is good for one order only."""
+    own = sorted(spark_jars_folder().glob("*.jar"))
+    # Spark's launcher puts this one first, lest an older API in another jar answers.
+    first = [jar for jar in own if jar.name.startswith("slf4j-api-")]
+    rest = [jar for jar in own if jar not in first]
+    return os.pathsep.join(map(str, [*first, *rest, *jars]))
+
+
+def build_command(
+    java: Java,
+    jars: Sequence[Path],
+    *,
+    heap: str,
+    log_file: Path,
+    settings: Mapping[str, str],
+    extra_options: Sequence[str] = (),
+) -> list[str]:
+    """The command line of Spark's JVM."""
+    log4j = resources.files("headrace.runtime").joinpath("log4j2.properties")
+    spark_options = []
+    for key, value in settings.items():
+        spark_options += ["--conf", f"{key}={value}"]
+    return [
+        str(java.executable),
+        f"-Xmx{heap}",
+        *MODULE_OPTIONS,
+        *java.trust_options(),
+        f"-Dlog4j2.configurationFile={log4j}",
+        f"-Dheadrace.log.file={log_file}",
+        *extra_options,
+        "-cp",
+        class_path(jars),
+        "org.apache.spark.deploy.SparkSubmit",
+        *spark_options,
+        "pyspark-shell",
+    ]
+
+
+def start_jvm(command: Sequence[str], log_file: Path, environment: Mapping[str, str]) -> SparkJvm:
+    """Start the JVM and wait until its gateway listens.
+
+    Raises:
+        SparkStartError: It ended, or did not answer in time.
+    """
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        answer = Path(folder) / "gateway"
+        env = {**os.environ, **environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
+        process = _spawn(command, log_file, env)
+        try:
+            return _await_gateway(process, answer, log_file)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _spawn(command: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start it from a thread that never ends: Linux ties the parent's death to the starting thread."""
+    outcome: list[subprocess.Popen[bytes] | BaseException] = []
+    started = threading.Event()
+    wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+
+    def keep() -> None:
+        try:
+            with log_file.open("ab") as log:
+                process = subprocess.Popen(
+                    wrapper,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    env=dict(env),
+                    # Ctrl-C is for Headrace, which then stops Spark between two batches.
+                    start_new_session=True,
+                )
+            outcome.append(process)
+        except BaseException as error:
+            outcome.append(error)
+            return
+        finally:
+            started.set()
+        process.wait()
+
+    threading.Thread(target=keep, name="headrace-jvm", daemon=True).start()
+    started.wait()
+    match outcome[0]:
+        case subprocess.Popen() as process:
+            return process
+        case error:
+            raise SparkStartError(f"Spark's JVM could not be started: {error}", remedies=["headrace doctor"]) from error
+
+
+def _await_gateway(process: subprocess.Popen[bytes], answer: Path, log_file: Path) -> SparkJvm:
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while not answer.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            why = "did not answer in time" if process.poll() is None else f"ended with {process.returncode}"
+            raise SparkStartError(
+                f"Spark's JVM {why}",
+                facts=[*tail(log_file, 8), f"log: {log_file}"],
+                remedies=["headrace doctor"],
+                params={"log_file": str(log_file), "exit_code": process.returncode},
+            )
+        time.sleep(0.02)
+    data = answer.read_bytes()
+    port, length = struct.unpack(">ii", data[:8])
+    return SparkJvm(process, port, data[8 : 8 + length].decode())
+
+
+def tail(path: Path, lines: int) -> list[str]:
+    """The end of a text file; empty where it is not there."""
+    try:
+        return path.read_text(errors="replace").splitlines()[-lines:]
+    except OSError:
+        return []

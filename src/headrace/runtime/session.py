@@ -1,0 +1,266 @@
+"""The Spark session of a pipeline: the one that exists, or one that Headrace starts."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError
+from headrace.runtime import aot
+from headrace.runtime.defaults import CATALOG, EXTENSION, available_cores, build_settings
+from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.java import find_java
+from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm
+from headrace.runtime.places import cache_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_STOP_TIMEOUT_S = 20.0
+"""How long Spark may take to stop before its JVM is killed."""
+
+_LOGS_KEPT = 20
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunningSpark:
+    """A session that is ready to work.
+
+    Args:
+        spark: The session.
+        owned: Whether Headrace has started it; a session of somebody else's is never stopped.
+        log_file: Where Spark's own messages go; ``None`` for a session of somebody else's.
+        jvm_pid: The process id of its JVM, where Headrace has started it.
+    """
+
+    spark: SparkSession
+    owned: bool
+    log_file: Path | None = None
+    jvm_pid: int | None = None
+    _close: Callable[[], None] = field(default=lambda: None, repr=False)
+
+    def stop(self) -> None:
+        """End what Headrace has started, within a bounded time; a JVM that hangs is killed."""
+        self._close()
+
+    def __enter__(self) -> RunningSpark:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def open_spark(
+    name: str,
+    *,
+    conf: Mapping[str, str] | None = None,
+    master: str | None = None,
+    memory: str | None = None,
+    log_file: Path | None = None,
+) -> RunningSpark:
+    """The session that this process already has, else a new one.
+
+    A session of somebody else's (``spark-submit``, a notebook) is taken as it is: none of its
+    settings are changed.
+
+    Args:
+        name: The application's name.
+        conf: Spark settings; each overrides Headrace's own choice.
+        master: The Spark master; all local cores by default.
+        memory: The JVM's heap, as ``-Xmx`` takes it; chosen by the machine by default.
+        log_file: Where Spark's messages go; a file in the cache folder by default.
+
+    Raises:
+        DeltaNotConfiguredError: The session that exists does not know Delta Lake.
+        ConnectUnsupportedError: The session that exists is a Spark Connect session.
+        SparkStartError: Spark did not start.
+    """
+    foreign = _find_foreign()
+    if foreign is not None:
+        return RunningSpark(foreign, owned=False)
+    jars = ensure_jars("spark")
+    java = find_java()
+    chosen_master = master or (conf or {}).get("spark.master") or "local[*]"
+    scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    log = (log_file or _default_log(name)).absolute()
+    settings = build_settings(name, chosen_master, scratch, conf or {})
+    heap = memory or settings.get("spark.driver.memory") or choose_heap(available_cores())
+    settings["spark.driver.memory"] = heap
+    cache = aot.find_cache(java, jars)
+    command = build_command(
+        java, jars, heap=heap, log_file=log, settings=settings, extra_options=aot.use_options(cache)
+    )
+    try:
+        jvm = start_jvm(command, log, _worker_environment())
+        try:
+            spark = _connect(jvm)
+        except BaseException:
+            jvm.end(0)
+            raise
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+    close = _Closing(spark, jvm, scratch, lambda: aot.make_later(java, jars))
+    return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
+
+
+class _Closing:
+    """Stops a session once, within a bounded time."""
+
+    def __init__(
+        self, spark: SparkSession, jvm: SparkJvm, scratch: Path, after: Callable[[], None]
+    ) -> None:
+        self._spark = spark
+        self._jvm = jvm
+        self._scratch = scratch
+        self._after = after
+        self._done = threading.Lock()
+
+    def __call__(self) -> None:
+        if not self._done.acquire(blocking=False):
+            return
+        stopping = threading.Thread(target=self._stop_spark, daemon=True, name="headrace-spark-stop")
+        stopping.start()
+        stopping.join(_STOP_TIMEOUT_S)
+        self._jvm.end(0 if stopping.is_alive() else 5.0)
+        stopping.join(5.0)
+        _forget_gateway()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._after()
+
+    def _stop_spark(self) -> None:
+        # The JVM may be dead already; there is nothing to stop then.
+        with contextlib.suppress(Exception):
+            self._spark.stop()
+
+
+def _connect(jvm: SparkJvm) -> SparkSession:
+    from pyspark.core.context import SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    handshake = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
+    with _environment(handshake), _kept_interrupt():
+        # Only the handshake reads them; a child process that saw them would take this JVM for its own.
+        gateway = launch_gateway()
+    with _environment(_worker_environment()), _kept_interrupt():
+        SparkContext._ensure_initialized(gateway=gateway)
+        return SparkSession.builder.getOrCreate()
+
+
+def _worker_environment() -> dict[str, str]:
+    """Spark's Python workers are this Python; by default they would be the `python3` of PATH."""
+    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    before = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+@contextlib.contextmanager
+def _kept_interrupt() -> Iterator[None]:
+    """PySpark takes SIGINT for itself, to cancel all jobs; Headrace stops between two batches."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
+
+
+def _forget_gateway() -> None:
+    """PySpark keeps the gateway of a stopped session, and would talk to a JVM that is gone."""
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+
+    with SparkContext._lock:
+        gateway = SparkContext._gateway
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = None
+    if gateway is not None:
+        with contextlib.suppress(Exception):
+            gateway.shutdown()
+
+
+def _find_foreign() -> SparkSession | None:
+    """The session that somebody else has made in this process."""
+    if _connect_is_active():
+        raise ConnectUnsupportedError(
+            "this process uses Spark Connect, which gives no access to the driver; Headrace needs"
+            " a classic session",
+            remedies=["run it with spark-submit, or unset SPARK_REMOTE and let Headrace start Spark"],
+        )
+    inside_submit = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not inside_submit and "pyspark" not in sys.modules:
+        return None
+    from pyspark.core.context import SparkContext
+    from pyspark.sql import SparkSession
+
+    context = SparkContext._active_spark_context
+    if context is None and not inside_submit:
+        return None
+    with _kept_interrupt():
+        spark: SparkSession = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
+    _check_delta(spark)
+    return spark
+
+
+def _connect_is_active() -> bool:
+    if os.environ.get("SPARK_REMOTE") or "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        return True
+    module: Any = sys.modules.get("pyspark.sql.connect.session")
+    return module is not None and module.SparkSession.getActiveSession() is not None
+
+
+def _check_delta(spark: SparkSession) -> None:
+    """Delta's part of a session cannot be added to it afterwards."""
+    extensions = (spark.conf.get("spark.sql.extensions", "") or "").split(",")
+    catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""
+    missing = []
+    if EXTENSION not in [extension.strip() for extension in extensions]:
+        missing.append(f"spark.sql.extensions={EXTENSION}")
+    if catalog != CATALOG:
+        missing.append(f"spark.sql.catalog.spark_catalog={CATALOG}")
+    if missing:
+        raise DeltaNotConfiguredError(
+            "the Spark session of this process does not know Delta Lake",
+            facts=["Headrace changes no settings of a session that it is given"],
+            remedies=["start it with   " + " ".join(f"--conf {setting}" for setting in missing)],
+            params={"missing": missing},
+        )
+
+
+def _default_log(name: str) -> Path:
+    folder = cache_folder() / "logs"
+    folder.mkdir(parents=True, exist_ok=True)
+    logs = sorted(folder.glob("spark-*.log*"), key=lambda path: path.stat().st_mtime)
+    for old in logs[:-_LOGS_KEPT]:
+        old.unlink(missing_ok=True)
+    safe = "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)
+    return folder / f"spark-{safe}-{os.getpid()}.log"
