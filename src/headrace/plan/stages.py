@@ -116,6 +116,7 @@ class RunFlowStage:
 @dataclass(frozen=True, kw_only=True)
 class RefreshViewStage:
     planned: PlannedView
+    properties: Mapping[str, str]
 
 
 Stage = OpenTableStage | RunFlowStage | RefreshViewStage

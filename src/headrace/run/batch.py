@@ -1,0 +1,223 @@
+"""One batch of a flow: gate, ranges, rows, commit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import CheckpointBehindTableError
+from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted
+from headrace.model.ranges import SourceRange
+from headrace.plan.stages import PlannedFlow
+from headrace.run.context import UpdateContext
+from headrace.run.failpoints import reach
+from headrace.run.stop import StopRequested
+from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append
+from headrace.state.identity import CheckpointIdentity, SourceIdentity
+from headrace.state.lease import Lease
+from headrace.state.ledger import Ledger
+from headrace.state.offset_log import load_ranges
+from headrace.state.opening import topic_recreated
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_SMALL_BATCH = 20_000
+"""Records up to which a batch is written as one file: its tasks cost more than its rows."""
+
+
+@dataclass
+class Progress:
+    """What a flow has done since it was started."""
+
+    rows: int = 0
+    batches: int = 0
+
+
+class BatchFunction:
+    """What Spark calls for each batch of a flow.
+
+    Spark reports an exception of a Python batch function only as text, so the function keeps its
+    own in `failure`, for the supervisor to find.
+    """
+
+    def __init__(
+        self,
+        planned: PlannedFlow,
+        context: UpdateContext,
+        *,
+        checkpoint: Path,
+        identity: CheckpointIdentity,
+        sources: tuple[SourceIdentity, ...],
+        lease: Lease,
+        progress: Progress,
+    ) -> None:
+        self._planned = planned
+        self._flow = planned.flow
+        self._context = context
+        self._checkpoint = checkpoint
+        self._identity = identity
+        self._sources = sources
+        self._lease = lease
+        self._progress = progress
+        self._busy = threading.Lock()
+        table = context.settings.storage.table(self._flow.target)
+        self._target = Target(path=table, reads_target=planned.reads_target)
+        self.failure: BaseException | None = None
+        self.last_batch = -1
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is being written."""
+        return self._busy.locked()
+
+    def __call__(self, df: DataFrame, batch: int) -> None:
+        with self._busy:
+            try:
+                self._run(df, batch)
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def _run(self, df: DataFrame, batch: int) -> None:
+        started = time.monotonic()
+        flow = self._flow
+        if self._context.stop.requested:
+            raise StopRequested
+        self._lease.check(flow.name)
+        reach("batch-start", flow.name, batch)
+        ranges = load_ranges(self._checkpoint, batch, self._sources)
+        stamp = BatchStamp(
+            pipeline=self._context.settings.name,
+            flow=flow.name,
+            checkpoint=self._identity.checkpoint,
+            batch=batch,
+            ranges=ranges,
+        )
+        self._context.emit(
+            BatchStarted(update=self._context.update, flow=flow.name, dataset=flow.target, batch=batch)
+        )
+        appended = append(self._sized(df, ranges), self._target, stamp, lambda: self._before_commit(batch))
+        reach("after-commit", flow.name, batch)
+        if appended is None:
+            self._compare_replay(stamp)
+            self._context.emit(
+                BatchReplayed(update=self._context.update, flow=flow.name, dataset=flow.target, batch=batch)
+            )
+        else:
+            self._progress.rows += appended.rows
+            self._report(appended, batch, ranges, time.monotonic() - started)
+        self._progress.batches += 1
+        self.last_batch = batch
+        self._publish(ranges)
+        reach("after-batch", flow.name, batch)
+
+    def _before_commit(self, batch: int) -> None:
+        """The last look before the table changes: nobody else drives, and the topics are the same."""
+        reach("before-commit", self._flow.name, batch)
+        self._lease.check(self._flow.name)
+        for source in self._sources:
+            if source.kind != "kafka":
+                continue
+            known: Mapping[str, str] = source.identity["topics"]
+            for topic, now in self._context.cluster.topic_ids(known).items():
+                if now != known[topic]:
+                    raise topic_recreated(
+                        self._flow.name,
+                        self._flow.location,
+                        self._identity.checkpoint,
+                        topic,
+                        known[topic],
+                        now,
+                    )
+
+    def _sized(self, df: DataFrame, ranges: tuple[SourceRange, ...]) -> DataFrame:
+        """The batch in as many files as it is worth."""
+        if self._planned.stateful or any(r.kind != "kafka" for r in ranges):
+            return df
+        return df.coalesce(1) if records(ranges) <= _SMALL_BATCH else df
+
+    def _compare_replay(self, stamp: BatchStamp) -> None:
+        """A replayed batch must have the ranges that were committed.
+
+        Raises:
+            CheckpointBehindTableError: It has others: its rows are not those of the table.
+        """
+        storage = self._context.settings.storage
+        ledger = Ledger(
+            storage.ledger(self._flow.target, self._flow.name), self._flow.target, self._flow.name
+        )
+        said = ledger.last_batch(self._target.path, stamp.checkpoint, stamp.batch)
+        ours = [r.to_json()["until"] for r in stamp.ranges]
+        if said is not None and [source["until"] for source in said["sources"]] == ours:
+            return
+        raise CheckpointBehindTableError(
+            f"flow {self._flow.name}: the table holds batch {stamp.batch} with other ranges",
+            location=self._flow.location,
+            facts=(
+                f"checkpoint {stamp.checkpoint} planned {ours}",
+                f"the table holds {None if said is None else [s['until'] for s in said['sources']]}",
+                "an old copy of the checkpoint was restored, or another driver planned otherwise; "
+                "nothing was written",
+            ),
+            remedies=(f"go on where the table ends:   headrace run --resume-from-table {self._flow.name}",),
+            params={"flow": self._flow.name, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
+        )
+
+    def _report(
+        self, appended: Appended, batch: int, ranges: tuple[SourceRange, ...], duration_s: float
+    ) -> None:
+        self._context.emit(
+            BatchCommitted(
+                update=self._context.update,
+                flow=self._flow.name,
+                dataset=self._flow.target,
+                batch=batch,
+                version=appended.version,
+                rows=appended.rows,
+                duration_s=duration_s,
+                ranges=ranges,
+                latency_s=_latency(appended, self._planned.timestamp),
+            )
+        )
+
+    def _publish(self, ranges: tuple[SourceRange, ...]) -> None:
+        for one in ranges:
+            if one.kind == "kafka" and self._context.settings.consumer_groups:
+                self._context.publisher.offer(self._context.settings.name, self._flow.name, one.until)
+
+
+def records(ranges: tuple[SourceRange, ...]) -> int:
+    """The offsets that the kafka ranges span."""
+    return sum(
+        offset - (one.start or {}).get(topic, {}).get(partition, 0)
+        for one in ranges
+        if one.kind == "kafka"
+        for topic, partitions in one.until.items()
+        for partition, offset in partitions.items()
+    )
+
+
+def _latency(appended: Appended, timestamp: str | None) -> tuple[float, float] | None:
+    """The oldest and the newest record's age now, from the statistics that Delta has taken anyway."""
+    if timestamp is None:
+        return None
+    oldest = [_at(s.get("minValues"), timestamp) for s in appended.statistics]
+    newest = [_at(s.get("maxValues"), timestamp) for s in appended.statistics]
+    first = min((at for at in oldest if at is not None), default=None)
+    last = max((at for at in newest if at is not None), default=None)
+    if first is None or last is None:
+        return None
+    now = datetime.now(UTC)
+    return (now - first).total_seconds(), (now - last).total_seconds()
+
+
+def _at(values: Any, path: str) -> datetime | None:
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return datetime.fromisoformat(values) if isinstance(values, str) else None

@@ -1,0 +1,50 @@
+"""What the flows and views of one update share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from headrace.model.declarations import Flow, MaterializedView
+from headrace.model.events import Emitter
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
+from headrace.run.publish import OffsetPublisher
+from headrace.run.stop import StopSignal
+from headrace.sources.cluster import KafkaCluster
+from headrace.state.lease import Heart
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Mode = Literal["triggered", "continuous"]
+Build = Callable[["SparkSession", Flow | MaterializedView], "DataFrame"]
+"""Evaluates a query against the real tables, in the session that it is given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateContext:
+    """One update: who it is, what it works with, and how to stop it.
+
+    Args:
+        session: Makes a session of its own for a flow or a view, with the settings given.
+        log_file: Where Spark's own log goes, for errors to name.
+    """
+
+    update: str
+    mode: Mode
+    settings: ProjectSettings
+    spark: SparkSession
+    session: Callable[[dict[str, str]], SparkSession]
+    build: Build
+    cluster: KafkaCluster
+    emit: Emitter
+    heart: Heart
+    stop: StopSignal
+    publisher: OffsetPublisher
+    declared_flows: dict[TableName, frozenset[str]]
+    remedies: Remedies = field(default_factory=Remedies)
+    log_file: Path | None = None

@@ -1,0 +1,98 @@
+"""What a failure of a query means: its code, and whether it may pass."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from headrace.errors import (
+    DriverLostError,
+    FlowFailedError,
+    FlowInterruptedError,
+    HeadraceError,
+    UpstreamRewrittenError,
+)
+from headrace.model.declarations import Flow, MaterializedView
+from headrace.sources.records import unparseable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_TRANSIENT = re.compile(
+    r"TimeoutException|RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"
+    r"|UnknownTopicOrPartition|NetworkException|CoordinatorNotAvailable|Connection refused"
+    r"|ConcurrentAppendException|MetadataChangedException|ProtocolChangedException"
+    r"|ConcurrentWriteException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
+    r"|DELTA_SCHEMA_CHANGED|SocketTimeout|No route to host|FAILED_TO_FETCH"
+)
+_REWRITTEN = re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE")
+_DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+_MESSAGE = 600
+"""Characters of Spark's message that an error shows; the rest is in the log."""
+
+
+def as_error(
+    failure: BaseException,
+    carried: BaseException | None,
+    declared: Flow | MaterializedView,
+    log_file: Path | None,
+) -> HeadraceError:
+    """The coded error behind a failure.
+
+    Args:
+        failure: What the query or the JVM raised.
+        carried: What the batch function had raised, where it did.
+        declared: What failed.
+        log_file: Where Spark's own log is.
+    """
+    for one in (carried, failure):
+        if isinstance(one, HeadraceError):
+            return one
+    name = declared.name
+    text = f"{type(failure).__name__}: {failure}\n{carried or ''}"
+    bad_record = unparseable(text, str(name), declared.location)
+    if bad_record is not None:
+        return bad_record
+    if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
+        return DriverLostError(
+            "the JVM has gone away",
+            facts=("what it had not committed was not written", *_logged(log_file)),
+            remedies=("start again:   headrace run",),
+            params={"name": str(name)},
+        )
+    facts = (_shortened(text), *_logged(log_file))
+    if _REWRITTEN.search(text):
+        return UpstreamRewrittenError(
+            f"{name}: a table that it reads as a stream has changed rows that were already read",
+            location=declared.location,
+            facts=facts,
+            remedies=(f"read everything again:   headrace full-refresh {_target(declared)}",),
+            params={"name": str(name)},
+        )
+    if _TRANSIENT.search(text):
+        return FlowInterruptedError(
+            f"{name} was interrupted", location=declared.location, facts=facts, params={"name": str(name)}
+        )
+    return FlowFailedError(
+        f"{name} failed",
+        location=declared.location,
+        facts=facts,
+        remedies=("headrace run --debug shows the whole trace",),
+        params={"name": str(name)},
+    )
+
+
+def _target(declared: Flow | MaterializedView) -> str:
+    return str(declared.target if isinstance(declared, Flow) else declared.name)
+
+
+def _logged(log_file: Path | None) -> tuple[str, ...]:
+    return () if log_file is None else (f"Spark's log: {log_file}",)
+
+
+def _shortened(text: str) -> str:
+    """Spark's message without the Java stack and the query plan under it."""
+    lines = [line for line in text.splitlines() if not re.match(r"\s+at |\s*\.\.\. \d+ more|\+-|:-", line)]
+    message = " ".join(" ".join(lines).split())
+    root = re.findall(r"Caused by: ([^:]+: .*?)(?= Caused by: |$)", message)
+    return (root[-1] if root else message)[:_MESSAGE]

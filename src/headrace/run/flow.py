@@ -1,0 +1,142 @@
+"""A flow at work: one streaming query over one checkpoint."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Literal
+
+from headrace.model.events import FlowStarted
+from headrace.plan.stages import PlannedFlow
+from headrace.run.batch import BatchFunction, Progress
+from headrace.run.context import UpdateContext
+from headrace.run.failures import as_error
+from headrace.run.opening import OpenedFlow, open_flow
+from headrace.run.stop import StopRequested
+from headrace.state.lease import Lease
+from headrace.state.table_log import versions
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+Outcome = Literal["drained", "stopped", "up to date"]
+
+_POLL_S = 0.2
+_COMMIT_LOG_S = 2.0
+"""How long a stop waits for Spark to write ``commits/N`` after a batch."""
+
+
+class FlowRunner:
+    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure."""
+
+    def __init__(self, planned: PlannedFlow, context: UpdateContext) -> None:
+        self.planned = planned
+        self.progress = Progress()
+        self._context = context
+        self._attempts = 0
+
+    def run(self, lease: Lease) -> Outcome:
+        """Open the flow's checkpoint and run its query.
+
+        Raises:
+            HeadraceError: Whatever went wrong, with its code.
+        """
+        flow, context = self.planned.flow, self._context
+        try:
+            opened = open_flow(self.planned, context, first_attempt=self._attempts == 0)
+            self._attempts += 1
+            if context.mode == "triggered" and self._is_drained(opened):
+                return "up to date"
+            function = BatchFunction(
+                self.planned,
+                context,
+                checkpoint=opened.path,
+                identity=opened.identity,
+                sources=opened.sources,
+                lease=lease,
+                progress=self.progress,
+            )
+            query = self._start(opened, function)
+        except Exception as error:
+            raise as_error(error, None, flow, context.log_file) from error
+        return self._wait(query, function, opened)
+
+    def _start(self, opened: OpenedFlow, function: BatchFunction) -> StreamingQuery:
+        flow, context = self.planned.flow, self._context
+        session = context.session(dict(flow.spark_conf))
+        # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
+        # inherits the property from the thread that starts it.
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
+        df = context.build(session, flow)
+        writer = (
+            df.writeStream.queryName(flow.name)
+            .option("checkpointLocation", str(opened.path))
+            .foreachBatch(function)
+        )
+        interval = context.settings.trigger_interval_s
+        if context.mode == "triggered":
+            writer = writer.trigger(availableNow=True)
+        elif interval:
+            writer = writer.trigger(processingTime=f"{interval * 1000:.0f} milliseconds")
+        query = writer.start()
+        context.emit(
+            FlowStarted(
+                update=context.update,
+                flow=flow.name,
+                dataset=flow.target,
+                checkpoint=opened.identity.checkpoint,
+            )
+        )
+        return query
+
+    def _wait(self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow) -> Outcome:
+        stop = self._context.stop
+        try:
+            while not query.awaitTermination(_POLL_S):
+                if stop.requested:
+                    self._stop(query, function, opened)
+                    return "stopped"
+        except Exception as error:
+            if isinstance(function.failure, StopRequested):
+                return "stopped"
+            raise as_error(error, function.failure, self.planned.flow, self._context.log_file) from error
+        return "stopped" if stop.requested else "drained"
+
+    def _stop(self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow) -> None:
+        """Stop between batches: `query.stop` in the middle of one has been seen to break Spark."""
+        stop = self._context.stop
+        while function.busy and stop.remaining_s > 0:
+            time.sleep(0.02)
+        if function.failure is None and not function.busy and function.last_batch >= 0:
+            finished = opened.path / "commits" / str(function.last_batch)
+            deadline = time.monotonic() + _COMMIT_LOG_S
+            while not finished.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        if not function.busy:
+            query.stop()
+
+    def _is_drained(self, opened: OpenedFlow) -> bool:
+        """Whether the sources hold nothing that the checkpoint has not read: then no query is needed.
+
+        Only where that can be told for sure; a stateful query may still have rows to emit.
+        """
+        checkpoint = opened.checkpoint
+        if checkpoint is None or self.planned.stateful or checkpoint.last_planned < 0:
+            return False
+        if checkpoint.last_finished != checkpoint.last_planned:
+            return False
+        for source in self.planned.sources:
+            position = checkpoint.positions.get(source.index)
+            if position is None:
+                return False
+            if source.kind == "kafka":
+                latest = opened.kafka[source.index].latest
+                if {t: {int(p): o for p, o in ps.items()} for t, ps in position.items()} != latest:
+                    return False
+            elif source.kind == "delta" and source.table is not None:
+                known = versions(self._context.settings.storage.table(source.table))
+                ended = (known[-1] + 1, -1) if known else None
+                if (position.get("reservoirVersion"), position.get("index")) != ended:
+                    return False
+            else:
+                return False
+        return True

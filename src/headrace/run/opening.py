@@ -1,0 +1,344 @@
+"""Opening a flow: the facts are gathered, `state.opening` decides, and what it says is done."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import CheckpointCorruptError, CheckpointForeignError, HeadraceError, TableLostError
+from headrace.model.events import ForeignCommitSeen
+from headrace.model.names import TableName
+from headrace.model.ranges import Position, SourceRange
+from headrace.plan.stages import PlannedFlow
+from headrace.run.context import UpdateContext
+from headrace.sinks.delta.commit import open_generation
+from headrace.sinks.delta.table import TableState, is_table, read_state
+from headrace.sources.identity import identify, kafka_facts, require_topics
+from headrace.state.files import write_json
+from headrace.state.identity import (
+    FILE,
+    CheckpointIdentity,
+    SourceIdentity,
+    generations,
+    load_identity,
+    write_checkpoint,
+)
+from headrace.state.ledger import Ledger
+from headrace.state.offset_log import is_seeded, load_positions, load_state, seed_files
+from headrace.state.opening import (
+    Adopt,
+    CheckpointFacts,
+    Continue,
+    FlowFacts,
+    KafkaFacts,
+    Open,
+    TableFacts,
+    decide,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedFlow:
+    """A flow that may start.
+
+    Args:
+        path: Its checkpoint.
+        identity: The checkpoint's identity.
+        sources: The sources as they are now, with the ids of all their topics.
+        kafka: What the broker holds of each kafka source.
+        checkpoint: The checkpoint's facts; ``None`` where it was opened just now.
+    """
+
+    path: Path
+    identity: CheckpointIdentity
+    sources: tuple[SourceIdentity, ...]
+    kafka: Mapping[int, KafkaFacts]
+    checkpoint: CheckpointFacts | None
+
+
+def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bool) -> OpenedFlow:
+    """Find or make the checkpoint that the flow may go on with.
+
+    Args:
+        planned: The flow.
+        context: The update.
+        first_attempt: Whether the user's remedies still have to be applied.
+
+    Raises:
+        RefusedError: Going on could lose or double records.
+        TransientError: The broker does not answer.
+    """
+    flow = planned.flow
+    storage = context.settings.storage
+    table = read_state(context.spark, storage.table(flow.target))
+    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
+    _fold(ledger, table.table_id, context, flow.target)
+    sources, kafka = _sources(planned, context)
+    folder = storage.flow_checkpoints(flow.target, flow.name)
+    _discard_unfinished(folder, table)
+    remedies = context.remedies
+    facts = FlowFacts(
+        flow=flow.name,
+        dataset=str(flow.target),
+        location=flow.location,
+        declared_flows=context.declared_flows.get(flow.target, frozenset()),
+        sources=sources,
+        stateful=planned.stateful,
+        kafka=kafka,
+        on_data_loss=context.settings.on_data_loss,
+        resume=first_attempt and flow.name in remedies.resume_from_table,
+        new_generation=first_attempt and flow.name in remedies.new_generation,
+        adopt_from=remedies.adopt.get(flow.name) if first_attempt else None,
+    )
+    checkpoint = None if facts.resume or facts.new_generation else _checkpoint(folder, facts)
+    opening = decide(facts, _table_facts(table, facts, ledger, storage.table(flow.target)), checkpoint)
+    match opening:
+        case Continue(identity=identity):
+            path = storage.checkpoint(flow.target, flow.name, identity.generation)
+            return OpenedFlow(
+                path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=checkpoint
+            )
+        case Adopt(old_flow=old):
+            _adopt(planned, old, table, context)
+            return open_flow(planned, context, first_attempt=False)
+        case Open():
+            for source in sources:
+                require_topics(source, context.cluster)
+            return _open(planned, opening, table, sources, kafka, context)
+
+
+def start_over(planned: PlannedFlow, context: UpdateContext, *, clear: bool) -> None:
+    """Open a new checkpoint at the sources' beginning, for a full refresh.
+
+    Args:
+        planned: The flow.
+        context: The update.
+        clear: Whether the table's rows are removed in the same commit.
+    """
+    flow = planned.flow
+    storage = context.settings.storage
+    table = read_state(context.spark, storage.table(flow.target))
+    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
+    _fold(ledger, table.table_id, context, flow.target)
+    sources, kafka = _sources(planned, context)
+    _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
+    opening = Open(reason="full-refresh", fences=table.checkpoints.get(flow.name))
+    _open(planned, opening, table, sources, kafka, context, clear=clear)
+
+
+def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
+    """Before a missing table is created: a checkpoint that has fed one means that it was lost.
+
+    Raises:
+        TableLostError: It was.
+    """
+    flow = planned.flow
+    storage = context.settings.storage
+    if is_table(storage.table(flow.target)):
+        return
+    for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
+        planned_batches = load_state(path).last_planned + 1
+        if planned_batches > 0:
+            raise TableLostError(
+                f"flow {flow.name}: the table {flow.target} is gone, and its checkpoint is there",
+                location=flow.location,
+                facts=(f"{path} has read {planned_batches} batches", "nothing was read or written"),
+                remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
+                params={"flow": flow.name, "dataset": str(flow.target)},
+            )
+
+
+def _sources(
+    planned: PlannedFlow, context: UpdateContext
+) -> tuple[tuple[SourceIdentity, ...], dict[int, KafkaFacts]]:
+    found: list[SourceIdentity] = []
+    kafka: dict[int, KafkaFacts] = {}
+    for source in planned.sources:
+        table_id = None
+        if source.kind == "delta":
+            storage = context.settings.storage
+            path = storage.table(source.table) if source.table else Path(source.path or "")
+            table_id = read_state(context.spark, path).table_id
+        identity = identify(source, context.cluster, context.settings.storage, table_id)
+        found.append(identity)
+        if source.kind == "kafka":
+            ids = identity.identity["topics"]
+            kafka[source.index] = kafka_facts(source.topics, ids, context.cluster)
+    return tuple(found), kafka
+
+
+def _checkpoint(folder: Path, facts: FlowFacts) -> CheckpointFacts | None:
+    known = generations(folder)
+    if not known:
+        return None
+    path = known[-1]
+    identity = load_identity(path)
+    if identity.flow != facts.flow or identity.dataset != facts.dataset:
+        raise CheckpointForeignError(
+            f"flow {facts.flow}: the checkpoint {path} belongs to flow {identity.flow}",
+            location=facts.location,
+            facts=(f"it feeds {identity.dataset}; nothing was read or written",),
+            remedies=("move the folder away",),
+            params={"flow": facts.flow, "owner": identity.flow, "checkpoint": str(path)},
+        )
+    state = load_state(path)
+    positions: dict[int, Position] = {}
+    if state.last_planned >= 0:
+        try:
+            found = load_positions(path, state.last_planned)
+        except CheckpointCorruptError as error:
+            raise _with_resume(error, facts.flow) from error
+        positions = {index: position for index, position in enumerate(found) if position is not None}
+    return CheckpointFacts(
+        identity=identity,
+        last_planned=state.last_planned,
+        last_finished=state.last_finished,
+        positions=positions,
+    )
+
+
+def _with_resume(error: CheckpointCorruptError, flow: str) -> HeadraceError:
+    return CheckpointCorruptError(
+        f"flow {flow}: {error.summary}",
+        facts=(*error.facts, "nothing was read or written"),
+        remedies=(f"go on where the table ends:   headrace run --resume-from-table {flow}",),
+        params={**error.params, "flow": flow},
+    )
+
+
+def _discard_unfinished(folder: Path, table: TableState) -> None:
+    """Remove a checkpoint that was made, and that the table never came to know: a crash in between.
+
+    It has planned nothing of its own, so nothing is lost with it.
+    """
+    known = generations(folder)
+    if not known or not (known[-1] / FILE).exists():
+        return
+    identity = load_identity(known[-1])
+    named = identity.checkpoint in table.checkpoints.values() or identity.checkpoint in table.transactions
+    if named:
+        return
+    planned = load_state(known[-1]).last_planned
+    if planned < 0 or (planned == 0 and is_seeded(known[-1])):
+        shutil.rmtree(known[-1])
+
+
+def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path) -> TableFacts:
+    positions = None
+    current = table.checkpoints.get(flow.flow)
+    if flow.resume and current is not None and current in table.transactions:
+        said = ledger.last_batch(path, current, table.transactions[current])
+        if said is not None:
+            positions = {source["index"]: source["until"] for source in said["sources"]}
+    return TableFacts(
+        table_id=table.table_id,
+        fresh=table.version == 0,
+        checkpoints=table.checkpoints,
+        transactions=table.transactions,
+        positions=positions,
+    )
+
+
+def _open(
+    planned: PlannedFlow,
+    opening: Open,
+    table: TableState,
+    sources: tuple[SourceIdentity, ...],
+    kafka: Mapping[int, KafkaFacts],
+    context: UpdateContext,
+    *,
+    clear: bool = False,
+) -> OpenedFlow:
+    flow, storage = planned.flow, context.settings.storage
+    known = generations(storage.flow_checkpoints(flow.target, flow.name))
+    generation = int(known[-1].name) + 1 if known else 1
+    identity = CheckpointIdentity.create(
+        pipeline=context.settings.name,
+        flow=flow.name,
+        dataset=str(flow.target),
+        generation=generation,
+        table_id=table.table_id,
+        sources=sources,
+    )
+    if opening.losses:
+        ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
+        lost = {"checkpoint": identity.checkpoint, "generation": generation}
+        ledger.record_losses({**lost, **loss} for loss in opening.losses)
+    path = storage.checkpoint(flow.target, flow.name, generation)
+    seed = {} if opening.positions is None else seed_files(opening.positions)
+    write_checkpoint(path, identity, seed)
+    ranges = tuple(
+        SourceRange(
+            index=source.index,
+            kind=source.kind,  # type: ignore[arg-type]
+            identity=source.identity,
+            start=opening.positions[source.index],
+            until=opening.positions[source.index],
+        )
+        for source in sources
+        if opening.positions is not None
+    )
+    open_generation(
+        context.spark,
+        storage.table(flow.target),
+        pipeline=context.settings.name,
+        flow=flow.name,
+        checkpoint=identity.checkpoint,
+        generation=generation,
+        opening=opening,
+        ranges=ranges,
+        clear=clear,
+        expected_checkpoint=table.checkpoints.get(flow.name),
+    )
+    return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)
+
+
+def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateContext) -> None:
+    """Give the checkpoint of a flow its new name: first in the table, then on disk."""
+    flow, storage = planned.flow, context.settings.storage
+    old_folder = storage.flow_checkpoints(flow.target, old)
+    known = generations(old_folder)
+    if not known:
+        raise CheckpointForeignError(
+            f"there is no flow {old} that fed {flow.target}",
+            location=flow.location,
+            remedies=("headrace status",),
+            params={"flow": flow.name, "old": old},
+        )
+    identity = load_identity(known[-1])
+    old_ledger = Ledger(storage.ledger(flow.target, old), flow.target, old)
+    _fold(old_ledger, table.table_id, context, flow.target)
+    if flow.name not in table.checkpoints:
+        open_generation(
+            context.spark,
+            storage.table(flow.target),
+            pipeline=context.settings.name,
+            flow=flow.name,
+            checkpoint=identity.checkpoint,
+            generation=identity.generation,
+            opening=Open(reason="adopt"),
+            adopted=old,
+        )
+    write_json(known[-1] / FILE, identity.with_flow(flow.name).to_json())
+    folder = storage.flow_checkpoints(flow.target, flow.name)
+    if folder.exists():
+        shutil.rmtree(folder)
+    old_folder.rename(folder)
+
+
+def _fold(ledger: Ledger, table_id: str, context: UpdateContext, dataset: TableName) -> None:
+    for commit in ledger.fold(context.settings.storage.table(dataset), table_id):
+        context.emit(
+            ForeignCommitSeen(
+                update=context.update,
+                dataset=dataset,
+                version=commit.version,
+                operation=commit.operation,
+                engine=commit.engine,
+            )
+        )

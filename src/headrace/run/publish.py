@@ -1,0 +1,67 @@
+"""Offsets under a consumer group, so that Kafka's own tools show each flow's lag.
+
+For monitoring alone: Headrace never reads them back, and a failure to publish is no failure.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+
+from headrace.errors import HeadraceError
+from headrace.model.ranges import Position
+from headrace.sources.cluster import KafkaCluster
+
+_LOG = logging.getLogger(__name__)
+INTERVAL_S = 1.0
+
+
+class OffsetPublisher:
+    """Publishes the newest positions of each group from a thread of its own.
+
+    Args:
+        cluster: The cluster; ``None`` publishes nothing.
+        interval_s: Least seconds between two publications.
+    """
+
+    def __init__(self, cluster: KafkaCluster | None, interval_s: float = INTERVAL_S) -> None:
+        self._cluster = cluster
+        self._interval_s = interval_s
+        self._pending: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def offer(self, pipeline: str, flow: str, position: Position) -> None:
+        """Take the position up to which a flow's commits reach."""
+        if self._cluster is None:
+            return
+        with self._lock:
+            self._pending[f"headrace-{pipeline}-{flow}"] = position
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="headrace-offsets", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Publish what is pending and end."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=5.0)
+
+    def _run(self) -> None:
+        while True:
+            stopping = self._stop.wait(self._interval_s)
+            self._publish()
+            if stopping:
+                return
+
+    def _publish(self) -> None:
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for group, positions in pending.items():
+            assert self._cluster is not None
+            try:
+                self._cluster.publish(group, positions)
+            except HeadraceError as error:
+                _LOG.warning("offsets of group %s were not published: %s", group, error)

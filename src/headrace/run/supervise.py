@@ -1,0 +1,102 @@
+"""Each flow on its own: what passes is retried with backoff, what does not is reported."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.errors import HeadraceError
+from headrace.model.events import FlowFailed, FlowFinished, FlowRetrying
+from headrace.run.context import UpdateContext
+from headrace.run.failures import as_error
+from headrace.run.flow import FlowRunner
+from headrace.state.lease import Lease
+
+TRIGGERED_ATTEMPTS = 6
+_FIRST_WAIT_S = 1.0
+_LONGEST_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowResult:
+    """What became of a flow."""
+
+    flow: str
+    outcome: Literal["drained", "stopped", "up to date", "failed"]
+    rows: int
+    batches: int
+    error: HeadraceError | None = None
+
+
+def supervise(runner: FlowRunner, context: UpdateContext) -> FlowResult:
+    """Run a flow to its end, whatever happens to it; raises nothing."""
+    flow = runner.planned.flow
+    path = context.settings.storage.lease(flow.target, flow.name)
+    try:
+        lease = Lease.acquire(path, flow.name)
+    except Exception as error:
+        return _failed(runner, context, as_error(error, None, flow, context.log_file))
+    context.heart.add(lease)
+    try:
+        return _attempt(runner, context, lease)
+    finally:
+        context.heart.release(lease)
+
+
+def _attempt(runner: FlowRunner, context: UpdateContext, lease: Lease) -> FlowResult:
+    flow = runner.planned.flow
+    attempt = 0
+    while True:
+        batches = runner.progress.batches
+        try:
+            outcome = runner.run(lease)
+        except HeadraceError as error:
+            if context.stop.requested:
+                return _finished(runner, context, "stopped")
+            if runner.progress.batches > batches:
+                attempt = 0
+            attempt += 1
+            if not error.transient or (context.mode == "triggered" and attempt >= TRIGGERED_ATTEMPTS):
+                return _failed(runner, context, error)
+            wait_s = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _LONGEST_WAIT_S)
+            context.emit(
+                FlowRetrying(
+                    update=context.update,
+                    flow=flow.name,
+                    dataset=flow.target,
+                    error=error.to_dict(),
+                    attempt=attempt,
+                    wait_s=wait_s,
+                )
+            )
+            if context.stop.wait(wait_s):
+                return _finished(runner, context, "stopped")
+        else:
+            return _finished(runner, context, outcome)
+
+
+def _finished(
+    runner: FlowRunner, context: UpdateContext, outcome: Literal["drained", "stopped", "up to date"]
+) -> FlowResult:
+    flow, progress = runner.planned.flow, runner.progress
+    context.emit(
+        FlowFinished(
+            update=context.update,
+            flow=flow.name,
+            dataset=flow.target,
+            outcome=outcome,
+            rows=progress.rows,
+            batches=progress.batches,
+        )
+    )
+    return FlowResult(flow=flow.name, outcome=outcome, rows=progress.rows, batches=progress.batches)
+
+
+def _failed(runner: FlowRunner, context: UpdateContext, error: HeadraceError) -> FlowResult:
+    flow, progress = runner.planned.flow, runner.progress
+    context.emit(
+        FlowFailed(update=context.update, flow=flow.name, dataset=flow.target, error=error.to_dict())
+    )
+    return FlowResult(
+        flow=flow.name, outcome="failed", rows=progress.rows, batches=progress.batches, error=error
+    )

@@ -1,0 +1,68 @@
+"""Tables before their flows start: made where missing, known to the session, brought up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headrace.model.declarations import MaterializedView
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
+from headrace.run.context import UpdateContext
+from headrace.run.opening import refuse_lost_table
+from headrace.sinks.delta.table import (
+    alter_table,
+    as_nullable,
+    create_table,
+    is_table,
+    read_state,
+    register_table,
+)
+from headrace.state.files import unwritable
+
+
+def register_tables(plan: Plan, context: UpdateContext) -> None:
+    """Make every table that the storage holds known to the session, by its name."""
+    storage = context.settings.storage
+    reads = [read.table for flow in plan.flows for read in flow.reads]
+    reads += [read.table for view in plan.views for read in view.reads]
+    views = [one.view.name for one in plan.views if isinstance(one.view, MaterializedView)]
+    for name in dict.fromkeys([*reads, *views]):
+        if is_table(storage.table(name)):
+            register_table(context.spark, name, storage.table(name))
+
+
+def open_table(stage: OpenTableStage, flows: Sequence[PlannedFlow], context: UpdateContext) -> None:
+    """Create a table if it is missing, else bring its properties and new columns up to date.
+
+    Raises:
+        TableLostError: It is missing, and a checkpoint has fed it.
+        StorageUnwritableError: The storage cannot be written.
+    """
+    table = stage.table
+    path = context.settings.storage.table(table.name)
+    for planned in flows:
+        refuse_lost_table(planned, context)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    declared = stage.schema if table.schema is not None else as_nullable(stage.schema)
+    if not is_table(path):
+        create_table(
+            context.spark,
+            table.name,
+            path,
+            declared,
+            properties=stage.properties,
+            partition_cols=table.partition_cols,
+            cluster_by=table.cluster_by,
+            comment=table.comment,
+        )
+        return
+    register_table(context.spark, table.name, path)
+    state = read_state(context.spark, path)
+    changed = {key: value for key, value in stage.properties.items() if state.properties.get(key) != value}
+    there = {field["name"].lower() for field in state.schema["fields"]}
+    added = [field for field in declared["fields"] if field["name"].lower() not in there]
+    if changed or added:
+        columns = {"type": "struct", "fields": added} if added else None
+        alter_table(context.spark, path, properties=changed, new_columns=columns)

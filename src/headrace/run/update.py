@@ -1,0 +1,125 @@
+"""One update of a pipeline: its stages, executed once through or for as long as nobody stops it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.errors import HeadraceError
+from headrace.model.events import UpdateFinished, UpdateStarted
+from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage
+from headrace.run.context import UpdateContext
+from headrace.run.flow import FlowRunner
+from headrace.run.supervise import FlowResult, supervise
+from headrace.run.tables import open_table, register_tables
+from headrace.run.views import ViewResult, ViewRunner, inputs_of
+
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What became of an update."""
+
+    update: str
+    outcome: Literal["completed", "failed", "stopped"]
+    flows: tuple[FlowResult, ...]
+    views: tuple[ViewResult, ...]
+    duration_s: float
+
+    @property
+    def errors(self) -> tuple[HeadraceError, ...]:
+        return tuple(one.error for one in (*self.flows, *self.views) if one.error is not None)
+
+
+def execute(plan: Plan, context: UpdateContext) -> RunResult:
+    """Execute a plan's stages.
+
+    Raises:
+        HeadraceError: A table cannot be opened; what a flow or view meets is in the result.
+    """
+    started = time.monotonic()
+    stages = [stage for level in plan.levels for stage in level]
+    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
+    views = [stage.planned for stage in stages if isinstance(stage, RefreshViewStage)]
+    context.emit(
+        UpdateStarted(
+            update=context.update,
+            pipeline=context.settings.name,
+            mode=context.mode,
+            flows=tuple(planned.flow.name for planned in flows),
+            views=tuple(planned.view.name for planned in views),
+        )
+    )
+    register_tables(plan, context)
+    for stage in stages:
+        if isinstance(stage, OpenTableStage):
+            open_table(stage, [one for one in flows if one.flow.target == stage.table.name], context)
+    if context.mode == "triggered":
+        flow_results, view_results = _run_once(plan, context)
+    else:
+        flow_results, view_results = _run_continuously(plan, context)
+    failed = any(one.outcome == "failed" for one in (*flow_results, *view_results))
+    outcome: Literal["completed", "failed", "stopped"] = "failed" if failed else "completed"
+    if context.stop.requested and not failed:
+        outcome = "stopped"
+    duration_s = time.monotonic() - started
+    context.emit(UpdateFinished(update=context.update, outcome=outcome, duration_s=duration_s))
+    return RunResult(
+        update=context.update,
+        outcome=outcome,
+        flows=tuple(flow_results),
+        views=tuple(view_results),
+        duration_s=duration_s,
+    )
+
+
+def _run_once(plan: Plan, context: UpdateContext) -> tuple[list[FlowResult], list[ViewResult]]:
+    """Level by level: everything available now, in dependency order."""
+    flow_results: list[FlowResult] = []
+    view_results: list[ViewResult] = []
+    for level in plan.levels:
+        runners = [FlowRunner(s.planned, context) for s in level if isinstance(s, RunFlowStage)]
+        if runners:
+            with ThreadPoolExecutor(len(runners), thread_name_prefix="headrace-flow") as pool:
+                flow_results += pool.map(lambda runner: supervise(runner, context), runners)
+        for stage in level:
+            if isinstance(stage, RefreshViewStage) and not context.stop.requested:
+                view_results.append(_view_runner(stage, plan, context).refresh())
+    return flow_results, view_results
+
+
+def _run_continuously(plan: Plan, context: UpdateContext) -> tuple[list[FlowResult], list[ViewResult]]:
+    """All flows at once; views follow their inputs, at most once per interval."""
+    stages = [stage for level in plan.levels for stage in level]
+    runners = [FlowRunner(s.planned, context) for s in stages if isinstance(s, RunFlowStage)]
+    views = [_view_runner(s, plan, context) for s in stages if isinstance(s, RefreshViewStage)]
+    latest: dict[int, ViewResult] = {}
+    with ThreadPoolExecutor(max(len(runners), 1), thread_name_prefix="headrace-flow") as pool:
+        futures = [pool.submit(supervise, runner, context) for runner in runners]
+        due = 0.0
+        while not context.stop.wait(_POLL_S):
+            if futures and all(future.done() for future in futures):
+                break
+            if time.monotonic() >= due:
+                _refresh_moved(views, latest, context)
+                due = time.monotonic() + context.settings.view_interval_s
+        return [future.result() for future in futures], list(latest.values())
+
+
+def _refresh_moved(
+    views: Sequence[ViewRunner], latest: dict[int, ViewResult], context: UpdateContext
+) -> None:
+    for number, view in enumerate(views):
+        if context.stop.requested:
+            return
+        failed = number in latest and latest[number].outcome == "failed"
+        if view.ready() and (failed or view.moved()):
+            latest[number] = view.refresh()
+
+
+def _view_runner(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
+    return ViewRunner(stage.planned, inputs_of(stage.planned, plan), stage.properties, context)

@@ -1,0 +1,176 @@
+"""Materialized views: refreshed when their inputs or their query have changed, never otherwise."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.errors import HeadraceError, ViewInputMissingError
+from headrace.model.declarations import MaterializedView
+from headrace.model.events import ViewFailed, ViewRefreshed, ViewUpToDate
+from headrace.model.names import TableName
+from headrace.plan.stages import Plan, PlannedView
+from headrace.run.context import UpdateContext
+from headrace.run.failures import as_error
+from headrace.sinks.delta.commit import refresh_metadata
+from headrace.sinks.delta.refresh import last_refresh, replace, rows_written
+from headrace.sinks.delta.table import alter_table, is_table, read_state, register_table
+from headrace.state.lease import Lease
+from headrace.state.table_log import versions
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewResult:
+    """What became of a view."""
+
+    dataset: TableName
+    outcome: Literal["refreshed", "up to date", "failed"]
+    rows: int = 0
+    error: HeadraceError | None = None
+
+
+class ViewRunner:
+    """Keeps one materialized view equal to its query.
+
+    Args:
+        planned: The view.
+        inputs: The tables that its query reads, also through temporary views.
+        properties: The table properties that it gets when it is created.
+        context: The update.
+    """
+
+    def __init__(
+        self,
+        planned: PlannedView,
+        inputs: tuple[TableName, ...],
+        properties: Mapping[str, str],
+        context: UpdateContext,
+    ) -> None:
+        assert isinstance(planned.view, MaterializedView)
+        self.view = planned.view
+        self._planned = planned
+        self._inputs = inputs
+        self._properties = properties
+        self._context = context
+        self._seen: dict[TableName, int] = {}
+
+    def moved(self) -> bool:
+        """Whether an input has a version that the last look had not; reads nothing but file names."""
+        now = {name: self._last_version(name) for name in self._inputs}
+        return now != self._seen
+
+    def ready(self) -> bool:
+        """Whether every input has been made."""
+        return all(self._last_version(name) >= 0 for name in self._inputs)
+
+    def refresh(self) -> ViewResult:
+        """Refresh the view if it is not what its query would give; raises nothing."""
+        context = self._context
+        try:
+            with_lease = Lease.acquire(
+                context.settings.storage.lease(self.view.name, "view"), str(self.view.name)
+            )
+            context.heart.add(with_lease)
+            try:
+                return self._refresh()
+            finally:
+                context.heart.release(with_lease)
+        except Exception as failure:
+            error = as_error(failure, None, self.view, context.log_file)
+            context.emit(
+                ViewFailed(update=context.update, dataset=self.view.name, error=error.to_dict())
+            )
+            return ViewResult(dataset=self.view.name, outcome="failed", error=error)
+
+    def _refresh(self) -> ViewResult:
+        context, view = self._context, self.view
+        path = context.settings.storage.table(view.name)
+        # The versions are taken before the query sees the tables: what commits in between makes
+        # one refresh too many, never one too few.
+        self._seen = {name: self._last_version(name) for name in self._inputs}
+        inputs = {str(name): self._identity(name) for name in self._inputs}
+        last = last_refresh(path) if is_table(path) else None
+        if last is not None and self._inputs and self._equals(last, inputs):
+            context.emit(ViewUpToDate(update=context.update, dataset=view.name))
+            return ViewResult(dataset=view.name, outcome="up to date")
+        started = time.monotonic()
+        session = context.session(dict(view.spark_conf))
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
+        df = context.build(session, view)
+        metadata = refresh_metadata(
+            pipeline=context.settings.name,
+            view=str(view.name),
+            update=context.update,
+            definition=self._planned.fingerprint,
+            inputs=inputs,
+        )
+        version = replace(
+            df,
+            path,
+            user_metadata=metadata,
+            partition_cols=view.partition_cols,
+            cluster_by=view.cluster_by,
+        )
+        rows = rows_written(path, version)
+        self._register(path)
+        context.emit(
+            ViewRefreshed(
+                update=context.update,
+                dataset=view.name,
+                version=version,
+                rows=rows,
+                duration_s=time.monotonic() - started,
+            )
+        )
+        return ViewResult(dataset=view.name, outcome="refreshed", rows=rows)
+
+    def _register(self, path: Path) -> None:
+        spark = self._context.spark
+        missing = {
+            key: value
+            for key, value in self._properties.items()
+            if read_state(spark, path).properties.get(key) != value
+        }
+        if missing:
+            alter_table(spark, path, properties=missing, new_columns=None)
+        register_table(spark, self.view.name, path)
+
+    def _equals(self, last: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
+        same = last.get("inputs") == json.loads(json.dumps(inputs))
+        return same and last.get("definition") == self._planned.fingerprint
+
+    def _identity(self, name: TableName) -> dict[str, Any]:
+        path = self._context.settings.storage.table(name)
+        if not is_table(path):
+            raise ViewInputMissingError(
+                f"{self.view.name} reads {name}, which has not been made yet",
+                location=self.view.location,
+                remedies=(f"headrace run {name}",),
+                params={"view": str(self.view.name), "input": str(name)},
+            )
+        state = read_state(self._context.spark, path)
+        return {"table_id": state.table_id, "version": self._seen[name]}
+
+    def _last_version(self, name: TableName) -> int:
+        known = versions(self._context.settings.storage.table(name))
+        return known[-1] if known else -1
+
+
+def inputs_of(planned: PlannedView, plan: Plan) -> tuple[TableName, ...]:
+    """The tables behind a view's query, also through temporary views."""
+    views = {one.view.name: one for one in plan.views if not isinstance(one.view, MaterializedView)}
+    found: list[TableName] = []
+    waiting = [read.table for read in planned.reads]
+    while waiting:
+        name = waiting.pop(0)
+        if name in views:
+            waiting.extend(read.table for read in views[name].reads)
+        elif name not in found:
+            found.append(name)
+    return tuple(found)

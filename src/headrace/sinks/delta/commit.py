@@ -1,0 +1,381 @@
+"""The commits of the exactly-once protocol. Only this module writes transaction ids and user metadata.
+
+A batch is committed through Delta's own transaction, which answers the fence from the snapshot's
+checksum and writes no more than it must; wherever Delta's public writer would have done something
+beyond that, the public writer does it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
+from headrace.model.ranges import SourceRange
+from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, delta_log
+from headrace.state.opening import FENCED, Open
+from headrace.state.table_log import find_batch
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchStamp:
+    """Which batch of which checkpoint, and what it read."""
+
+    pipeline: str
+    flow: str
+    checkpoint: str
+    batch: int
+    ranges: tuple[SourceRange, ...]
+
+    def to_metadata(self, accepted: int, rejected: int = 0) -> dict[str, Any]:
+        """The user metadata of the batch's commit."""
+        return {
+            "headrace": FORMAT,
+            "pipeline": self.pipeline,
+            "flow": self.flow,
+            "checkpoint": self.checkpoint,
+            "batch": self.batch,
+            "input": accepted + rejected,
+            "accepted": accepted,
+            "rejected": rejected,
+            "sources": [r.to_json() for r in self.ranges],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Appended:
+    """A batch that the table now holds.
+
+    Args:
+        version: The table version of its commit.
+        rows: Rows added.
+        statistics: Delta's statistics of each added file.
+        fast: Whether it went through the fast path.
+    """
+
+    version: int
+    rows: int
+    statistics: tuple[Mapping[str, Any], ...] = ()
+    fast: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """The table that a flow appends to.
+
+    Args:
+        path: Where it lies.
+        reads_target: Whether the flow's query reads it; then the public writer must commit.
+    """
+
+    path: Path
+    reads_target: bool = False
+
+
+def append(
+    df: DataFrame, target: Target, stamp: BatchStamp, before_commit: Callable[[], None]
+) -> Appended | None:
+    """Append a batch's rows, with its transaction id and its ranges, in one commit.
+
+    Args:
+        df: The batch.
+        target: The table.
+        stamp: The batch's identity and ranges.
+        before_commit: Asked when the rows are written and nothing is committed; raises to refuse.
+
+    Returns:
+        The commit, or ``None`` where the table already holds this batch: a replay.
+
+    Raises:
+        CheckpointBehindTableError: The table holds a later batch of this checkpoint.
+        TableBehindCheckpointError: The table lacks the batch before this one.
+        BatchFencedError: Somebody else committed with this checkpoint meanwhile.
+    """
+    spark = df.sparkSession
+    transaction = delta_log(spark, target.path).startTransaction()
+    # A concurrent commit with the same id must be a conflict (Delta: ConcurrentTransactionException).
+    getattr(transaction.readTxn(), "$plus$eq")(stamp.checkpoint)
+    held = _held(transaction, stamp.checkpoint)
+    if held == stamp.batch:
+        return None
+    _refuse_gap(stamp, held, target.path)
+    if is_fast(df, transaction, target):
+        return _append_fast(spark, df, transaction, stamp, before_commit)
+    return _append_public(df, target, stamp, before_commit)
+
+
+def is_fast(df: DataFrame, transaction: Any, target: Target) -> bool:
+    """Whether Delta's public writer would do no more than the fast path does.
+
+    It would cast and reorder columns, evolve the schema, fill identity and generated columns and
+    defaults, rewrite a read of its own target, and tell a catalog.
+    """
+    metadata = transaction.metadata()
+    if target.reads_target or "catalogManaged" in transaction.protocol().toString():
+        return False
+    return _comparable(df._jdf.schema().json()) == _comparable(metadata.schemaString())
+
+
+def open_generation(
+    spark: SparkSession,
+    table: Path,
+    *,
+    pipeline: str,
+    flow: str,
+    checkpoint: str,
+    generation: int,
+    opening: Open,
+    ranges: tuple[SourceRange, ...] = (),
+    adopted: str | None = None,
+    clear: bool = False,
+    expected_checkpoint: str | None = None,
+) -> int:
+    """Make a checkpoint the one that feeds the table, and fence the one before, in one commit.
+
+    Args:
+        spark: The session.
+        table: The table's path.
+        pipeline: The pipeline's name.
+        flow: The flow's name.
+        checkpoint: The new checkpoint's id.
+        generation: The number of the flow's generation.
+        opening: Why and from where.
+        ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
+        adopted: The name that the flow had before.
+        clear: Whether all rows are removed in the same commit.
+        expected_checkpoint: The checkpoint that must feed the table until now.
+
+    Returns:
+        The version of the commit.
+
+    Raises:
+        BatchFencedError: Another checkpoint has been opened meanwhile.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    transaction = delta_log(spark, table).startTransaction()
+    metadata = transaction.metadata()
+    configuration = metadata.configuration()
+    now = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(
+        CHECKPOINT_PROPERTY + flow
+    )
+    if now != expected_checkpoint:
+        raise BatchFencedError(
+            f"flow {flow}: another process has opened checkpoint {now} meanwhile",
+            facts=("nothing was written",),
+            params={"flow": flow, "checkpoint": now},
+        )
+    configuration = configuration.updated(CHECKPOINT_PROPERTY + flow, checkpoint)
+    if adopted is not None:
+        configuration = configuration.removed(CHECKPOINT_PROPERTY + adopted)
+    transaction.updateMetadata(
+        metadata.copy(
+            metadata.id(),
+            metadata.name(),
+            metadata.description(),
+            metadata.format(),
+            metadata.schemaString(),
+            metadata.partitionColumns(),
+            configuration,
+            metadata.createdTime(),
+        ),
+        False,
+    )
+    actions = _nil(jvm)
+    if clear:
+        for file in _iterate(transaction.filterFiles()):
+            actions = _prepend(actions, file.remove())
+    if opening.fences is not None and opening.fences != checkpoint:
+        getattr(transaction.readTxn(), "$plus$eq")(opening.fences)
+        actions = _prepend(actions, _set_transaction(jvm, opening.fences, FENCED))
+    said: dict[str, Any] = {
+        "headrace": FORMAT,
+        "pipeline": pipeline,
+        "flow": flow,
+        "checkpoint": checkpoint,
+        "opens": {
+            "generation": generation,
+            "reason": opening.reason,
+            "fences": opening.fences,
+            "losses": [dict(loss) for loss in opening.losses],
+        },
+    }
+    if adopted is not None:
+        said["opens"]["adopted"] = {"flow": adopted}
+    if opening.positions is not None:
+        stamp = BatchStamp(pipeline=pipeline, flow=flow, checkpoint=checkpoint, batch=0, ranges=ranges)
+        said = {**stamp.to_metadata(accepted=0), "opens": said["opens"]}
+        actions = _prepend(actions, _set_transaction(jvm, checkpoint, 0))
+    return int(transaction.commit(actions, _operation(jvm, checkpoint, 0, said)))
+
+
+def refresh_metadata(
+    *,
+    pipeline: str,
+    view: str,
+    update: str,
+    definition: str,
+    inputs: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """The user metadata of a materialized view's commit."""
+    return json.dumps(
+        {
+            "headrace": FORMAT,
+            "pipeline": pipeline,
+            "view": view,
+            "update": update,
+            "definition": definition,
+            "inputs": inputs,
+        }
+    )
+
+
+def _append_fast(
+    spark: SparkSession,
+    df: DataFrame,
+    transaction: Any,
+    stamp: BatchStamp,
+    before_commit: Callable[[], None],
+) -> Appended:
+    jvm: Any = spark.sparkContext._jvm
+    files = transaction.writeFiles(df._jdf).toList()
+    statistics = tuple(json.loads(file.stats()) for file in _iterate(files))
+    rows = sum(int(statistic["numRecords"]) for statistic in statistics)
+    before_commit()
+    actions = _prepend(files, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
+    operation = _operation(jvm, stamp.checkpoint, stamp.batch, stamp.to_metadata(rows))
+    try:
+        version = int(transaction.commit(actions, operation))
+    except Exception as error:
+        if "ConcurrentTransactionException" in str(error):
+            raise _fenced(stamp) from error
+        raise
+    return Appended(version=version, rows=rows, statistics=statistics)
+
+
+def _append_public(
+    df: DataFrame, target: Target, stamp: BatchStamp, before_commit: Callable[[], None]
+) -> Appended:
+    """Through Delta's public writer: the rows are counted first, for its metadata must be given first."""
+    kept = df.persist()
+    try:
+        rows = kept.count()
+        before_commit()
+        (
+            kept.write.format("delta")
+            .mode("append")
+            .option("txnAppId", stamp.checkpoint)
+            .option("txnVersion", stamp.batch)
+            .option("userMetadata", json.dumps(stamp.to_metadata(rows)))
+            .save(str(target.path))
+        )
+    except Exception as error:
+        if "ConcurrentTransactionException" in str(error):
+            raise _fenced(stamp) from error
+        raise
+    finally:
+        kept.unpersist()
+    commit = find_batch(target.path, stamp.checkpoint, stamp.batch)
+    if commit is None or commit.metadata != stamp.to_metadata(rows):
+        # Delta's writer skips a batch silently when somebody else has committed it first.
+        raise _fenced(stamp)
+    return Appended(version=commit.version, rows=rows, fast=False)
+
+
+def _held(transaction: Any, checkpoint: str) -> int:
+    """The last batch of the checkpoint that the transaction's own snapshot holds; -1 if none.
+
+    The snapshot's checksum carries the transactions and answers in milliseconds. Where it does not
+    (a foreign writer, more than 100 ids), Delta computes the table's whole state.
+    """
+    checksum = transaction.snapshot().checksumOpt()
+    if checksum.isDefined():
+        transactions = checksum.get().setTransactions()
+        if transactions.isDefined():
+            found = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", transactions.toString())
+            return int(found[1]) if found else -1
+    return int(transaction.txnVersion(checkpoint))
+
+
+def _refuse_gap(stamp: BatchStamp, held: int, table: Path) -> None:
+    if held > stamp.batch:
+        fenced = held == FENCED
+        raise CheckpointBehindTableError(
+            f"flow {stamp.flow}: batch {stamp.batch} is older than what the table holds",
+            facts=(
+                f"checkpoint {stamp.checkpoint} "
+                + ("has been replaced by another" if fenced else f"is in {table} up to batch {held}"),
+                "the batch was not written",
+            ),
+            remedies=(f"go on where the table ends:   headrace run --resume-from-table {stamp.flow}",),
+            params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch, "held": held},
+        )
+    if held < stamp.batch - 1:
+        raise TableBehindCheckpointError(
+            f"flow {stamp.flow}: the table lacks the batches between {held} and {stamp.batch}",
+            facts=(f"table {table}, checkpoint {stamp.checkpoint}", "the batch was not written"),
+            remedies=(f"read them again:   headrace run --resume-from-table {stamp.flow}",),
+            params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch, "held": held},
+        )
+
+
+def _fenced(stamp: BatchStamp) -> BatchFencedError:
+    return BatchFencedError(
+        f"flow {stamp.flow}: another driver has committed with this checkpoint while batch "
+        f"{stamp.batch} was being written",
+        facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
+        remedies=("stop one of the two drivers",),
+        params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
+    )
+
+
+def _comparable(schema: str) -> Any:
+    """A schema's JSON without nullability and comments; what is left decides how rows are written."""
+
+    def stripped(value: Any) -> Any:
+        if isinstance(value, dict):
+            kept = {
+                key: stripped(item)
+                for key, item in value.items()
+                if key not in ("nullable", "containsNull", "valueContainsNull", "comment")
+            }
+            return kept
+        if isinstance(value, list):
+            return [stripped(item) for item in value]
+        return value
+
+    return stripped(json.loads(schema))
+
+
+def _operation(jvm: Any, checkpoint: str, batch: int, metadata: Mapping[str, Any]) -> Any:
+    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    update = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
+    return update(append, checkpoint, batch, jvm.scala.Some(json.dumps(metadata)))
+
+
+def _set_transaction(jvm: Any, checkpoint: str, batch: int) -> Any:
+    now_ms = int(time.time() * 1000)
+    return jvm.org.apache.spark.sql.delta.actions.SetTransaction(checkpoint, batch, jvm.scala.Some(now_ms))
+
+
+def _prepend(actions: Any, action: Any) -> Any:
+    return getattr(actions, "$colon$colon")(action)
+
+
+def _iterate(sequence: Any) -> Any:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _nil(jvm: Any) -> Any:
+    return jvm.scala.collection.immutable.List.empty()

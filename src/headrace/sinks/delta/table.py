@@ -1,0 +1,143 @@
+"""Delta tables of the storage: opened, registered in the session's catalog, and looked at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.names import TableName
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECKPOINT_PROPERTY = "headrace.checkpoint."
+"""Prefix of the properties that name the checkpoint which feeds the table, by flow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableState:
+    """A table's newest snapshot, as far as the protocol asks."""
+
+    version: int
+    table_id: str
+    schema: Mapping[str, Any]
+    properties: Mapping[str, str]
+    transactions: Mapping[str, int]
+
+    @property
+    def checkpoints(self) -> dict[str, str]:
+        """The checkpoint that feeds the table, by flow."""
+        return {
+            key.removeprefix(CHECKPOINT_PROPERTY): value
+            for key, value in self.properties.items()
+            if key.startswith(CHECKPOINT_PROPERTY) and value
+        }
+
+
+def is_table(path: Path) -> bool:
+    log = path / "_delta_log"
+    return log.is_dir() and any(log.iterdir())
+
+
+def delta_log(spark: SparkSession, path: Path) -> Any:
+    """Delta's own handle of a table, in the JVM."""
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
+
+
+def read_state(spark: SparkSession, path: Path) -> TableState:
+    """Read the table's newest snapshot."""
+    jvm: Any = spark.sparkContext._jvm
+    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    snapshot = delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+    metadata = snapshot.metadata()
+    transactions = {action.appId(): action.version() for action in as_java(snapshot.setTransactions())}
+    return TableState(
+        version=snapshot.version(),
+        table_id=metadata.id(),
+        schema=json.loads(metadata.schemaString()),
+        properties=dict(as_java(metadata.configuration())),
+        transactions=transactions,
+    )
+
+
+def create_table(
+    spark: SparkSession,
+    name: TableName,
+    path: Path,
+    schema: Mapping[str, Any],
+    *,
+    properties: Mapping[str, str],
+    partition_cols: tuple[str, ...] = (),
+    cluster_by: tuple[str, ...] = (),
+    comment: str | None = None,
+) -> None:
+    """Create an empty table and register it under its name."""
+    layout = ""
+    if partition_cols:
+        layout = f"PARTITIONED BY ({_columns(partition_cols)})"
+    elif cluster_by:
+        layout = f"CLUSTER BY ({_columns(cluster_by)})"
+    listed = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+    _ensure_schema(spark, name)
+    spark.sql(
+        f"CREATE TABLE {quoted(name)} ({_ddl(spark, schema)}) USING delta {layout} "
+        f"{f'COMMENT {_text(comment)}' if comment else ''} "
+        f"LOCATION {_text(str(path))} {f'TBLPROPERTIES ({listed})' if listed else ''}"
+    )
+
+
+def register_table(spark: SparkSession, name: TableName, path: Path) -> None:
+    """Make a table of the storage known to the session's catalog."""
+    _ensure_schema(spark, name)
+    spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(name)} USING delta LOCATION {_text(str(path))}")
+
+
+def alter_table(
+    spark: SparkSession, path: Path, *, properties: Mapping[str, str], new_columns: Mapping[str, Any] | None
+) -> None:
+    """Bring a table's properties up to date and add columns that its queries have gained."""
+    target = f"delta.`{path}`"
+    if properties:
+        listed = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
+        spark.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({listed})")
+    if new_columns and new_columns["fields"]:
+        spark.sql(f"ALTER TABLE {target} ADD COLUMNS ({_ddl(spark, new_columns)})")
+
+
+def quoted(name: TableName) -> str:
+    return f"`{name.schema}`.`{name.name}`"
+
+
+def as_nullable(schema: Any) -> Any:
+    """A schema's JSON with every field nullable, as Delta's own streaming sink makes it."""
+    if isinstance(schema, dict):
+        return {
+            key: True if key in ("nullable", "containsNull", "valueContainsNull") else as_nullable(value)
+            for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        return [as_nullable(item) for item in schema]
+    return schema
+
+
+def _ddl(spark: SparkSession, schema: Mapping[str, Any]) -> str:
+    jvm: Any = spark.sparkContext._jvm
+    return str(jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(schema)).toDDL())
+
+
+def _ensure_schema(spark: SparkSession, name: TableName) -> None:
+    if name.schema != "default":
+        spark.sql(f"CREATE DATABASE IF NOT EXISTS `{name.schema}`")
+
+
+def _columns(names: tuple[str, ...]) -> str:
+    return ", ".join(".".join(f"`{part}`" for part in name.split(".")) for name in names)
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"

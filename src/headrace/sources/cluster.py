@@ -1,0 +1,180 @@
+"""What a Kafka cluster says of its topics: identities, offsets, committed positions. No JVM."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import BrokerUnreachableError, TopicNotFoundError
+from headrace.model.connections import KafkaConnection
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+Offsets = dict[str, dict[int, int]]
+"""By topic and partition."""
+
+
+class KafkaCluster:
+    """A Kafka cluster, asked through librdkafka.
+
+    One instance serves all threads of a process; it connects on the first question.
+
+    Args:
+        connection: How to reach it.
+        timeout_s: The longest that one question may take, in seconds.
+    """
+
+    def __init__(self, connection: KafkaConnection, timeout_s: float = 10.0) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._client: AdminClient | None = None
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
+        """The topic ids that tell a topic from a later one of the same name.
+
+        Returns:
+            For each topic its id, or ``None`` where the cluster has no such topic.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        described = self._described(list(topics))
+        return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
+
+    def partitions(self, topic: str) -> tuple[int, ...]:
+        """The topic's partition numbers.
+
+        Raises:
+            TopicNotFoundError: The cluster has no such topic.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        described = self._described([topic])[topic]
+        if described is None:
+            raise self._not_found(topic)
+        return tuple(sorted(partition.id for partition in described.partitions))
+
+    def earliest(self, topics: Iterable[str]) -> Offsets:
+        """The first offset of each partition that the cluster still holds."""
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._listed(topics, OffsetSpec.earliest())
+
+    def latest(self, topics: Iterable[str]) -> Offsets:
+        """The offset after the last committed record of each partition."""
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._listed(topics, OffsetSpec.latest())
+
+    def publish(self, group: str, positions: Mapping[str, Mapping[str, int]]) -> None:
+        """Commit positions under a consumer group, so that Kafka's own tools show the lag.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+
+        places = [
+            TopicPartition(topic, int(partition), offset)
+            for topic, offsets in positions.items()
+            for partition, offset in offsets.items()
+        ]
+        request = [ConsumerGroupTopicPartitions(group, places)]
+        try:
+            futures = self._admin().alter_consumer_group_offsets(request, request_timeout=self._timeout_s)
+            for future in futures.values():
+                future.result(self._timeout_s)
+        except (KafkaException, TimeoutError) as error:
+            raise self._unreachable(error) from error
+
+    def topics(self) -> tuple[str, ...]:
+        """The names of all topics that are not Kafka's own."""
+        from confluent_kafka import KafkaException
+
+        try:
+            listed = self._admin().list_topics(timeout=self._timeout_s).topics
+        except KafkaException as error:
+            raise self._unreachable(error) from error
+        return tuple(sorted(name for name in listed if not name.startswith("__")))
+
+    def _described(self, topics: list[str]) -> dict[str, Any]:
+        from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+        found: dict[str, Any] = {}
+        try:
+            futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self._timeout_s)
+            for name, future in futures.items():
+                try:
+                    found[name] = future.result(self._timeout_s)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                    found[name] = None
+        except (KafkaException, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        return found
+
+    def _listed(self, topics: Iterable[str], spec: Any) -> Offsets:
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+
+        places = {
+            TopicPartition(topic, partition): spec for topic in topics for partition in self.partitions(topic)
+        }
+        offsets: Offsets = {}
+        try:
+            futures = self._admin().list_offsets(
+                places,
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=self._timeout_s,
+            )
+            for place, future in futures.items():
+                offset = future.result(self._timeout_s).offset
+                offsets.setdefault(place.topic, {})[place.partition] = offset
+        except (KafkaException, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        return offsets
+
+    def _admin(self) -> AdminClient:
+        from confluent_kafka.admin import AdminClient
+
+        with self._lock:
+            if self._client is None:
+                settings = {**self._connection.for_librdkafka(), "log_level": "0"}
+                # librdkafka prints to stderr by itself; a user sees our errors instead.
+                self._client = AdminClient(settings, logger=_SILENT)
+            return self._client
+
+    def _unreachable(self, error: BaseException) -> BrokerUnreachableError:
+        servers = self._connection.bootstrap_servers
+        return BrokerUnreachableError(
+            f"no Kafka broker answers at {servers}",
+            facts=(f"Kafka's client says: {error}",),
+            remedies=("headrace doctor",),
+            params={"servers": servers},
+        )
+
+    def _not_found(self, topic: str) -> TopicNotFoundError:
+        import difflib
+
+        known = self.topics()
+        near = difflib.get_close_matches(topic, known, n=1)
+        hint = f"did you mean `{near[0]}`?" if near else f"headrace broker topics create {topic}"
+        return TopicNotFoundError(
+            f"the broker at {self._connection.bootstrap_servers} has no topic `{topic}`",
+            remedies=(hint,),
+            params={"topic": topic},
+        )
+
+
+def _silent() -> Any:
+    import logging
+
+    logger = logging.getLogger("headrace.librdkafka")
+    logger.addHandler(logging.NullHandler())
+    logger.propagate = False
+    return logger
+
+
+_SILENT = _silent()

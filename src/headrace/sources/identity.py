@@ -1,0 +1,78 @@
+"""What tells a flow's sources from others of the same name, asked of the systems themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from headrace.errors import TopicNotFoundError
+from headrace.model.names import Storage, TableName
+from headrace.model.ranges import SourceKind
+from headrace.sources.cluster import KafkaCluster
+from headrace.state.identity import SourceIdentity
+from headrace.state.opening import KafkaFacts
+
+
+class DescribedSource(Protocol):
+    """A streaming source as the plan describes it."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> SourceKind: ...
+    @property
+    def topics(self) -> tuple[str, ...]: ...
+    @property
+    def table(self) -> TableName | None: ...
+    @property
+    def path(self) -> str | None: ...
+
+
+def identify(
+    source: DescribedSource, cluster: KafkaCluster, storage: Storage, table_id: str | None
+) -> SourceIdentity:
+    """Ask a source's system who it is.
+
+    Args:
+        source: The source.
+        cluster: The Kafka cluster of a kafka source.
+        storage: Where the pipeline's own tables lie.
+        table_id: Delta's id of the table behind a delta source.
+
+    Raises:
+        TopicNotFoundError: A topic that was never read does not exist.
+        BrokerUnreachableError: No broker answered in time.
+    """
+    match source.kind:
+        case "kafka":
+            return SourceIdentity(
+                index=source.index, kind="kafka", identity={"topics": cluster.topic_ids(source.topics)}
+            )
+        case "delta":
+            path = storage.table(source.table) if source.table else Path(source.path or "")
+            return SourceIdentity(
+                index=source.index, kind="delta", identity={"table_id": table_id, "path": str(path)}
+            )
+        case "files":
+            return SourceIdentity(index=source.index, kind="files", identity={"path": source.path})
+
+
+def kafka_facts(topics: Sequence[str], ids: dict[str, str | None], cluster: KafkaCluster) -> KafkaFacts:
+    """What the broker holds of the topics that exist."""
+    there = [topic for topic in topics if ids.get(topic) is not None]
+    return KafkaFacts(
+        ids=ids, earliest=cluster.earliest(there), latest=cluster.latest(there)
+    )
+
+
+def require_topics(source: SourceIdentity, cluster: KafkaCluster) -> None:
+    """Make sure that the topics exist which a new checkpoint is to read.
+
+    Raises:
+        TopicNotFoundError: One does not.
+    """
+    for topic, found in source.identity.get("topics", {}).items():
+        if found is None:
+            cluster.partitions(topic)
+            raise TopicNotFoundError(f"the broker has no topic `{topic}`", params={"topic": topic})

@@ -1,0 +1,40 @@
+"""Writing small files so that a reader sees the old or the new one, whole."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import StorageUnwritableError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace ``path`` by ``value`` as JSON, atomically and durably.
+
+    Raises:
+        StorageUnwritableError: The folder cannot be written.
+    """
+    staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with staged.open("w", encoding="utf-8") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(path)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        raise unwritable(path, error) from error
+
+
+def unwritable(path: Path, error: OSError) -> StorageUnwritableError:
+    """The error for a path under the storage that the system refuses to write."""
+    return StorageUnwritableError(
+        f"the storage cannot be written: {path}",
+        facts=(f"the system says: {error.strerror or error}",),
+        remedies=("headrace doctor",),
+        params={"path": str(path)},
+    )

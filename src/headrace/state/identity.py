@@ -1,0 +1,166 @@
+"""Whose a checkpoint is: a file in it, written once at its creation."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import CheckpointCorruptError, CheckpointForeignError, StorageNewerError
+from headrace.state.files import unwritable, write_json
+
+FILE = "headrace.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceIdentity:
+    """What tells one source of a query from another of the same name."""
+
+    index: int
+    kind: str
+    identity: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointIdentity:
+    """The identity of one generation of a flow's checkpoint."""
+
+    pipeline: str
+    flow: str
+    dataset: str
+    checkpoint: str
+    generation: int
+    table_id: str
+    created: str
+    sources: tuple[SourceIdentity, ...]
+
+    @classmethod
+    def create(
+        cls,
+        *,
+        pipeline: str,
+        flow: str,
+        dataset: str,
+        generation: int,
+        table_id: str,
+        sources: tuple[SourceIdentity, ...],
+    ) -> CheckpointIdentity:
+        return cls(
+            pipeline=pipeline,
+            flow=flow,
+            dataset=dataset,
+            checkpoint=f"headrace-{uuid.uuid4().hex}",
+            generation=generation,
+            table_id=table_id,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            sources=sources,
+        )
+
+    def with_flow(self, flow: str) -> CheckpointIdentity:
+        return replace(self, flow=flow)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "headrace": FORMAT,
+            "pipeline": self.pipeline,
+            "flow": self.flow,
+            "dataset": self.dataset,
+            "checkpoint": self.checkpoint,
+            "generation": self.generation,
+            "created": self.created,
+            "table_id": self.table_id,
+            "sources": [
+                {"index": s.index, "kind": s.kind, "identity": dict(s.identity)} for s in self.sources
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> CheckpointIdentity:
+        return cls(
+            pipeline=value["pipeline"],
+            flow=value["flow"],
+            dataset=value["dataset"],
+            checkpoint=value["checkpoint"],
+            generation=value["generation"],
+            table_id=value["table_id"],
+            created=value["created"],
+            sources=tuple(
+                SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
+                for s in value["sources"]
+            ),
+        )
+
+
+def load_identity(checkpoint: Path) -> CheckpointIdentity:
+    """Read whose the checkpoint is.
+
+    Raises:
+        CheckpointForeignError: It has no identity: plain Spark or somebody else made it.
+        CheckpointCorruptError: The identity cannot be read.
+        StorageNewerError: A newer version of Headrace wrote it.
+    """
+    path = checkpoint / FILE
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["headrace"] > FORMAT:
+            raise StorageNewerError(
+                f"the checkpoint {checkpoint} was written by a newer version of Headrace",
+                params={"checkpoint": str(checkpoint), "format": value["headrace"]},
+            )
+        return CheckpointIdentity.from_json(value)
+    except FileNotFoundError as error:
+        raise CheckpointForeignError(
+            f"the checkpoint folder {checkpoint} was not made by Headrace",
+            facts=("it has no headrace.json; nothing was read or written",),
+            remedies=("move the folder away",),
+            params={"checkpoint": str(checkpoint)},
+        ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise corrupt(path, error) from error
+
+
+def corrupt(path: Path, error: Exception) -> CheckpointCorruptError:
+    """The error for a checkpoint file that cannot be read; the flow adds its own remedy."""
+    return CheckpointCorruptError(
+        f"a checkpoint file cannot be read: {path}",
+        facts=(f"{type(error).__name__}: {error}",),
+        params={"path": str(path)},
+    )
+
+
+def generations(flow_checkpoints: Path) -> tuple[Path, ...]:
+    """The flow's checkpoints, oldest first."""
+    if not flow_checkpoints.is_dir():
+        return ()
+    return tuple(sorted(path for path in flow_checkpoints.iterdir() if path.name.isdigit()))
+
+
+def write_checkpoint(checkpoint: Path, identity: CheckpointIdentity, seed: Mapping[str, str]) -> None:
+    """Create a checkpoint folder whole: its identity, and files that Spark will find (``seed``).
+
+    Args:
+        checkpoint: The folder; it must not exist.
+        identity: Whose it is.
+        seed: File contents by path within the folder.
+
+    Raises:
+        StorageUnwritableError: The folder cannot be written.
+    """
+    staged = checkpoint.with_name(f".{checkpoint.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        staged.mkdir(parents=True)
+        for name, text in seed.items():
+            path = staged / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        write_json(staged / FILE, identity.to_json())
+        staged.rename(checkpoint)
+    except OSError as error:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise unwritable(checkpoint, error) from error

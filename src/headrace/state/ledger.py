@@ -1,0 +1,156 @@
+"""What every batch of a flow read, kept beside the table's log.
+
+Delta deletes old log files and keeps no commit information in its checkpoints, so the ranges in
+the commits do not live for ever. They are folded into files here before that can happen.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.model.names import TableName
+from headrace.state.files import write_json
+from headrace.state.identity import corrupt
+from headrace.state.table_log import LoggedCommit, find_batch, iter_commits, versions
+
+_LOSSES = "losses.json"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The ledger of one flow."""
+
+    folder: Path
+    dataset: TableName
+    flow: str
+
+    def fold(self, table: Path, table_id: str) -> tuple[LoggedCommit, ...]:
+        """Write down the commits of the table that the ledger does not hold yet.
+
+        Returns:
+            The commits read that are nobody's of ours and change data: a writer beside ours.
+
+        Raises:
+            StorageUnwritableError: The ledger cannot be written.
+        """
+        known = versions(table)
+        first = self.next_version(table_id)
+        if not known or known[-1] < first:
+            return ()
+        entries, foreign = [], []
+        for commit in iter_commits(table, first, known[-1]):
+            if commit.metadata is not None and commit.metadata.get("flow") == self.flow and commit.is_ours:
+                entries.append(_entry(commit))
+            elif not commit.is_ours and commit.changes_data:
+                foreign.append(commit)
+        record = {
+            "headrace": 1,
+            "dataset": str(self.dataset),
+            "flow": self.flow,
+            "table_id": table_id,
+            "versions": [first, known[-1]],
+            "batches": compact(entries),
+        }
+        write_json(self.folder / f"{first:020d}-{known[-1]:020d}.json", record)
+        return tuple(foreign)
+
+    def next_version(self, table_id: str) -> int:
+        """The first version of this table that no fold holds."""
+        folds = [fold for fold in self.folds() if fold["table_id"] == table_id]
+        return max((fold["versions"][1] for fold in folds), default=-1) + 1
+
+    def folds(self) -> tuple[dict[str, Any], ...]:
+        """All folds, in the order of their versions.
+
+        Raises:
+            CheckpointCorruptError: A fold cannot be read.
+        """
+        if not self.folder.is_dir():
+            return ()
+        found = []
+        for path in sorted(self.folder.glob("[0-9]*-[0-9]*.json")):
+            try:
+                found.append(json.loads(path.read_text(encoding="utf-8")))
+            except ValueError as error:
+                raise corrupt(path, error) from error
+        return tuple(found)
+
+    def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
+        """Write down records that no flow will ever read, before anything goes on behind them."""
+        path = self.folder / _LOSSES
+        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        write_json(path, [*known, *({**loss, "at": now} for loss in losses)])
+
+    def last_batch(self, table: Path, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
+        """What the commit of a batch says: from the table's log, else from the ledger."""
+        commit = find_batch(table, checkpoint, batch)
+        if commit is not None:
+            return commit.metadata
+        for fold in reversed(self.folds()):
+            for entry in reversed(fold["batches"]):
+                last = entry["batches"][1] if "batches" in entry else entry.get("batch")
+                if entry.get("checkpoint") == checkpoint and last == batch:
+                    return dict(entry)
+        return None
+
+
+def compact(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Merge batches that follow each other, range to range, into one entry each."""
+    merged: list[dict[str, Any]] = []
+    for entry in entries:
+        if merged and _follows(merged[-1], entry):
+            merged[-1] = _join(merged[-1], entry)
+        else:
+            merged.append(dict(entry))
+    return merged
+
+
+def _entry(commit: LoggedCommit) -> dict[str, Any]:
+    assert commit.metadata is not None
+    return {
+        **commit.metadata,
+        "version": commit.version,
+        "timestamp": commit.timestamp_ms,
+        "appended_rows": None,
+    }
+
+
+def _follows(before: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+    if "opens" in before or "opens" in entry or before["checkpoint"] != entry["checkpoint"]:
+        return False
+    last = before["batches"][1] if "batches" in before else before["batch"]
+    if entry["batch"] != last + 1 or len(before["sources"]) != len(entry["sources"]):
+        return False
+    return all(
+        one["index"] == two["index"] and one["identity"] == two["identity"] and _continues(one, two)
+        for one, two in zip(before["sources"], entry["sources"], strict=True)
+    )
+
+
+def _continues(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether one range starts where the other ended, with no partition appearing in between."""
+    return bool(before["until"] == after["from"])
+
+
+def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    first = before["batches"][0] if "batches" in before else before["batch"]
+    versions_ = before["version"] if isinstance(before["version"], list) else [before["version"]] * 2
+    joined = {key: value for key, value in before.items() if key != "batch"}
+    joined.update(
+        batches=[first, entry["batch"]],
+        version=[versions_[0], entry["version"]],
+        timestamp=entry["timestamp"],
+        sources=[
+            {**one, "until": two["until"]}
+            for one, two in zip(before["sources"], entry["sources"], strict=True)
+        ],
+    )
+    for count in ("input", "accepted", "rejected"):
+        joined[count] = before[count] + entry[count]
+    return joined

@@ -1,0 +1,406 @@
+"""How a flow starts: go on, open a new checkpoint, or refuse. Pure: it decides and touches nothing.
+
+The rules are those of the table in docs/architecture.md: whatever could lose or double records is
+refused with its remedy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace.errors import (
+    CheckpointBehindTableError,
+    CheckpointLostError,
+    FlowRenamedError,
+    HeadraceError,
+    OffsetsBeyondEndError,
+    OffsetsExpiredError,
+    ResumeImpossibleError,
+    SourceLocation,
+    SourcesChangedError,
+    TableBehindCheckpointError,
+    TableLostError,
+    TopicNotFoundError,
+    TopicRecreatedError,
+)
+from headrace.model.project import OnDataLoss
+from headrace.model.ranges import Position
+from headrace.state.identity import CheckpointIdentity, SourceIdentity
+
+FENCED = 2**63 - 1
+"""The batch number that no batch ever follows: what fences a checkpoint in its table."""
+
+Reason = Literal["first", "resume-from-table", "new-generation", "data-loss", "full-refresh", "adopt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFacts:
+    """The target as it stands now.
+
+    Args:
+        table_id: Delta's id of the table.
+        fresh: Whether this update created it.
+        checkpoints: The checkpoint that feeds it, by flow.
+        transactions: Its SetTransactions: the last batch, by checkpoint.
+        positions: Where the last commit of this flow's checkpoint ended, by source index;
+            ``None`` where neither log nor ledger know.
+    """
+
+    table_id: str
+    fresh: bool
+    checkpoints: Mapping[str, str]
+    transactions: Mapping[str, int]
+    positions: Mapping[int, Position] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFacts:
+    """The flow's newest checkpoint as it lies on disk."""
+
+    identity: CheckpointIdentity
+    last_planned: int
+    last_finished: int
+    positions: Mapping[int, Position]
+    """Where the last planned batch ends, by source index."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaFacts:
+    """What the broker says of the topics of one source, by topic."""
+
+    ids: Mapping[str, str | None]
+    earliest: Mapping[str, Mapping[int, int]]
+    latest: Mapping[str, Mapping[int, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowFacts:
+    """The flow as it is declared, and what the user asked for on the command line."""
+
+    flow: str
+    dataset: str
+    location: SourceLocation
+    declared_flows: frozenset[str]
+    sources: tuple[SourceIdentity, ...]
+    stateful: bool
+    kafka: Mapping[int, KafkaFacts]
+    on_data_loss: OnDataLoss = "refuse"
+    resume: bool = False
+    new_generation: bool = False
+    adopt_from: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continue:
+    """Go on with the checkpoint as it is."""
+
+    identity: CheckpointIdentity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Open:
+    """Open a new checkpoint, and fence the old one in the same commit.
+
+    Args:
+        positions: Where it starts; ``None`` starts at the sources' beginning.
+        fences: The checkpoint that may never commit again.
+        losses: What will never be read; written to the ledger first.
+    """
+
+    reason: Reason
+    positions: Mapping[int, Position] | None = None
+    fences: str | None = None
+    losses: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt:
+    """Go on with the checkpoint of a flow that had another name."""
+
+    old_flow: str
+
+
+Opening = Continue | Open | Adopt
+
+
+def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
+    """Decide how a flow starts.
+
+    Raises:
+        RefusedError: Whatever could lose or double records, with its remedy.
+    """
+    current = table.checkpoints.get(flow.flow)
+    if flow.adopt_from is not None and current is None:
+        return Adopt(old_flow=flow.adopt_from)
+    if flow.new_generation:
+        return Open(reason="new-generation", fences=current)
+    if flow.resume:
+        return _resume(flow, table, current)
+    if checkpoint is None:
+        if current is not None:
+            raise _lost(flow, current)
+        _refuse_rename(flow, table)
+        return Open(reason="first")
+    return _go_on(flow, table, checkpoint, current)
+
+
+def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, current: str | None) -> Opening:
+    identity = checkpoint.identity
+    committed = table.transactions.get(identity.checkpoint, -1)
+    if identity.table_id != table.table_id or (current is None and checkpoint.last_planned >= 0):
+        raise TableLostError(
+            f"flow {flow.flow}: the table {flow.dataset} is not the one that its checkpoint fed",
+            location=flow.location,
+            facts=(
+                f"checkpoint {identity.checkpoint} has read {checkpoint.last_planned + 1} batches; "
+                f"the table {'was just created' if table.fresh else 'was created anew'}",
+                "nothing was read or written",
+            ),
+            remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+            params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
+        )
+    if current is not None and current != identity.checkpoint:
+        raise _behind(flow, identity, checkpoint.last_planned, f"checkpoint {current} feeds the table now")
+    if committed > checkpoint.last_planned:
+        raise _behind(
+            flow, identity, checkpoint.last_planned, f"the table holds its batches up to {committed}"
+        )
+    if committed < checkpoint.last_finished:
+        raise TableBehindCheckpointError(
+            f"flow {flow.flow}: the table {flow.dataset} lacks batches that its checkpoint has finished",
+            location=flow.location,
+            facts=(
+                f"checkpoint {identity.checkpoint} has finished batch {checkpoint.last_finished}; "
+                f"the table holds its batches up to {committed}",
+                "nothing was read or written",
+            ),
+            remedies=_resume_remedy(flow),
+            params={"flow": flow.flow, "table": committed, "checkpoint": checkpoint.last_finished},
+        )
+    _compare_sources(flow, identity)
+    return _compare_offsets(flow, checkpoint)
+
+
+def _compare_sources(flow: FlowFacts, identity: CheckpointIdentity) -> None:
+    if [(s.index, s.kind) for s in flow.sources] != [(s.index, s.kind) for s in identity.sources]:
+        raise _sources_changed(flow, identity)
+    for now, then in zip(flow.sources, identity.sources, strict=True):
+        if now.kind == "kafka":
+            _compare_topics(flow, identity, now, then)
+        elif now.kind == "delta" and now.identity.get("table_id") != then.identity.get("table_id"):
+            raise SourcesChangedError(
+                f"flow {flow.flow}: the table {now.identity.get('path')} that it reads was created anew",
+                location=flow.location,
+                facts=("nothing was read or written",),
+                remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+                params={"flow": flow.flow, "source": now.index},
+            )
+        elif now.kind == "files" and now.identity.get("path") != then.identity.get("path"):
+            raise _sources_changed(flow, identity)
+
+
+def _compare_topics(
+    flow: FlowFacts, identity: CheckpointIdentity, now: SourceIdentity, then: SourceIdentity
+) -> None:
+    ids, known = now.identity["topics"], then.identity["topics"]
+    for topic, known_id in known.items():
+        if topic not in ids:
+            raise _sources_changed(flow, identity)
+        if ids[topic] is None:
+            raise TopicNotFoundError(
+                f"flow {flow.flow}: the topic `{topic}` that it was reading is gone",
+                location=flow.location,
+                facts=(f"checkpoint {identity.checkpoint} read topic id {known_id}",),
+                remedies=(f"create it again:   headrace broker topics create {topic}",),
+                params={"flow": flow.flow, "topic": topic},
+            )
+        if ids[topic] != known_id:
+            raise topic_recreated(flow.flow, flow.location, identity.checkpoint, topic, known_id, ids[topic])
+
+
+def topic_recreated(
+    flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str, now_id: str | None
+) -> TopicRecreatedError:
+    """The refusal of a topic that was deleted and created again, at the start or in a run."""
+    now = "no such topic" if now_id is None else now_id
+    return TopicRecreatedError(
+        f"flow {flow}: topic `{topic}` is not the topic that this checkpoint was reading",
+        location=location,
+        facts=(
+            f"checkpoint {checkpoint} read topic id {known_id}; the broker now has {now}",
+            "no record of the new topic was committed",
+        ),
+        remedies=(
+            f"keep the rows and go on with the new topic:   headrace run --new-generation {flow}",
+            "or point the flow at the topic that you meant",
+        ),
+        params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
+    )
+
+
+def _compare_offsets(flow: FlowFacts, checkpoint: CheckpointFacts) -> Opening:
+    """Whether the broker still holds what comes next; a loss policy goes on behind what it does not."""
+    losses: list[dict[str, Any]] = []
+    positions = {index: _copied(position) for index, position in checkpoint.positions.items()}
+    for index, kafka in flow.kafka.items():
+        for topic, partitions in checkpoint.positions.get(index, {}).items():
+            for partition, offset in partitions.items():
+                first = kafka.earliest.get(topic, {}).get(int(partition), 0)
+                end = kafka.latest.get(topic, {}).get(int(partition), offset)
+                if offset > end:
+                    raise OffsetsBeyondEndError(
+                        f"flow {flow.flow}: topic `{topic}`, partition {partition} ends at offset {end}, "
+                        f"before {offset}, up to which it was read",
+                        location=flow.location,
+                        facts=("the broker has lost records; nothing was read or written",),
+                        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+                        params={"flow": flow.flow, "topic": topic, "partition": int(partition)},
+                    )
+                if offset < first:
+                    positions[index][topic][partition] = first
+                    losses.append(
+                        {
+                            "source": index,
+                            "topic": topic,
+                            "partition": int(partition),
+                            "from": offset,
+                            "until": first,
+                        }
+                    )
+    if not losses:
+        return Continue(identity=checkpoint.identity)
+    if flow.on_data_loss == "refuse":
+        raise offsets_expired(flow.flow, flow.location, losses)
+    if flow.stateful:
+        raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
+    return Open(
+        reason="data-loss",
+        positions=positions,
+        fences=checkpoint.identity.checkpoint,
+        losses=tuple(losses),
+    )
+
+
+def offsets_expired(flow: str, location: SourceLocation, losses: list[dict[str, Any]]) -> OffsetsExpiredError:
+    """The refusal of a source whose retention has passed the checkpoint."""
+    lost = sum(loss["until"] - loss["from"] for loss in losses)
+    return OffsetsExpiredError(
+        f"flow {flow}: the broker no longer holds {lost} offsets that it has not read",
+        location=location,
+        facts=(
+            *(
+                f"topic {loss['topic']}, partition {loss['partition']}: {loss['from']} to {loss['until'] - 1}"
+                for loss in losses
+            ),
+            "nothing was read or written",
+        ),
+        remedies=(
+            "set `on_data_loss: record` in headrace.yml: the flow goes on behind them, "
+            "and the ledger keeps what was lost",
+        ),
+        params={"flow": flow, "losses": losses},
+    )
+
+
+def _resume(flow: FlowFacts, table: TableFacts, current: str | None) -> Opening:
+    if current is None:
+        return Open(reason="first")
+    if flow.stateful:
+        raise _resume_impossible(flow, "it keeps state, which the table does not hold")
+    if any(source.kind == "files" for source in flow.sources):
+        raise _resume_impossible(flow, "it reads files, and the table does not say which were read")
+    if table.transactions.get(current) is None:
+        return Open(reason="resume-from-table", fences=current)
+    if table.positions is None:
+        raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
+    return Open(reason="resume-from-table", positions=table.positions, fences=current)
+
+
+def _resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
+    return ResumeImpossibleError(
+        f"flow {flow.flow} cannot be resumed from its table: {why}",
+        location=flow.location,
+        facts=("nothing was read or written",),
+        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+        params={"flow": flow.flow},
+    )
+
+
+def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
+    orphans = sorted(set(table.checkpoints) - flow.declared_flows)
+    if not orphans:
+        return
+    raise FlowRenamedError(
+        f"flow {flow.flow} is new, and flow {orphans[0]}, which fed {flow.dataset}, is no longer declared",
+        location=flow.location,
+        facts=("if it is the same flow, starting anew would read every record twice", "nothing was read"),
+        remedies=(
+            f"it was renamed:   headrace run --adopt {orphans[0]}={flow.flow}",
+            f"it is another flow:   headrace run --new-generation {flow.flow}",
+        ),
+        params={"flow": flow.flow, "orphans": orphans},
+    )
+
+
+def _lost(flow: FlowFacts, current: str) -> HeadraceError:
+    return CheckpointLostError(
+        f"flow {flow.flow}: its checkpoint is lost, and the table {flow.dataset} holds what it wrote",
+        location=flow.location,
+        facts=(
+            f"the table was fed through checkpoint {current}, which is not in the storage",
+            "starting anew would read every record twice; nothing was read or written",
+        ),
+        remedies=_resume_remedy(flow),
+        params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current},
+    )
+
+
+def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: str) -> HeadraceError:
+    return CheckpointBehindTableError(
+        f"flow {flow.flow}: its checkpoint is older than the table {flow.dataset}",
+        location=flow.location,
+        facts=(
+            f"checkpoint {identity.checkpoint} has planned batch {planned}; {found}",
+            "an old copy was restored, or another driver went on; nothing was read or written",
+        ),
+        remedies=_resume_remedy(flow),
+        params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
+    )
+
+
+def _resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
+    if flow.stateful or any(source.kind == "files" for source in flow.sources):
+        return (f"read everything again:   headrace full-refresh {flow.dataset}",)
+    return (f"go on where the table ends:   headrace run --resume-from-table {flow.flow}",)
+
+
+def _sources_changed(flow: FlowFacts, identity: CheckpointIdentity) -> HeadraceError:
+    def listed(sources: tuple[SourceIdentity, ...]) -> str:
+        return ", ".join(f"{s.kind} {', '.join(_described(s))}" for s in sources)
+
+    return SourcesChangedError(
+        f"flow {flow.flow} reads other sources than its checkpoint has positions for",
+        location=flow.location,
+        facts=(
+            f"the checkpoint read {listed(identity.sources)}",
+            f"the query reads {listed(flow.sources)}",
+            "nothing was read or written",
+        ),
+        remedies=(
+            f"start at the beginning of its sources:   headrace run --new-generation {flow.flow}",
+            f"read everything again:   headrace full-refresh {flow.dataset}",
+        ),
+        params={"flow": flow.flow},
+    )
+
+
+def _described(source: SourceIdentity) -> list[str]:
+    if source.kind == "kafka":
+        return list(source.identity["topics"])
+    return [str(source.identity.get("path"))]
+
+
+def _copied(position: Position) -> dict[str, Any]:
+    return {key: dict(value) if isinstance(value, dict) else value for key, value in position.items()}

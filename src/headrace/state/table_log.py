@@ -1,0 +1,101 @@
+"""A table's own log, read for what Headrace's commits say of themselves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class LoggedCommit:
+    """One commit of a table's log.
+
+    Args:
+        version: The table version.
+        timestamp_ms: When it was committed, by the writer's clock.
+        metadata: Headrace's own user metadata; ``None`` in a commit of anybody else's.
+        transactions: Version by application id.
+        operation: Delta's name of what was done.
+        engine: Who did it.
+        changes_data: Whether rows were added or removed.
+    """
+
+    version: int
+    timestamp_ms: int
+    metadata: Mapping[str, Any] | None
+    transactions: Mapping[str, int]
+    operation: str
+    engine: str
+    changes_data: bool
+
+    @property
+    def is_ours(self) -> bool:
+        return self.metadata is not None and (
+            "opens" in self.metadata
+            or "view" in self.metadata
+            or self.transactions.get(str(self.metadata.get("checkpoint"))) == self.metadata.get("batch")
+        )
+
+
+def versions(table: Path) -> tuple[int, ...]:
+    """The versions whose commit files the log still holds, ascending."""
+    log = table / "_delta_log"
+    if not log.is_dir():
+        return ()
+    names = (path.name for path in log.iterdir())
+    return tuple(sorted(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json")))
+
+
+def iter_commits(table: Path, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
+    """The commits of a range of versions, as far as the log still holds them."""
+    for version in versions(table):
+        if version >= first and (last is None or version <= last):
+            yield load_commit(table, version)
+
+
+def find_batch(table: Path, checkpoint: str, batch: int) -> LoggedCommit | None:
+    """The commit that holds a batch, as far as the log still holds it; the newest is tried first."""
+    for version in reversed(versions(table)):
+        commit = load_commit(table, version)
+        if commit.metadata is not None and commit.transactions.get(checkpoint) == batch:
+            return commit
+    return None
+
+
+def load_commit(table: Path, version: int) -> LoggedCommit:
+    """One commit; only lines that can matter are parsed, for added files can be many."""
+    info: dict[str, Any] = {}
+    transactions: dict[str, int] = {}
+    changes_data = False
+    path = table / "_delta_log" / f"{version:020d}.json"
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.startswith('{"commitInfo"'):
+                info = json.loads(line)["commitInfo"]
+            elif line.startswith('{"txn"'):
+                action = json.loads(line)["txn"]
+                transactions[action["appId"]] = action["version"]
+            elif not changes_data and line.startswith(('{"add"', '{"remove"')):
+                changes_data = '"dataChange":true' in line
+    return LoggedCommit(
+        version=version,
+        timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
+        metadata=_ours(info.get("userMetadata")),
+        transactions=transactions,
+        operation=str(info.get("operation", "unknown")),
+        engine=str(info.get("engineInfo", "unknown")),
+        changes_data=changes_data,
+    )
+
+
+def _ours(text: Any) -> Mapping[str, Any] | None:
+    if not isinstance(text, str) or '"headrace"' not in text:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and "headrace" in value else None
