@@ -13,6 +13,7 @@ from typing import Any
 from headrace.errors import SourceLocation
 
 _DEF = re.compile(r"\s*(async\s+)?def\s")
+_SPARK = "/pyspark/pipelines/"
 _OURS = str(Path(__file__).resolve().parents[1])
 
 
@@ -53,5 +54,6 @@ def caller_location(root: Path | None) -> SourceLocation:
 
 
 def _is_ours(frame: FrameType) -> bool:
+    # Spark's decorators lie between a user's file and us where a pipeline is written with them.
     filename = frame.f_code.co_filename
-    return filename.startswith(_OURS) and "/project/template/" not in filename
+    return filename.startswith(_OURS) or _SPARK in filename

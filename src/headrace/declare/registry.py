@@ -20,13 +20,17 @@ if TYPE_CHECKING:
 class Registry:
     """Collects declarations while a pipeline's files run.
 
+    Args:
+        default_schema: Left out of names in errors, as users leave it out.
+
     Example:
         >>> registry = Registry()
         >>> registry.declarations()
         Declarations(datasets=(), flows=())
     """
 
-    def __init__(self) -> None:
+    def __init__(self, default_schema: str = "default") -> None:
+        self._default_schema = default_schema
         self._datasets: dict[str, Dataset] = {}
         self._flows: dict[str, Flow] = {}
 
@@ -36,7 +40,8 @@ class Registry:
         # share one folder on some machines.
         key = str(dataset.name).casefold()
         if earlier := self._datasets.get(key):
-            raise _duplicate("dataset", str(dataset.name), earlier.location, dataset.location)
+            shown = str(dataset.name).removeprefix(f"{self._default_schema}.")
+            raise _duplicate("dataset", shown, earlier.location, dataset.location)
         self._datasets[key] = dataset
 
     def add_flow(self, flow: Flow) -> None:

@@ -1,0 +1,94 @@
+"""Files that use ``pyspark.pipelines`` (``from pyspark import pipelines as dp``) declare to us.
+
+Spark's own decorators register with whatever registry is active; while a pipeline's files load, that
+is the one here. It is imported only for files that name the module, since it loads PySpark.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pyspark.pipelines.flow import AutoCdcFlow
+from pyspark.pipelines.flow import Flow as SparkFlow
+from pyspark.pipelines.graph_element_registry import GraphElementRegistry
+from pyspark.pipelines.output import MaterializedView as SparkMaterializedView
+from pyspark.pipelines.output import Output as SparkOutput
+from pyspark.pipelines.output import StreamingTable as SparkStreamingTable
+from pyspark.pipelines.output import TemporaryView as SparkTemporaryView
+
+from headrace.declare import python
+from headrace.declare.places import display_path
+from headrace.declare.registry import ActivePipeline
+from headrace.errors import FeatureUnsupportedError, SourceLocation
+from headrace.model.names import TableName
+
+
+class SparkRegistry(GraphElementRegistry):  # type: ignore[misc]
+    """Takes what Spark's decorators register, and declares it with ours.
+
+    Spark registers a dataset and its query one after the other; a view waits for its query.
+    """
+
+    def __init__(self, active: ActivePipeline) -> None:
+        self._active = active
+        self._waiting: dict[str, SparkOutput] = {}
+
+    def register_output(self, output: Any) -> None:
+        match output:
+            case SparkMaterializedView() | SparkTemporaryView():
+                self._waiting[output.name] = output
+            case SparkStreamingTable():
+                python.create_streaming_table(output.name, **_stored(output))
+            case _:
+                self._refuse(f"{type(output).__name__.lower()} `{output.name}`", output.source_code_location)
+
+    def register_flow(self, flow: Any) -> None:
+        assert isinstance(flow, SparkFlow)
+        output = self._waiting.pop(flow.name, None)
+        conf = flow.spark_conf
+        match output:
+            case SparkMaterializedView():
+                declare = python.materialized_view(name=flow.name, spark_conf=conf, **_stored(output))
+            case SparkTemporaryView():
+                declare = python.temporary_view(name=flow.name, comment=output.comment, spark_conf=conf)
+            case _:
+                declare = python.append_flow(target=flow.target, name=self._name(flow), spark_conf=conf)
+        declare(flow.func)
+
+    def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:
+        self._refuse(f"AUTO CDC flow `{flow.name}`", flow.source_code_location)
+
+    def register_sql(self, sql_text: str, file_path: Path) -> None:
+        raise FeatureUnsupportedError(
+            "pipeline files in SQL are not supported yet", location=SourceLocation(str(file_path), 1)
+        )
+
+    def _name(self, flow: SparkFlow) -> str:
+        """A table's own flow is named as our `table` names it; Spark gives it the table's whole name."""
+        if flow.name != flow.target:
+            return str(flow.name)
+        settings = self._active.settings
+        target = TableName.parse(flow.target, settings.database)
+        return python.flow_name_of(target, settings.database)
+
+    def _refuse(self, what: str, place: Any) -> NoReturn:
+        shown = display_path(place.filename, self._active.settings.root)
+        raise FeatureUnsupportedError(
+            f"{what} is something that this version cannot make",
+            location=SourceLocation(shown, place.line_number or 1),
+            facts=["it has streaming tables, append flows, materialized views and temporary views"],
+            params={"what": what},
+        )
+
+
+def _stored(output: SparkStreamingTable | SparkMaterializedView) -> dict[str, Any]:
+    """The arguments that Spark's stored datasets share with ours."""
+    return {
+        "comment": output.comment,
+        "table_properties": output.table_properties,
+        "partition_cols": output.partition_cols,
+        "cluster_by": output.cluster_by,
+        "schema": output.schema,
+        "format": output.format,
+    }

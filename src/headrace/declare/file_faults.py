@@ -1,0 +1,89 @@
+"""What a pipeline's file raised, as an error with its place."""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from pathlib import Path
+
+from headrace.declare.places import display_path
+from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
+
+_AUTO_CDC = "create_auto_cdc_flow"
+_SHOWN_LINES = 6
+"""Lines of an exception's text in the error; Spark's can fill screens."""
+
+
+def build_fault(error: BaseException, file: Path, root: Path) -> HeadraceError:
+    """The error for an exception that left a pipeline's file.
+
+    Args:
+        error: The exception.
+        file: The file that ran.
+        root: The pipeline's folder; the innermost frame below it is the place.
+    """
+    shown = display_path(file, root)
+    location = _location(error, file, root)
+    if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
+        # Spark's own function needs packages of Spark Connect before it asks the registry.
+        return FeatureUnsupportedError(
+            "an AUTO CDC flow is something that this version cannot make",
+            location=location,
+            params={"what": _AUTO_CDC},
+        )
+    first, *rest = _text(error).splitlines() or [""]
+    kind = type(error).__name__
+    if isinstance(error, SyntaxError):
+        summary = f"{location.path} is not valid Python: {error.msg}"
+        rest = []
+    elif isinstance(error, SystemExit):
+        summary = f"{shown} ended the program: {kind}({error.code!r})"
+    else:
+        summary = f"{shown} raised {kind}" + (f": {first}" if first else "")
+    return PipelineFileFailedError(
+        summary,
+        location=location,
+        facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
+        remedies=[*_remedies(error), f"mend {location}; --debug shows the whole trace"],
+        params={"file": shown, "exception": kind},
+    )
+
+
+def _text(error: BaseException) -> str:
+    # KeyError's own text is a bare repr; everything else says it best itself.
+    return f"no key {error}" if isinstance(error, KeyError) else str(error)
+
+
+def _remedies(error: BaseException) -> list[str]:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return [f"install the package that brings `{error.name}`, or put {error.name}.py beside the spec"]
+    return []
+
+
+def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        length = None
+        if error.end_lineno == error.lineno and error.offset and error.end_offset:
+            length = max(1, error.end_offset - error.offset)
+        return SourceLocation(display_path(error.filename, root), error.lineno, error.offset or None, length)
+    for frame in reversed(traceback.TracebackException.from_exception(error).stack):
+        if _is_users(frame.filename, root) and frame.lineno is not None:
+            column = length = None
+            if frame.colno is not None and frame.end_lineno == frame.lineno and frame.end_colno is not None:
+                line = linecache.getline(frame.filename, frame.lineno)
+                column = _characters(line, frame.colno) + 1
+                length = _characters(line, frame.end_colno) + 1 - column
+            return SourceLocation(display_path(frame.filename, root), frame.lineno, column, length)
+    return SourceLocation(display_path(file, root), 1)
+
+
+def _characters(line: str, offset: int) -> int:
+    """Python counts bytes; a reader counts characters."""
+    return len(line.encode()[:offset].decode(errors="replace"))
+
+
+def _is_users(filename: str, root: Path) -> bool:
+    path = Path(filename)
+    if not path.is_absolute() or "site-packages" in path.parts:
+        return False
+    return path.is_relative_to(root) or path.is_relative_to(root.resolve())

@@ -1,0 +1,218 @@
+"""Runs a pipeline's files, so that their decorators declare what the pipeline is."""
+
+from __future__ import annotations
+
+import importlib
+import linecache
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path, PurePath
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from headrace.declare.file_faults import build_fault
+from headrace.declare.places import display_path
+from headrace.declare.registry import ActivePipeline, Registry, activate
+from headrace.declare.session import spark
+from headrace.errors import (
+    FeatureUnsupportedError,
+    HeadraceError,
+    NothingDeclaredError,
+    PipelineFilesMissingError,
+    SourceLocation,
+)
+from headrace.model.declarations import Declarations
+from headrace.model.project import ProjectSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_SPARK_PIPELINES = re.compile(r"^\s*(from|import)\s+pyspark\b.*\bpipelines\b", re.MULTILINE)
+_OWN_SESSION = re.compile(r"\bSparkSession\s*\.\s*(active|builder|getActiveSession)\b")
+_MARK = "__headrace_pipeline__"
+"""Set on every module that came from a pipeline's folder, with the folder as its value."""
+
+
+def load_declarations(settings: ProjectSettings, session: Callable[[], SparkSession]) -> Declarations:
+    """Run the pipeline's files in sorted order, and return what they declare.
+
+    Args:
+        settings: The pipeline's settings; its globs say which files are run.
+        session: Gives the Spark session. It is called only when a file uses ``spark`` at module level.
+
+    Raises:
+        PipelineFilesMissingError: The globs match no Python file.
+        PipelineFileFailedError: A file raised an exception.
+        NothingDeclaredError: The files declare no dataset.
+        FeatureUnsupportedError: A file is written in SQL.
+        HeadraceError: A declaration is wrong.
+    """
+    files = find_files(settings)
+    registry = Registry(settings.database)
+    active = ActivePipeline(settings, session, registry)
+    _forget_modules()
+    before = set(sys.modules)
+    with ExitStack() as stack:
+        stack.enter_context(activate(active))
+        if any(_SPARK_PIPELINES.search(_source(file)) for file in files):
+            stack.enter_context(_spark_registry(active))
+        try:
+            for file in files:
+                _run(file, active)
+        finally:
+            _mark_modules(set(sys.modules) - before, settings.root)
+    declarations = registry.declarations()
+    if not declarations.datasets:
+        raise NothingDeclaredError(
+            f"pipeline {settings.name} declares no dataset",
+            facts=[f"{display_path(file, settings.root)} declares nothing" for file in files[:5]],
+            remedies=["decorate a query function with @hr.table or @hr.materialized_view"],
+            params={"files": [display_path(file, settings.root) for file in files]},
+        )
+    return declarations
+
+
+# -- files ---------------------------------------------------------------------------------------
+
+
+def find_files(settings: ProjectSettings) -> list[Path]:
+    """The pipeline's Python files, in sorted order, each once."""
+    found: set[Path] = set()
+    for pattern in settings.libraries:
+        found.update(_matches(settings, pattern))
+    sql = sorted(file for file in found if file.suffix == ".sql")
+    if sql:
+        shown = display_path(sql[0], settings.root)
+        raise FeatureUnsupportedError(
+            f"{shown} is written in SQL, which this version does not run",
+            location=SourceLocation(shown, 1),
+            remedies=[
+                "write the query as spark.sql(..) inside of a @hr.table or @hr.materialized_view function"
+            ],
+            params={"files": [display_path(file, settings.root) for file in sql]},
+        )
+    files = sorted(file for file in found if file.suffix == ".py")
+    if not files:
+        raise PipelineFilesMissingError(
+            f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
+            facts=[f"looked in {settings.root}"],
+            remedies=["put a Python file there, or change `libraries` in the spec"],
+            params={"libraries": list(settings.libraries), "root": str(settings.root)},
+        )
+    return files
+
+
+def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:
+    root = settings.root
+    _check_pattern(root, pattern)
+    # `folder/**` matches folders alone in Python's glob; in Spark's spec it means all files below.
+    for file in root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
+        below = file.relative_to(root).parts
+        hidden = any(part.startswith(".") or part == "__pycache__" for part in below)
+        if file.is_file() and not hidden:
+            yield file
+
+
+def _check_pattern(root: Path, pattern: str) -> None:
+    """Refuse a pattern that can never match, with what to write in its place."""
+    named = root / pattern
+    is_glob = any(sign in pattern for sign in "*?[")
+    if PurePath(pattern).is_absolute() or ".." in PurePath(pattern).parts:
+        problem, remedy = "lies outside of the pipeline's folder", "name files below the folder of the spec"
+    elif is_glob or (named.is_file() and named.suffix in (".py", ".sql")):
+        return
+    elif named.is_dir():
+        problem, remedy = "is a folder", f"write {pattern.rstrip('/')}/** for all files below it"
+    else:
+        problem, remedy = (
+            "is not a Python file there",
+            "name a .py file, or a glob",
+        )
+    raise PipelineFilesMissingError(
+        f"`libraries` names {pattern}, which {problem}",
+        facts=[f"looked in {root}"],
+        remedies=[remedy],
+        params={"libraries": [pattern], "root": str(root)},
+    )
+
+
+def _source(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="replace")
+
+
+# -- modules -------------------------------------------------------------------------------------
+
+
+def _run(file: Path, active: ActivePipeline) -> None:
+    root = active.settings.root
+    name = ".".join(file.relative_to(root).with_suffix("").parts)
+    loaded = sys.modules.get(name)
+    if loaded is not None and _is_file_of(loaded, file):
+        # A file before this one has imported it: its decorators have run.
+        loaded.__dict__.setdefault("spark", spark)
+        return
+    if _OWN_SESSION.search(_source(file)):
+        # Such a file asks Spark for the current session, and would otherwise start one of its own,
+        # without Delta.
+        active.session()
+    taken = loaded is not None or name.partition(".")[0] in sys.stdlib_module_names
+    module = ModuleType(f"headrace_pipeline.{name}" if taken else name)
+    module.__dict__.update(__file__=str(file), spark=spark)
+    sys.modules[module.__name__] = module
+    try:
+        # Compiled here rather than imported: a cached compilation could be older than an edit of the
+        # same second, and nothing is written beside the user's files.
+        exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), module.__dict__)
+    except HeadraceError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise build_fault(error, file, root) from error
+
+
+def _is_file_of(module: ModuleType, file: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    return origin is not None and Path(origin).resolve() == file.resolve()
+
+
+def _mark_modules(names: set[str], root: Path) -> None:
+    """Mark what was imported from the pipeline's folder, and let Spark send it to its workers whole.
+
+    A worker cannot import these modules by name, so functions of theirs travel by value.
+    """
+    ours = [module for name in names if (module := sys.modules.get(name)) and _is_below(module, root)]
+    for module in ours:
+        module.__dict__[_MARK] = str(root)
+    if "pyspark" in sys.modules:
+        from pyspark import cloudpickle
+
+        for module in ours:
+            cloudpickle.register_pickle_by_value(module)
+
+
+def _is_below(module: ModuleType, root: Path) -> bool:
+    origin = getattr(module, "__file__", None)
+    if origin is None or not Path(origin).absolute().is_relative_to(root):
+        return False
+    # A virtual environment inside of the pipeline's folder is not the pipeline's code.
+    parts = Path(origin).absolute().relative_to(root).parts
+    return "site-packages" not in parts and not any(part.startswith(".") for part in parts)
+
+
+def _forget_modules() -> None:
+    """Let go of modules that an earlier load has left: the files may have changed since."""
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__dict__", {}).get(_MARK) is not None:
+            del sys.modules[name]
+    importlib.invalidate_caches()
+    linecache.checkcache()
+
+
+def _spark_registry(active: ActivePipeline) -> AbstractContextManager[None]:
+    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+
+    from headrace.declare.compat import SparkRegistry
+
+    context: AbstractContextManager[None] = graph_element_registration_context(SparkRegistry(active))
+    return context

@@ -1,0 +1,262 @@
+"""``headrace.yml``, read for one profile: where it lies, what it says, and where it is wrong."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pydantic import ValidationError
+
+from headrace.declare.spec_faults import build_fault, check_keys
+from headrace.declare.spec_model import SETTINGS, Overridable, Spec
+from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value, build_values
+from headrace.errors import (
+    ProfileUnknownError,
+    SourceLocation,
+    SpecInvalidError,
+    SpecNotFoundError,
+    SpecVariableUnsetError,
+    StorageUnsupportedError,
+)
+from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.names import Storage
+from headrace.model.project import ProjectSettings
+
+SPEC_NAMES = ("headrace.yml", "headrace.yaml")
+PROFILE_VARIABLE = "HEADRACE_PROFILE"
+DEFAULT_PROFILE = "dev"
+DEFAULT_STORAGE = "./lake"
+DEFAULT_LIBRARIES = ("transformations/**",)
+
+_VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def find_spec(path: Path | None = None) -> Path:
+    """The spec file: the one named, or the nearest from a folder upward.
+
+    Args:
+        path: A spec file, a pipeline's folder, or ``None`` for the current folder.
+
+    Raises:
+        SpecNotFoundError: There is none.
+    """
+    start = Path.cwd() if path is None else path.expanduser().absolute()
+    if start.is_file():
+        return start
+    upward = [start, *start.parents] if path is None else [start]
+    for folder in upward:
+        for name in SPEC_NAMES:
+            if (folder / name).is_file():
+                return folder / name
+    shown = str(path) if path is not None else str(Path.cwd())
+    where = "in it" if path is not None else "here, nor in a folder above"
+    summary = f"there is no {SPEC_NAMES[0]} {where}: {shown}" if start.is_dir() else f"there is no {shown}"
+    raise SpecNotFoundError(
+        summary,
+        remedies=[
+            "headrace init                  writes a pipeline to start from",
+            "headrace plan --project PATH   names the pipeline's folder",
+        ],
+        params={"path": shown},
+    )
+
+
+def load_project(
+    path: Path | None = None, *, profile: str | None = None, overrides: Mapping[str, str] | None = None
+) -> ProjectSettings:
+    """Read the spec, lay the profile over it, fill in the environment's variables, and check all of it.
+
+    Args:
+        path: The pipeline's folder or spec file; by default found from the current folder upward.
+        profile: The profile's name; else ``HEADRACE_PROFILE``, else ``dev``.
+        overrides: Values that win over the file, by dotted key: ``{"storage": "./other",
+            "kafka.bootstrap.servers": "127.0.0.1:9092"}``.
+
+    Raises:
+        SpecNotFoundError: There is no spec.
+        SpecInvalidError: A value is missing or of the wrong kind, or the file is not YAML.
+        SpecUnknownKeyError: A key means nothing.
+        SpecVariableUnsetError: A value in force names a variable that is not set.
+        ProfileUnknownError: The spec has no such profile.
+        StorageUnsupportedError: The storage is not on a local path.
+    """
+    file = find_spec(path)
+    shown = _shown(file)
+    document = build_values(_text(file, shown), shown)
+    profiles = _profiles(document)
+    check_keys(document, Spec, also=("profiles",))
+    for name, entry in profiles.items():  # all of them: a misspelling in `prod` is found in `dev`
+        check_keys(entry, Overridable, ("profiles", name))
+    chosen = profile or os.environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE
+    base = Mapped(
+        {k: v for k, v in document.items.items() if k != "profiles"}, document.keys, document.location
+    )
+    merged = _merged(base, _chosen(profiles, chosen, shown))
+    for key, text in (overrides or {}).items():
+        merged = _merged(merged, _override(key, text))
+    return _settings(_validated(merged, shown), file, chosen, merged)
+
+
+def _text(file: Path, shown: str) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise SpecInvalidError(f"{shown} cannot be read: {reason}", params={"path": shown}) from error
+
+
+def _shown(file: Path) -> str:
+    """The spec's path as the user would type it."""
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)
+
+
+def _profiles(document: Mapped) -> dict[str, Mapped]:
+    entry = document.items.get("profiles")
+    if entry is None or (isinstance(entry, Scalar) and entry.value is None):
+        return {}
+    if not isinstance(entry, Mapped):
+        raise SpecInvalidError("profiles must be a mapping of names to settings", location=entry.location)
+    found = {}
+    for name, value in entry.items.items():
+        if isinstance(value, Scalar) and value.value is None:
+            value = Mapped({}, {}, value.location)
+        if not isinstance(value, Mapped):
+            raise SpecInvalidError(f"profile `{name}` must be a mapping", location=value.location)
+        found[name] = value
+    return found
+
+
+def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str) -> Mapped:
+    if name in profiles:
+        return profiles[name]
+    if name == DEFAULT_PROFILE:
+        return Mapped({})
+    known = sorted({DEFAULT_PROFILE, *profiles})
+    close = difflib.get_close_matches(name, known, n=1)
+    raise ProfileUnknownError(
+        f"{shown} has no profile `{name}`",
+        facts=[f"it has: {', '.join(known)}"],
+        remedies=[f"did you mean {match}?" for match in close]
+        or [f"add `{name}:` under `profiles:` in {shown}"],
+        params={"profile": name, "known": known},
+    )
+
+
+def _override(key: str, text: str) -> Mapped:
+    """One override as a spec of its own."""
+    place = SourceLocation(f"<override {key}>", 1)
+    first, _, rest = key.partition(".")
+    value: Value = Scalar(text, text, place)
+    if rest:
+        value = Mapped({rest: value}, {rest: place}, place)
+    return Mapped({first: value}, {first: place}, place)
+
+
+def _merged(base: Mapped, over: Mapped) -> Mapped:
+    """Mappings merge key by key, everything else is replaced; an empty value takes the key away."""
+    items, keys = dict(base.items), {**base.keys, **over.keys}
+    for key, value in over.items.items():
+        below = items.get(key)
+        if isinstance(value, Scalar) and value.value is None:
+            items.pop(key, None)
+        elif isinstance(value, Mapped) and isinstance(below, Mapped):
+            items[key] = _merged(below, value)
+        else:
+            items[key] = value
+    return Mapped(items, keys, over.location if not base.items else base.location)
+
+
+def _validated(merged: Mapped, shown: str) -> Spec:
+    try:
+        return Spec.model_validate(_plain(merged, ()))
+    except ValidationError as error:
+        raise build_fault(error, merged, shown) from error
+
+
+def _plain(value: Value, path: tuple[str, ...]) -> Any:
+    """The value for the model, its variables filled in."""
+    match value:
+        case Mapped():
+            return {
+                key: _plain(item, (*path, key))
+                for key, item in value.items.items()
+                if not (isinstance(item, Scalar) and item.value is None)
+            }
+        case Sequence():
+            return [_plain(item, path) for item in value.items]
+        case Scalar():
+            if isinstance(value.value, str):
+                return _filled(value)
+            # Settings are passed on as they were written: `1e3` and `true` are text to Kafka and Spark.
+            return value.text if path and path[0] in SETTINGS and len(path) > 1 else value.value
+
+
+def _filled(scalar: Scalar) -> str:
+    def fill(found: re.Match[str]) -> str:
+        if found[1]:  # $${NAME} stands for ${NAME} itself
+            return "${" + found[2] + "}"
+        name, separator, default = found[2].partition(":-")
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise SpecInvalidError(
+                f"`${{{found[2]}}}` is not a variable: write ${{NAME}} or ${{NAME:-default}}",
+                location=scalar.location,
+                params={"text": found[0]},
+            )
+        value = os.environ.get(name)
+        if separator and not value:
+            return default
+        if value is None:
+            raise SpecVariableUnsetError(
+                f"the environment variable {name} is not set",
+                location=scalar.location,
+                remedies=[f"export {name}=..", f"or give a default in the spec: ${{{name}:-default}}"],
+                params={"variable": name},
+            )
+        return value
+
+    return _VARIABLE.sub(fill, scalar.text)
+
+
+def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSettings:
+    kafka = dict(spec.kafka)
+    if profile == DEFAULT_PROFILE:
+        kafka.setdefault("bootstrap.servers", EMBEDDED)
+    libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
+    return ProjectSettings(
+        name=spec.name,
+        file=file,
+        profile=profile,
+        storage=Storage(_storage_root(spec.storage or DEFAULT_STORAGE, file, merged)),
+        libraries=libraries,
+        database=spec.database or "default",
+        catalog=spec.catalog,
+        configuration=dict(spec.configuration),
+        kafka=KafkaConnection(kafka),
+        trigger_interval_s=spec.trigger.interval,
+        view_interval_s=spec.views.interval,
+        on_data_loss=spec.on_data_loss,
+        master=spec.runtime.master,
+        memory=spec.runtime.memory,
+        consumer_groups=spec.consumer_groups,
+    )
+
+
+def _storage_root(text: str, file: Path, merged: Mapped) -> Path:
+    parts = urlsplit(text)
+    if not parts.scheme:
+        return (file.parent / Path(text).expanduser()).resolve()
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path)).resolve()
+    entry = merged.items.get("storage")
+    raise StorageUnsupportedError(
+        f"storage `{text}` is on {parts.scheme}; only local paths work today",
+        location=entry.location if entry is not None else None,
+        remedies=["give a local path, in the spec or with --storage PATH"],
+        params={"storage": text, "scheme": parts.scheme},
+    )

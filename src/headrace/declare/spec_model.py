@@ -1,0 +1,147 @@
+"""What ``headrace.yml`` may hold, as a model that judges values from outside."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+_UNITS = {
+    "": 1.0,
+    "ms": 0.001,
+    "millisecond": 0.001,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_MEMORY = re.compile(r"\d+[kmgKMG]")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_SCHEMA = re.compile(r"[A-Za-z0-9_]{1,200}")
+
+
+def seconds(value: Any) -> float:
+    """A number of seconds from ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value < 0 or value != value or value == float("inf"):
+            raise ValueError("must not be negative, such as 10 or `10 seconds`")
+        return float(value)
+    if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
+        unit = found[2].lower()
+        factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
+        if factor is not None:
+            return float(found[1]) * factor
+    raise ValueError("must be a time, such as 500 ms, 10 seconds or 1 minute")
+
+
+def _matching(pattern: re.Pattern[str], meaning: str) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and not pattern.fullmatch(value):
+            raise ValueError(meaning)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _flag(value: Any) -> Any:
+    # A value that came through an environment variable is text.
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    return value
+
+
+Text = Annotated[str, Field(strict=True, min_length=1)]
+Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
+Seconds = Annotated[float, BeforeValidator(seconds)]
+Settings = dict[str, Annotated[str, Field(strict=True)]]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Include(_Part):
+    include: Text
+
+
+class Library(_Part):
+    """One entry of ``libraries``: a glob, or one file."""
+
+    glob: Include | None = None
+    file: Text | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Library:
+        if (self.glob is None) == (self.file is None):
+            raise ValueError("must hold either `glob: {include: ..}` or `file: ..`")
+        return self
+
+    @property
+    def pattern(self) -> str:
+        return self.glob.include if self.glob else str(self.file)
+
+
+class Trigger(_Part):
+    interval: Seconds = 0.0
+
+
+class Views(_Part):
+    interval: Seconds = 10.0
+
+
+class Runtime(_Part):
+    master: Text | None = None
+    memory: (
+        Annotated[Text, _matching(_MEMORY, "must be an amount of memory as -Xmx takes it, such as 2g")] | None
+    ) = None
+
+
+class Overridable(_Part):
+    """What both the spec and each of its profiles may say."""
+
+    storage: Text | None = None
+    catalog: Text | None = None
+    database: Annotated[Text, _matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
+    libraries: Annotated[list[Library], Field(min_length=1)] | None = None
+    configuration: Settings = Field(default_factory=dict)
+    trigger: Trigger = Field(default_factory=Trigger)
+    views: Views = Field(default_factory=Views)
+    kafka: Settings = Field(default_factory=dict)
+    on_data_loss: Literal["refuse", "record"] = "refuse"
+    consumer_groups: Flag = True
+    runtime: Runtime = Field(default_factory=Runtime)
+
+
+class Spec(Overridable):
+    """The spec with one profile laid over it."""
+
+    name: Annotated[Text, _matching(_NAME, "may have letters a-z, digits, _ - and . only")]
+
+
+SETTINGS = ("configuration", "kafka")
+"""Mappings whose keys are names of others: one level deep, and every value is text."""
+
+_KAFKA = """
+    bootstrap.servers client.id client.rack client.dns.lookup security.protocol
+    sasl.mechanism sasl.mechanisms sasl.username sasl.password sasl.jaas.config sasl.kerberos.service.name
+    sasl.client.callback.handler.class sasl.login.callback.handler.class sasl.login.class
+    sasl.oauthbearer.token.endpoint.url sasl.oauthbearer.scope
+    ssl.truststore.location ssl.truststore.password ssl.truststore.type ssl.truststore.certificates
+    ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.keystore.key
+    ssl.keystore.certificate.chain ssl.key.password ssl.key.location ssl.ca.location ssl.certificate.location
+    ssl.endpoint.identification.algorithm ssl.enabled.protocols ssl.protocol ssl.cipher.suites
+    fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes max.poll.records
+    max.poll.interval.ms receive.buffer.bytes send.buffer.bytes request.timeout.ms session.timeout.ms
+    heartbeat.interval.ms default.api.timeout.ms connections.max.idle.ms metadata.max.age.ms
+    reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
+    socket.connection.setup.timeout.ms isolation.level group.id check.crcs
+"""
+
+KAFKA_SETTINGS = frozenset(_KAFKA.split())
+"""Kafka client settings that a misspelling is most likely meant for; others pass as they are."""
