@@ -747,3 +747,21 @@ class QueryFailedError(UsageError):
     """A query function raised an error, or Spark cannot make sense of what it asks for."""
 
     code = "QUERY_FAILED"
+
+
+class DatasetUnknownError(UsageError):
+    """The pipeline declares no table of this name."""
+
+    code = "DATASET_UNKNOWN"
+
+
+class FlowUnknownError(UsageError):
+    """The pipeline declares no flow of this name."""
+
+    code = "FLOW_UNKNOWN"
+
+
+class DownstreamStreamsError(UsageError):
+    """A table cannot be rebuilt alone, for streams have read its rows. Rebuild them together."""
+
+    code = "DOWNSTREAM_STREAMS"

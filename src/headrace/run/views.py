@@ -83,9 +83,7 @@ class ViewRunner:
                 context.heart.release(with_lease)
         except Exception as failure:
             error = as_error(failure, None, self.view, context.log_file)
-            context.emit(
-                ViewFailed(update=context.update, dataset=self.view.name, error=error.to_dict())
-            )
+            context.emit(ViewFailed(update=context.update, dataset=self.view.name, error=error.to_dict()))
             return ViewResult(dataset=self.view.name, outcome="failed", error=error)
 
     def _refresh(self) -> ViewResult:

@@ -19,7 +19,7 @@ def build_settings(name: str, master: str, scratch: Path, conf: Mapping[str, str
         scratch: A folder of the session's own, removed when it stops.
         conf: The user's settings, which override every other.
     """
-    settings = {"spark.app.name": name, "spark.master": master, **_everywhere(), **_session(master)}
+    settings = {"spark.app.name": name, "spark.master": master, **_everywhere(), **build_session_settings(master)}
     if master.startswith("local"):
         settings |= _local(scratch)
     return settings | dict(conf)
@@ -40,7 +40,7 @@ def _everywhere() -> dict[str, str]:
     }
 
 
-def _session(master: str) -> dict[str, str]:
+def build_session_settings(master: str) -> dict[str, str]:
     cores = _cores(master)
     return {
         # The same timestamps on every machine.

@@ -61,9 +61,7 @@ def identify(
 def kafka_facts(topics: Sequence[str], ids: dict[str, str | None], cluster: KafkaCluster) -> KafkaFacts:
     """What the broker holds of the topics that exist."""
     there = [topic for topic in topics if ids.get(topic) is not None]
-    return KafkaFacts(
-        ids=ids, earliest=cluster.earliest(there), latest=cluster.latest(there)
-    )
+    return KafkaFacts(ids=ids, earliest=cluster.earliest(there), latest=cluster.latest(there))
 
 
 def require_topics(source: SourceIdentity, cluster: KafkaCluster) -> None:

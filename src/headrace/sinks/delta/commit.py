@@ -123,7 +123,7 @@ def is_fast(df: DataFrame, transaction: Any, target: Target) -> bool:
     metadata = transaction.metadata()
     if target.reads_target or "catalogManaged" in transaction.protocol().toString():
         return False
-    return _comparable(df._jdf.schema().json()) == _comparable(metadata.schemaString())
+    return bool(_comparable(df._jdf.schema().json()) == _comparable(metadata.schemaString()))
 
 
 def open_generation(
@@ -378,4 +378,4 @@ def _iterate(sequence: Any) -> Any:
 
 
 def _nil(jvm: Any) -> Any:
-    return jvm.scala.collection.immutable.List.empty()
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(jvm.java.util.ArrayList()).toList()

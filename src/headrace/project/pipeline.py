@@ -1,0 +1,306 @@
+"""A pipeline as a library: load, plan, run, verify. The command line is a thin shell over it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.spec import load_project
+from headrace.model.connections import KafkaConnection
+from headrace.model.declarations import Declarations, Flow, MaterializedView
+from headrace.model.events import Emitter, Event
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
+from headrace.project.selection import check_remedies, select
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.observe.snapshot import Snapshot
+    from headrace.plan.stages import Plan
+    from headrace.run.context import UpdateContext
+    from headrace.run.stop import StopSignal
+    from headrace.run.update import RunResult
+    from headrace.runtime.session import RunningSpark
+    from headrace.verify.report import Proof
+
+_UNREACHED = "127.0.0.1:9"
+"""Stands for the embedded broker while it is down and nobody needs it to answer."""
+
+
+class Pipeline:
+    """A pipeline on disk.
+
+    Example:
+        >>> from headrace import Pipeline
+        >>> with Pipeline.load("shop") as pipeline:  # doctest: +SKIP
+        ...     pipeline.run()
+        ...     assert pipeline.verify().proven
+    """
+
+    def __init__(self, settings: ProjectSettings) -> None:
+        self.settings = settings
+        self._running: RunningSpark | None = None
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | None = None,
+        *,
+        profile: str | None = None,
+        overrides: Mapping[str, str] | None = None,
+    ) -> Pipeline:
+        """Read a pipeline's spec.
+
+        Args:
+            path: Its folder or spec file; by default found from the current folder upward.
+            profile: The profile's name; by default ``HEADRACE_PROFILE``, else ``dev``.
+            overrides: Values for keys of the spec, by dotted name.
+
+        Raises:
+            UsageError: The spec is missing or wrong.
+        """
+        found = None if path is None else Path(path)
+        return cls(load_project(found, profile=profile, overrides=overrides or {}))
+
+    def __enter__(self) -> Pipeline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop the Spark that this pipeline started; a session of somebody else's is left alone."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def plan(self, datasets: Sequence[str] = (), *, offline: bool = False) -> Plan:
+        """Resolve the pipeline; writes nothing.
+
+        Args:
+            datasets: The datasets to plan; all by default.
+            offline: Whether to leave out what would change in the storage.
+
+        Raises:
+            UsageError: The pipeline is wrong, with file and line.
+        """
+        return self._plan(self._reachable(start=False), datasets, offline=offline)
+
+    def run(
+        self,
+        datasets: Sequence[str] = (),
+        *,
+        continuous: bool = False,
+        remedies: Remedies | None = None,
+        emit: Emitter | None = None,
+        stop: StopSignal | None = None,
+    ) -> RunResult:
+        """Bring the tables up to date.
+
+        Args:
+            datasets: The datasets to run; all by default.
+            continuous: Whether to go on until `stop` is set, rather than to what is there now.
+            remedies: What to do about earlier refusals.
+            emit: Takes the events of the update as they happen; called from several threads.
+            stop: Set it to stop.
+
+        Raises:
+            HeadraceError: The update could not start; what single flows meet is in the result.
+        """
+        from headrace.observe.events import EventLog
+        from headrace.run.update import execute
+
+        settings = self._reachable(start=True)
+        plan = self._plan(settings, datasets, offline=True)
+        asked = remedies or Remedies()
+        check_remedies(asked, plan)
+        update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+        with EventLog.open(settings.storage, update) as log:
+            emitters: list[Emitter] = [log, *([emit] if emit else [])]
+            context = self._context(
+                settings, plan, update, _fan_out(emitters), stop, asked, continuous=continuous
+            )
+            try:
+                return execute(plan, context)
+            finally:
+                context.publisher.stop()
+                context.heart.stop()
+
+    def full_refresh(self, datasets: Sequence[str], *, emit: Emitter | None = None) -> RunResult:
+        """Empty streaming tables and read everything again.
+
+        Args:
+            datasets: Their names. Streams that read them must be among them.
+            emit: Takes the events of the run that follows.
+
+        Raises:
+            HeadraceError: A name is unknown, a stream downstream is not among them, or a table
+                cannot be emptied.
+        """
+        from headrace.project.refresh import clear_datasets
+
+        settings = self._reachable(start=True)
+        plan = self._plan(settings, (), offline=True)
+        update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+        context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
+        try:
+            clear_datasets(datasets, plan, context)
+        finally:
+            context.publisher.stop()
+            context.heart.stop()
+        return self.run(datasets, emit=emit)
+
+    def verify(
+        self,
+        datasets: Sequence[str] = (),
+        *,
+        since: datetime | int | None = None,
+        require: str | None = None,
+    ) -> Proof:
+        """Prove that every record is in the tables exactly once; starts no JVM."""
+        from headrace.verify.proof import verify_pipeline
+
+        names = [TableName.parse(name, self.settings.database) for name in datasets]
+        connection = self._reachable(start=False).kafka
+        return verify_pipeline(
+            self.settings,
+            datasets=names,
+            since=since,
+            require=require,  # type: ignore[arg-type]
+            connection=connection,
+        )
+
+    def status(self) -> Snapshot:
+        """How the pipeline stands, from what is on disk and in the broker; starts no JVM."""
+        from headrace.observe.snapshot import take_snapshot
+
+        return take_snapshot(self.settings, self._reachable(start=False).kafka)
+
+    def _plan(self, settings: ProjectSettings, datasets: Sequence[str], *, offline: bool) -> Plan:
+        from headrace.declare.loader import load_declarations
+        from headrace.plan.resolve import build_plan
+
+        declarations: Declarations = load_declarations(settings, self._session)
+        active = ActivePipeline(settings, self._session)
+        with activate(active):
+            plan = build_plan(self._session(), settings, declarations, offline=offline)
+        return select(plan, datasets) if datasets else plan
+
+    def _session(self) -> SparkSession:
+        return self._opened().spark
+
+    def _opened(self) -> RunningSpark:
+        if self._running is None:
+            from headrace.runtime.session import open_spark
+
+            settings = self.settings
+            conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
+            self._running = open_spark(
+                settings.name, conf=conf, master=settings.master, memory=settings.memory
+            )
+        return self._running
+
+    def _reachable(self, *, start: bool) -> ProjectSettings:
+        """The settings with the embedded broker's real address."""
+        kafka = self.settings.kafka
+        if not kafka.is_embedded:
+            return self.settings
+        from headrace.runtime.broker import ensure_embedded, resolve_embedded
+
+        found: KafkaConnection | None = ensure_embedded(kafka) if start else resolve_embedded(kafka)
+        if found is None:
+            found = kafka.with_bootstrap_servers(_UNREACHED)
+        return replace(self.settings, kafka=found)
+
+    def _context(
+        self,
+        settings: ProjectSettings,
+        plan: Plan,
+        update: str,
+        emit: Emitter,
+        stop: StopSignal | None,
+        remedies: Remedies,
+        *,
+        continuous: bool,
+    ) -> UpdateContext:
+        from headrace.run.context import UpdateContext
+        from headrace.run.publish import OffsetPublisher
+        from headrace.run.stop import StopSignal
+        from headrace.sources.cluster import KafkaCluster
+        from headrace.state.lease import Heart
+
+        cluster = KafkaCluster(settings.kafka)
+        running = self._opened()
+        flows: dict[TableName, set[str]] = {}
+        for planned in plan.flows:
+            flows.setdefault(planned.flow.target, set()).add(planned.flow.name)
+        return UpdateContext(
+            update=update,
+            mode="continuous" if continuous else "triggered",
+            settings=settings,
+            spark=running.spark,
+            session=_sessions(running, settings),
+            build=_builder(settings, plan),
+            cluster=cluster,
+            emit=emit,
+            heart=Heart(),
+            stop=stop or StopSignal(),
+            publisher=OffsetPublisher(cluster if settings.consumer_groups else None),
+            declared_flows={name: frozenset(names) for name, names in flows.items()},
+            remedies=remedies,
+            log_file=running.log_file,
+        )
+
+
+def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:
+    """Makes sessions of their own for flows and views; the session that was given stays as it is."""
+
+    def make(conf: dict[str, str]) -> SparkSession:
+        session = running.spark.newSession()
+        if not running.owned:
+            from headrace.runtime.defaults import build_session_settings
+
+            for key, value in build_session_settings(running.spark.sparkContext.master).items():
+                session.conf.set(key, value)
+            for key, value in settings.configuration.items():
+                if key.startswith("spark.sql."):
+                    session.conf.set(key, value)
+        for key, value in conf.items():
+            session.conf.set(key, value)
+        if settings.database != "default":
+            session.catalog.setCurrentDatabase(settings.database)
+        return session
+
+    return make
+
+
+def _builder(
+    settings: ProjectSettings, plan: Plan
+) -> Callable[[SparkSession, Flow | MaterializedView], DataFrame]:
+    """Evaluates queries against the real tables."""
+    from headrace.plan.resolve import evaluate
+
+    def build(session: SparkSession, declared: Flow | MaterializedView) -> DataFrame:
+        with activate(ActivePipeline(settings, lambda: session)):
+            return evaluate(session, declared, plan)
+
+    return build
+
+
+def _fan_out(emitters: Sequence[Emitter]) -> Emitter:
+    def emit(event: Event) -> None:
+        for one in emitters:
+            one(event)
+
+    return emit
+
+
+def _ignore(event: Event) -> None:
+    pass

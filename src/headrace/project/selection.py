@@ -1,0 +1,70 @@
+"""Parts of a plan by name, with errors that suggest the name that was meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from headrace.errors import DatasetUnknownError, FlowUnknownError
+from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.model.names import TableName
+from headrace.model.remedies import Remedies
+from headrace.plan.stages import OpenTableStage, Plan, RunFlowStage, Stage
+
+
+def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
+    """The stored datasets that a user names.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares none of this name.
+    """
+    stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]
+    found = []
+    for text in names:
+        name = TableName.parse(text, plan.project.database)
+        if name not in stored:
+            near = difflib.get_close_matches(text, [n.name for n in stored] + [str(n) for n in stored], n=1)
+            raise DatasetUnknownError(
+                f"the pipeline {plan.project.name} declares no table `{text}`",
+                remedies=(f"did you mean `{near[0]}`?" if near else "headrace plan lists its datasets",),
+                params={"dataset": text},
+            )
+        found.append(name)
+    return tuple(found)
+
+
+def select(plan: Plan, names: Sequence[str]) -> Plan:
+    """The plan of some datasets alone; what they read is taken as it is.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares none of this name.
+    """
+    wanted = set(find_datasets(names, plan))
+    levels = tuple(tuple(s for s in level if _target(s) in wanted) for level in plan.levels)
+    return replace(plan, levels=tuple(level for level in levels if level))
+
+
+def check_remedies(remedies: Remedies, plan: Plan) -> None:
+    """Make sure that remedies name flows of the pipeline.
+
+    Raises:
+        FlowUnknownError: One does not.
+    """
+    known = [planned.flow.name for planned in plan.flows]
+    for name in sorted(remedies.flows):
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            raise FlowUnknownError(
+                f"the pipeline {plan.project.name} declares no flow `{name}`",
+                remedies=(f"did you mean `{near[0]}`?" if near else f"its flows: {', '.join(known)}",),
+                params={"flow": name},
+            )
+
+
+def _target(stage: Stage) -> TableName:
+    if isinstance(stage, OpenTableStage):
+        return stage.table.name
+    if isinstance(stage, RunFlowStage):
+        return stage.planned.flow.target
+    return stage.planned.view.name
