@@ -26,6 +26,7 @@ from headrace.errors import (
 )
 from headrace.model.connections import KafkaConnection
 from headrace.runtime.broker_setup import Ports, build_start_command, format_storage, write_properties
+from headrace.runtime.detached import DETACH
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import broker_folder
 
@@ -39,17 +40,6 @@ _START_TIMEOUT_S = 60.0
 
 _STOP_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 10.0
-
-_DETACH = """
-import os, sys
-if os.fork():
-    os._exit(0)
-os.setsid()
-with open(sys.argv[1], "w") as handle:
-    handle.write(str(os.getpid()))
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Gives the broker to init, so that it neither ends with its starter nor stays behind as a zombie."""
 
 
 @dataclass(frozen=True)
@@ -202,12 +192,16 @@ class Broker:
 
         admin = self._admin()
         try:
-            names = [name for name in admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics if name[:2] != "__"]
+            names = [
+                name for name in admin.list_topics(timeout=_REQUEST_TIMEOUT_S).topics if name[:2] != "__"
+            ]
             if not names:
                 return ()
             described = admin.describe_topics(TopicCollection(names), request_timeout=_REQUEST_TIMEOUT_S)
             found = {name: future.result() for name, future in described.items()}
-            places = [TopicPartition(name, part.id) for name, topic in found.items() for part in topic.partitions]
+            places = [
+                TopicPartition(name, part.id) for name, topic in found.items() for part in topic.partitions
+            ]
             counts = dict.fromkeys(names, 0)
             for sign, spec in ((-1, OffsetSpec.earliest()), (1, OffsetSpec.latest())):
                 answers = admin.list_offsets(
@@ -232,7 +226,7 @@ class Broker:
         command = build_start_command(self._properties, self.log_file)
         with self.log_file.open("ab") as log:
             subprocess.run(
-                [sys.executable, "-I", "-S", "-c", _DETACH, str(pid_file), *command],
+                [sys.executable, "-I", "-S", "-c", DETACH, str(pid_file), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -361,7 +355,9 @@ def ensure_embedded(connection: KafkaConnection, directory: Path | None = None) 
     """The connection with a real address; starts the embedded broker where it is meant and down."""
     if not connection.is_embedded:
         return connection
-    return resolve_embedded(connection, directory) or connection.with_bootstrap_servers(Broker(directory).start())
+    return resolve_embedded(connection, directory) or connection.with_bootstrap_servers(
+        Broker(directory).start()
+    )
 
 
 def _admin_client(bootstrap: str) -> AdminClient:

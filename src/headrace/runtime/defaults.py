@@ -19,7 +19,12 @@ def build_settings(name: str, master: str, scratch: Path, conf: Mapping[str, str
         scratch: A folder of the session's own, removed when it stops.
         conf: The user's settings, which override every other.
     """
-    settings = {"spark.app.name": name, "spark.master": master, **_everywhere(), **build_session_settings(master)}
+    settings = {
+        "spark.app.name": name,
+        "spark.master": master,
+        **_everywhere(),
+        **build_session_settings(master),
+    }
     if master.startswith("local"):
         settings |= _local(scratch)
     return settings | dict(conf)

@@ -37,7 +37,9 @@ class FetchProgress:
 Watcher = Callable[[FetchProgress], None]
 
 
-def ensure_jars(*sets: JarSet, cache: JarCache | None = None, watcher: Watcher | None = None) -> tuple[Path, ...]:
+def ensure_jars(
+    *sets: JarSet, cache: JarCache | None = None, watcher: Watcher | None = None
+) -> tuple[Path, ...]:
     """The paths of all jars of these sets; fetches what is missing, and nothing else.
 
     Args:
@@ -58,7 +60,11 @@ def ensure_jars(*sets: JarSet, cache: JarCache | None = None, watcher: Watcher |
                 store.remove_leftovers()
                 if watcher is None:
                     with show_fetch() as shown:
-                        _fetch(store, needed, lambda p: shown(p.jars_done, p.jars_total, p.bytes_done, p.bytes_total))
+                        _fetch(
+                            store,
+                            needed,
+                            lambda p: shown(p.jars_done, p.jars_total, p.bytes_done, p.bytes_total),
+                        )
                 else:
                     _fetch(store, needed, watcher)
     return tuple(store.path(jar) for jar in jars)
@@ -86,7 +92,9 @@ class _Run:
         self._needed = needed
         self._folder = folder
         self._watcher = watcher
-        self._waiting = {jar: folder / str(share) for share, part in enumerate(_shares(missing)) for jar in part}
+        self._waiting = {
+            jar: folder / str(share) for share, part in enumerate(_shares(missing)) for jar in part
+        }
         self._sums: dict[Jar, str] = {}
         java = find_java()
         self._processes = [
@@ -124,7 +132,9 @@ class _Run:
         address, reasons = read_failure(output, jar.coordinate)
         facts = [f"tried {address}"] if address else []
         facts += reasons
-        facts.append(f"{len(self._needed) - len(missing)} of {len(self._needed)} jars have arrived and are kept")
+        facts.append(
+            f"{len(self._needed) - len(missing)} of {len(self._needed)} jars have arrived and are kept"
+        )
         return JarDownloadError(
             f"{name} could not be fetched",
             facts=facts,
@@ -133,7 +143,11 @@ class _Run:
                 f"behind a mirror, name your ivysettings.xml:   export {SETTINGS_VARIABLE}=<file>",
                 "headrace doctor",
             ],
-            params={"artifact": name, "address": address, "missing": [str(jar.coordinate) for jar in missing]},
+            params={
+                "artifact": name,
+                "address": address,
+                "missing": [str(jar.coordinate) for jar in missing],
+            },
         )
 
     def _collect(self) -> None:

@@ -105,7 +105,9 @@ def read_failure(output: str, coordinate: Coordinate) -> tuple[str | None, list[
     reasons = [
         line.strip(" \t:!")
         for line in output.splitlines()
-        if re.search(r"Server access error|unresolved dependency|NOT FOUND|download failed|Exception|SSL", line)
+        if re.search(
+            r"Server access error|unresolved dependency|NOT FOUND|download failed|Exception|SSL", line
+        )
     ]
     named = [reason for reason in reasons if coordinate.artifact in reason]
     return (own or addresses or [None])[0], list(dict.fromkeys(named or reasons))[:4]

@@ -73,7 +73,9 @@ class JarCache:
     def missing(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
         """Jars that are absent or have been touched since they were checked; the cheap question."""
         known = self._read_checked()
-        return tuple(jar for jar in jars if self._stamp(jar) is None or self._stamp(jar) != known.get(jar.sha256))
+        return tuple(
+            jar for jar in jars if self._stamp(jar) is None or self._stamp(jar) != known.get(jar.sha256)
+        )
 
     def wrong(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
         """Jars that are absent or whose sum differs; reads every byte."""

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 
 from headrace.errors import SparkStartError
+from headrace.runtime.defaults import available_cores
 from headrace.runtime.ivy import spark_jars_folder
 from headrace.runtime.java import Java
 
@@ -115,6 +116,27 @@ def class_path(jars: Sequence[Path]) -> str:
     return os.pathsep.join(map(str, [*first, *rest, *jars]))
 
 
+def collector_options() -> tuple[str, ...]:
+    """The garbage collector; part of what an AOT cache is made for."""
+    return ("-XX:+UseSerialGC",) if available_cores() <= 2 else ()
+
+
+def build_java_command(java: Java, jars: Sequence[Path], *, heap: str, log_file: Path) -> list[str]:
+    """Java with the options and the class path of Spark's JVM, without a program to run."""
+    log4j = resources.files("headrace.runtime").joinpath("log4j2.properties")
+    return [
+        str(java.executable),
+        f"-Xmx{heap}",
+        *collector_options(),
+        *MODULE_OPTIONS,
+        *java.trust_options(),
+        f"-Dlog4j2.configurationFile={log4j}",
+        f"-Dheadrace.log.file={log_file}",
+        "-cp",
+        class_path(jars),
+    ]
+
+
 def build_command(
     java: Java,
     jars: Sequence[Path],
@@ -125,28 +147,31 @@ def build_command(
     extra_options: Sequence[str] = (),
 ) -> list[str]:
     """The command line of Spark's JVM."""
-    log4j = resources.files("headrace.runtime").joinpath("log4j2.properties")
     spark_options = []
     for key, value in settings.items():
         spark_options += ["--conf", f"{key}={value}"]
     return [
-        str(java.executable),
-        f"-Xmx{heap}",
-        *MODULE_OPTIONS,
-        *java.trust_options(),
-        f"-Dlog4j2.configurationFile={log4j}",
-        f"-Dheadrace.log.file={log_file}",
+        *build_java_command(java, jars, heap=heap, log_file=log_file),
         *extra_options,
-        "-cp",
-        class_path(jars),
         "org.apache.spark.deploy.SparkSubmit",
         *spark_options,
         "pyspark-shell",
     ]
 
 
-def start_jvm(command: Sequence[str], log_file: Path, environment: Mapping[str, str]) -> SparkJvm:
+def start_jvm(
+    command: Sequence[str],
+    log_file: Path,
+    environment: Mapping[str, str],
+    meanwhile: Callable[[], None] = lambda: None,
+) -> SparkJvm:
     """Start the JVM and wait until its gateway listens.
+
+    Args:
+        command: The command line.
+        log_file: Takes what the JVM writes to its standard output and error.
+        environment: Variables beside this process's own.
+        meanwhile: Done while the JVM starts.
 
     Raises:
         SparkStartError: It ended, or did not answer in time.
@@ -157,6 +182,7 @@ def start_jvm(command: Sequence[str], log_file: Path, environment: Mapping[str, 
         env = {**os.environ, **environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
         process = _spawn(command, log_file, env)
         try:
+            meanwhile()
             return _await_gateway(process, answer, log_file)
         except BaseException:
             process.kill()
@@ -196,7 +222,9 @@ def _spawn(command: Sequence[str], log_file: Path, env: Mapping[str, str]) -> su
         case subprocess.Popen() as process:
             return process
         case error:
-            raise SparkStartError(f"Spark's JVM could not be started: {error}", remedies=["headrace doctor"]) from error
+            raise SparkStartError(
+                f"Spark's JVM could not be started: {error}", remedies=["headrace doctor"]
+            ) from error
 
 
 def _await_gateway(process: subprocess.Popen[bytes], answer: Path, log_file: Path) -> SparkJvm:

@@ -10,12 +10,12 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError
+from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError
 from headrace.runtime import aot
 from headrace.runtime.defaults import CATALOG, EXTENSION, available_cores, build_settings
 from headrace.runtime.fetch import ensure_jars
@@ -90,20 +90,42 @@ def open_spark(
     foreign = _find_foreign()
     if foreign is not None:
         return RunningSpark(foreign, owned=False)
-    jars = ensure_jars("spark")
-    java = find_java()
-    chosen_master = master or (conf or {}).get("spark.master") or "local[*]"
+    java, jars = find_java(), ensure_jars("spark")
+    cache = aot.find_cache(java, jars)
+    chosen = {"conf": conf or {}, "master": master, "memory": memory, "log_file": log_file}
+    try:
+        return start_spark(name, **chosen, extra_options=aot.use_options(cache))
+    except SparkStartError:
+        if cache is None:
+            raise
+        # Java checks a cache only roughly; one that was damaged on disk must not cost more than a start.
+        aot.discard(cache)
+        return start_spark(name, **chosen)
+
+
+def start_spark(
+    name: str,
+    *,
+    conf: Mapping[str, str],
+    master: str | None = None,
+    memory: str | None = None,
+    log_file: Path | None = None,
+    extra_options: Sequence[str] = (),
+    end_timeout_s: float = 5.0,
+) -> RunningSpark:
+    """A new session in a new JVM; `open_spark` is what a caller wants."""
+    java, jars = find_java(), ensure_jars("spark")
+    master = master or conf.get("spark.master") or "local[*]"
     scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     log = (log_file or _default_log(name)).absolute()
-    settings = build_settings(name, chosen_master, scratch, conf or {})
+    settings = build_settings(name, master, scratch, conf)
     heap = memory or settings.get("spark.driver.memory") or choose_heap(available_cores())
     settings["spark.driver.memory"] = heap
-    cache = aot.find_cache(java, jars)
     command = build_command(
-        java, jars, heap=heap, log_file=log, settings=settings, extra_options=aot.use_options(cache)
+        java, jars, heap=heap, log_file=log, settings=settings, extra_options=extra_options
     )
     try:
-        jvm = start_jvm(command, log, _worker_environment())
+        jvm = start_jvm(command, log, _jvm_environment(master), meanwhile=_import_pyspark)
         try:
             spark = _connect(jvm)
         except BaseException:
@@ -112,19 +134,39 @@ def open_spark(
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
-    close = _Closing(spark, jvm, scratch, lambda: aot.make_later(java, jars))
+    close = _Closing(spark, jvm, scratch, end_timeout_s, lambda: aot.make_later(java, jars))
     return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
+
+
+def _import_pyspark() -> None:
+    """Python's part of the start, done while the JVM does its own."""
+    import pyspark.java_gateway
+    import pyspark.sql  # noqa: F401
+
+
+def _jvm_environment(master: str) -> dict[str, str]:
+    environment = _worker_environment()
+    if master.startswith("local"):
+        # Spark looks at every network interface otherwise, and warns about what it finds.
+        environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    return environment
 
 
 class _Closing:
     """Stops a session once, within a bounded time."""
 
     def __init__(
-        self, spark: SparkSession, jvm: SparkJvm, scratch: Path, after: Callable[[], None]
+        self,
+        spark: SparkSession,
+        jvm: SparkJvm,
+        scratch: Path,
+        end_timeout_s: float,
+        after: Callable[[], None],
     ) -> None:
         self._spark = spark
         self._jvm = jvm
         self._scratch = scratch
+        self._end_timeout_s = end_timeout_s
         self._after = after
         self._done = threading.Lock()
 
@@ -134,7 +176,7 @@ class _Closing:
         stopping = threading.Thread(target=self._stop_spark, daemon=True, name="headrace-spark-stop")
         stopping.start()
         stopping.join(_STOP_TIMEOUT_S)
-        self._jvm.end(0 if stopping.is_alive() else 5.0)
+        self._jvm.end(0 if stopping.is_alive() else self._end_timeout_s)
         stopping.join(5.0)
         _forget_gateway()
         shutil.rmtree(self._scratch, ignore_errors=True)

@@ -1,0 +1,174 @@
+"""A small run of what pipelines do, recorded for the AOT cache: ``python -m headrace.runtime.aot_training``.
+
+It is a program of its own, started in the background by `aot.make_later`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from headrace.runtime import aot
+from headrace.runtime.broker import Broker
+from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.jars import JarCache, locked_jars
+from headrace.runtime.java import Java, find_java
+from headrace.runtime.jvm import build_java_command, choose_heap
+from headrace.runtime.session import RunningSpark, start_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_RECORD_END_S = 120.0
+"""The JVM writes the record when it ends; killed before, it leaves none."""
+
+_CREATE_TIMEOUT_S = 600.0
+
+_BATCHES_S = 6.0
+"""Long enough for a few micro-batches, so that their code is in the record with its profile."""
+
+
+def main(target: Path) -> None:
+    """Make the cache, unless another process is at it."""
+    _step_aside()
+    # The recorded session ends like any other, and must not start another of these.
+    os.environ[aot.VARIABLE] = "off"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_suffix(".lock").open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if target.is_file():
+            return
+        attempt = target.with_suffix(f".attempt{time.time_ns()}")
+        attempt.touch()
+        make(find_java(), ensure_jars("spark"), target)
+        for done in target.parent.glob(f"{target.stem}.attempt*"):
+            done.unlink(missing_ok=True)
+
+
+def make(java: Java, jars: Sequence[Path], target: Path) -> None:
+    """Record a run, and make the cache from the record."""
+    with tempfile.TemporaryDirectory(prefix="headrace-aot-", dir=target.parent) as name:
+        folder = Path(name)
+        record = folder / "record"
+        running = start_spark(
+            "headrace-aot",
+            conf={},
+            master="local[2]",
+            memory="1g",
+            log_file=folder / "spark.log",
+            extra_options=("-XX:AOTMode=record", f"-XX:AOTConfiguration={record}"),
+            end_timeout_s=_RECORD_END_S,
+        )
+        with running:
+            _work(running, folder)
+        unfinished = folder / "cache"
+        command = [
+            *build_java_command(java, jars, heap=choose_heap(2), log_file=folder / "create.log"),
+            *("-XX:AOTMode=create", f"-XX:AOTConfiguration={record}", f"-XX:AOTCache={unfinished}"),
+        ]
+        subprocess.run(command, check=True, timeout=_CREATE_TIMEOUT_S, stdin=subprocess.DEVNULL)
+        unfinished.replace(target)
+        aot.prune(target)
+
+
+def _work(running: RunningSpark, folder: Path) -> None:
+    """What pipelines do: tables written and read, files and topics streamed into them."""
+    spark = running.spark
+    _tables(spark, folder)
+    # The broker's jars are not fetched for this: nobody has asked for them.
+    if not JarCache().missing(locked_jars("broker")):
+        broker = Broker(folder / "broker")
+        try:
+            _topic(spark, folder, broker)
+        finally:
+            broker.stop()
+
+
+def _tables(spark: SparkSession, folder: Path) -> None:
+    from pyspark.sql import functions as F
+
+    path = str(folder / "table")
+    rows = spark.range(1000).select(
+        F.col("id"), F.concat(F.lit("n"), F.col("id") % 10).alias("name"), F.current_timestamp().alias("at")
+    )
+    for batch in range(3):
+        options = {"txnAppId": "training", "txnVersion": str(batch), "userMetadata": "{}"}
+        rows.write.format("delta").mode("append").options(**options).save(path)
+    spark.sql(f"CREATE TABLE facts USING delta LOCATION '{path}'")
+    totals = spark.sql(
+        "SELECT name, count(*) AS n, sum(id) AS total, max(at) AS last FROM facts GROUP BY name"
+    )
+    for _ in range(2):
+        totals.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(
+            str(folder / "view")
+        )
+    spark.read.format("delta").load(path).where("id > 10").orderBy("id").limit(5).collect()
+    _stream(
+        spark.readStream.format("delta").load(path), folder / "copy", folder / "copy-checkpoint", once=True
+    )
+
+
+def _topic(spark: SparkSession, folder: Path, broker: Broker) -> None:
+    from confluent_kafka import Producer
+    from pyspark.sql import functions as F
+
+    bootstrap = broker.start()
+    broker.create_topic("training", 2)
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
+    for number in range(2000):
+        producer.produce(
+            "training", f'{{"id": {number}, "name": "n", "amount": 1.5}}'.encode(), key=str(number)
+        )
+    producer.flush(30)
+    source = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", "training")
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+        .option("maxOffsetsPerTrigger", "500")
+        .load()
+    )
+    parsed = source.select(
+        F.from_json(F.col("value").cast("string"), "id LONG, name STRING, amount DOUBLE").alias("row"),
+        F.struct("topic", "partition", "offset", "timestamp", "key", "headers").alias("_source"),
+    ).select("row.*", "_source")
+    _stream(parsed, folder / "bronze", folder / "bronze-checkpoint", once=False)
+    _stream(parsed, folder / "silver", folder / "silver-checkpoint", once=True)
+
+
+def _stream(frame: DataFrame, table: Path, checkpoint: Path, *, once: bool) -> None:
+    def write(batch: DataFrame, number: int) -> None:
+        options = {"txnAppId": str(table), "txnVersion": str(number), "userMetadata": "{}"}
+        batch.write.format("delta").mode("append").options(**options).save(str(table))
+
+    writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start() if once else writer.start()
+    query.awaitTermination(_CREATE_TIMEOUT_S if once else _BATCHES_S)
+    query.stop()
+
+
+def _step_aside() -> None:
+    """Leave the cores and the disk to whatever the user does meanwhile."""
+    os.nice(19)
+    if sys.platform == "linux":
+        with contextlib.suppress(psutil.Error, OSError):
+            psutil.Process().ionice(psutil.IOPRIO_CLASS_IDLE)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
