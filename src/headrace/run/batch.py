@@ -16,6 +16,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
+from headrace.run.lag import LagGauge
 from headrace.run.stop import StopRequested
 from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
@@ -68,6 +69,7 @@ class BatchFunction:
         self._busy = threading.Lock()
         table = context.settings.storage.table(self._flow.target)
         self._target = Target(path=table, reads_target=planned.reads_target)
+        self._lag = LagGauge(planned, context)
         self.failure: BaseException | None = None
         self.last_batch = -1
 
@@ -182,6 +184,7 @@ class BatchFunction:
                 rows=appended.rows,
                 duration_s=duration_s,
                 ranges=ranges,
+                lag=self._lag.measure(ranges),
                 latency_s=_latency(appended, self._planned.timestamp),
             )
         )

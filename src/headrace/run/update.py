@@ -32,7 +32,8 @@ class RunResult:
 
     @property
     def errors(self) -> tuple[HeadraceError, ...]:
-        return tuple(one.error for one in (*self.flows, *self.views) if one.error is not None)
+        results: list[FlowResult | ViewResult] = [*self.flows, *self.views]
+        return tuple(one.error for one in results if one.error is not None)
 
 
 def execute(plan: Plan, context: UpdateContext) -> RunResult:
@@ -62,7 +63,8 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
         flow_results, view_results = _run_once(plan, context)
     else:
         flow_results, view_results = _run_continuously(plan, context)
-    failed = any(one.outcome == "failed" for one in (*flow_results, *view_results))
+    results: list[FlowResult | ViewResult] = [*flow_results, *view_results]
+    failed = any(one.outcome == "failed" for one in results)
     outcome: Literal["completed", "failed", "stopped"] = "failed" if failed else "completed"
     if context.stop.requested and not failed:
         outcome = "stopped"

@@ -7,6 +7,7 @@ range is ``offsets/N`` against ``offsets/N-1``, and for N = 0 the start is in ``
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +86,12 @@ def seed_files(positions: Mapping[int, Position], watermark_ms: int = 0) -> dict
     lines = [_VERSION, json.dumps(metadata)]
     lines += [json.dumps(dict(positions[index])) for index in sorted(positions)]
     finished = {"nextBatchWatermarkMs": watermark_ms}
-    return {"offsets/0": "\n".join(lines), "commits/0": f"{_VERSION}\n{json.dumps(finished)}"}
+    return {
+        "offsets/0": "\n".join(lines),
+        "commits/0": f"{_VERSION}\n{json.dumps(finished)}",
+        # Spark refuses a checkpoint that has offsets and no id of its own.
+        "metadata": json.dumps({"id": str(uuid.uuid4())}),
+    }
 
 
 def is_seeded(checkpoint: Path) -> bool:

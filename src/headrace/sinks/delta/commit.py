@@ -343,12 +343,11 @@ def _comparable(schema: str) -> Any:
 
     def stripped(value: Any) -> Any:
         if isinstance(value, dict):
-            kept = {
+            return {
                 key: stripped(item)
                 for key, item in value.items()
                 if key not in ("nullable", "containsNull", "valueContainsNull", "comment")
             }
-            return kept
         if isinstance(value, list):
             return [stripped(item) for item in value]
         return value
