@@ -1,0 +1,224 @@
+"""Running a pipeline's files: which, in which order, and what becomes of what they raise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.declare.loader import load_declarations
+from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.session import spark
+from headrace.declare.spec import load_project
+from headrace.errors import (
+    DuplicateNameError,
+    FeatureUnsupportedError,
+    NoActivePipelineError,
+    NothingDeclaredError,
+    PipelineFileFailedError,
+    PipelineFilesMissingError,
+)
+from headrace.model.declarations import Declarations
+
+Write = Callable[..., Path]
+Load = Callable[..., Declarations]
+
+TABLE = "import headrace as hr\n@hr.table\ndef {0}(): return spark\n"
+
+
+def names(declared: Declarations) -> list[str]:
+    return [dataset.name.name for dataset in declared.datasets]
+
+
+def test_files_run_in_sorted_order_each_once(load: Load) -> None:
+    spec = "name: a\nlibraries: [{glob: {include: t/**}}, {glob: {include: 't/*.py'}}, {file: t/b/c.py}]\n"
+    files = {"t/z.py": TABLE.format("last"), "t/b/c.py": TABLE.format("first"), "t/readme.md": "#"}
+    files |= {"t/.ipynb_checkpoints/z.py": "boom(", "t/__pycache__/x.py": "boom("}
+    assert names(load(files, spec)) == ["first", "last"]
+
+
+def test_files_import_modules_beside_the_spec_and_each_other(load: Load) -> None:
+    declared = load(
+        {
+            "shapes.py": "NAME = 'from_shapes'\n",
+            "transformations/a.py": "from transformations.b import two\n" + TABLE.format("one"),
+            "transformations/b.py": "import shapes\nimport headrace as hr\n"
+            "@hr.table(name=shapes.NAME)\ndef two(): return spark\n",
+        }
+    )
+    assert names(declared) == ["from_shapes", "one"]
+    # `spark` is there also in a file that another has imported first.
+    assert all(flow.query.__globals__["spark"] is spark for flow in declared.flows)
+
+
+def test_a_second_load_sees_what_has_changed(load: Load) -> None:
+    files = {
+        "shapes.py": "NAME = 'one'\n",
+        "transformations/a.py": "import shapes\nimport headrace as hr\n"
+        "@hr.table(name=shapes.NAME)\ndef f(): ...\n",
+    }
+    assert names(load(files)) == ["one"]
+    assert names(load({**files, "shapes.py": "NAME = 'two'\n"})) == ["two"]
+
+
+def test_a_file_named_like_a_module_of_pythons_does_no_harm(load: Load) -> None:
+    import json
+
+    spec = "name: a\nlibraries: [{file: json.py}]\n"
+    assert names(load({"json.py": TABLE.format("x")}, spec)) == ["x"]
+    assert sys.modules["json"] is json
+
+
+def test_loading_leaves_the_import_path_and_the_folder_alone(load: Load) -> None:
+    before = (list(sys.path), Path.cwd())
+    load(TABLE.format("x"))
+    assert (list(sys.path), Path.cwd()) == before
+
+
+def test_loading_needs_no_pyspark(write: Write) -> None:
+    root = write({"transformations/a.py": TABLE.format("x")})
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "from headrace.declare.loader import load_declarations\n"
+        f"assert load_declarations(load_project(Path({str(root)!r})), None).datasets\n"
+        "assert not {'pyspark', 'py4j', 'deltalake', 'confluent_kafka'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Session:
+    """Stands for a Spark session."""
+
+    version = "4"
+
+
+def test_spark_at_module_level_asks_for_the_session(write: Write) -> None:
+    root = write({"transformations/a.py": "assert spark.version == '4'\n" + TABLE.format("x")})
+    asked: list[int] = []
+
+    def session() -> Session:
+        asked.append(1)
+        return Session()
+
+    assert names(load_declarations(load_project(root), session)) == ["x"]  # type: ignore[arg-type]
+    assert asked
+
+
+def test_spark_is_the_session_of_the_active_pipeline(write: Write) -> None:
+    settings = load_project(write({}))
+    with pytest.raises(NoActivePipelineError):
+        _ = spark.version
+    active = ActivePipeline(settings, Session)  # type: ignore[arg-type]
+    with activate(active):
+        assert spark.version == "4"
+        clone = Session()
+        clone.version = "clone"
+        with activate(active.with_session(clone)):  # type: ignore[arg-type]
+            assert spark.version == "clone"
+        assert spark.version == "4"
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ({"transformations/a.py": "x = 1\ny = x / 0\n"}, "transformations/a.py:2:5"),
+        ({"transformations/a.py": "def f(:\n"}, "transformations/a.py:1:7"),
+        ({"transformations/a.py": "import sys\nsys.exit(3)\n"}, "transformations/a.py:2:1"),
+        # The innermost frame in the user's own files, under what the library did with it.
+        (
+            {
+                "transformations/a.py": "import deep\ndeep.go('{')\n",
+                "deep.py": "import json\ndef go(x):\n    é = json.loads(x)\n",
+            },
+            "deep.py:3:9",
+        ),
+    ],
+)
+def test_a_file_that_raises_is_named_with_its_line(load: Load, files: dict[str, str], place: str) -> None:
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load(files)
+    assert str(caught.value.location) == place
+    assert caught.value.params["file"] == "transformations/a.py"
+    assert caught.value.__cause__ is not None
+
+
+def test_a_module_that_is_missing_is_named_in_the_remedy(load: Load) -> None:
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load("import no_such_module\n")
+    assert any("no_such_module" in remedy for remedy in caught.value.remedies)
+
+
+@pytest.mark.parametrize(
+    "libraries",
+    ["{glob: {include: nothing/**}}", "{file: a.py}", "{file: transformations}", "{file: ../a.py}"],
+)
+def test_no_files_is_an_error(load: Load, libraries: str) -> None:
+    with pytest.raises(PipelineFilesMissingError):
+        load({"transformations/a.py": TABLE.format("x")}, f"name: a\nlibraries: [{libraries}]\n")
+
+
+def test_nothing_declared_is_an_error(load: Load) -> None:
+    with pytest.raises(NothingDeclaredError) as caught:
+        load("x = 1\n")
+    assert caught.value.params["files"] == ["transformations/tables.py"]
+
+
+def test_sql_files_are_refused_by_name(load: Load) -> None:
+    with pytest.raises(FeatureUnsupportedError) as caught:
+        load({"transformations/a.py": TABLE.format("x"), "transformations/big.sql": "SELECT 1"})
+    assert caught.value.params["files"] == ["transformations/big.sql"]
+
+
+SPARKS = """
+from pyspark import pipelines as dp
+
+@dp.table(cluster_by=["a"])
+def one(): ...
+
+@dp.table(name="s.two", comment="c")
+def two(): ...
+
+@dp.materialized_view(table_properties={"a": "b"})
+def view(): ...
+
+@dp.temporary_view
+def temporary(): ...
+
+dp.create_streaming_table("three")
+
+@dp.append_flow(target="three")
+def into_three(): ...
+"""
+
+
+def test_files_of_sparks_declarative_pipelines_declare_the_same(load: Load) -> None:
+    ours = SPARKS.replace("from pyspark import pipelines as dp", "import headrace as dp")
+    theirs, expected = load(SPARKS), load(ours)
+    assert [(type(d), d.name) for d in theirs.datasets] == [(type(d), d.name) for d in expected.datasets]
+    assert [(f.name, f.target) for f in theirs.flows] == [(f.name, f.target) for f in expected.flows]
+    assert all(f.location.path == "transformations/tables.py" for f in theirs.flows)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "dp.create_sink('s', 'kafka')",
+        "dp.create_auto_cdc_flow(target='t', source='s', keys=['k'], sequence_by='n')",
+    ],
+)
+def test_what_spark_has_and_we_have_not_is_refused_with_its_place(load: Load, call: str) -> None:
+    with pytest.raises(FeatureUnsupportedError) as caught:
+        load(f"from pyspark import pipelines as dp\n{call}\n")
+    assert caught.value.location is not None
+    assert (caught.value.location.path, caught.value.location.line) == ("transformations/tables.py", 2)
+
+
+def test_names_taken_twice_are_found_across_both_ways_of_declaring(load: Load) -> None:
+    with pytest.raises(DuplicateNameError):
+        load(
+            "from pyspark import pipelines as dp\nimport headrace as hr\n"
+            "@dp.table\ndef x(): ...\n@hr.table\ndef X(): ...\n"
+        )

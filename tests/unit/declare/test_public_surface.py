@@ -1,0 +1,36 @@
+"""What `import headrace` gives, and what it costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import headrace
+
+
+def test_the_public_surface() -> None:
+    assert headrace.__all__ == [
+        "HeadraceError",
+        "Pipeline",
+        "append_flow",
+        "create_streaming_table",
+        "materialized_view",
+        "parse_json",
+        "read_kafka",
+        "spark",
+        "table",
+        "temporary_view",
+    ]
+    assert headrace.__all__ == sorted(headrace.__all__)
+    for name in headrace.__all__:
+        assert getattr(headrace, name) is not None, name
+
+
+def test_importing_headrace_and_declaring_is_light() -> None:
+    code = (
+        "import sys, headrace as hr\n"
+        "@hr.table\ndef x(): ...\n"
+        "assert not {'pyspark', 'py4j', 'deltalake', 'rich', 'confluent_kafka', 'pydantic', 'click'} "
+        "& set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

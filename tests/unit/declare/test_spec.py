@@ -1,0 +1,236 @@
+"""``headrace.yml``: what it may say, and where each error points."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.declare.spec import find_spec, load_project
+from headrace.errors import (
+    HeadraceError,
+    ProfileUnknownError,
+    SpecInvalidError,
+    SpecNotFoundError,
+    SpecUnknownKeyError,
+    SpecVariableUnsetError,
+    StorageUnsupportedError,
+)
+
+Write = Callable[..., Path]
+
+
+def test_the_shortest_spec_has_working_defaults(write: Write) -> None:
+    root = write({}, "name: shop\n")
+    settings = load_project(root)
+    assert settings.name == "shop"
+    assert settings.profile == "dev"
+    assert settings.storage.root == (root / "lake").resolve()
+    assert settings.libraries == ("transformations/**",)
+    assert settings.kafka.is_embedded
+    assert settings.on_data_loss == "refuse"
+    assert settings.root == root
+
+
+def test_every_key_is_read(write: Write) -> None:
+    spec = """
+name: shop
+storage: ./data
+catalog: main
+database: sales
+libraries:
+  - glob: {include: pipelines/**}
+  - file: one.py
+configuration: {spark.sql.shuffle.partitions: 8, spark.x: 1e3, flag: true}
+trigger: {interval: 500 ms}
+views: {interval: 1 minute}
+kafka: {bootstrap.servers: "h:9092", fetch.min.bytes: 10}
+on_data_loss: record
+consumer_groups: false
+runtime: {master: "local[2]", memory: 2g}
+"""
+    settings = load_project(write({}, spec))
+    assert settings.catalog == "main"
+    assert settings.database == "sales"
+    assert settings.libraries == ("pipelines/**", "one.py")
+    # Settings keep the text of the file: `1e3` is not 1000.0 to Spark.
+    assert settings.configuration == {"spark.sql.shuffle.partitions": "8", "spark.x": "1e3", "flag": "true"}
+    assert settings.trigger_interval_s == 0.5
+    assert settings.view_interval_s == 60
+    assert settings.kafka.settings == {"bootstrap.servers": "h:9092", "fetch.min.bytes": "10"}
+    assert settings.on_data_loss == "record"
+    assert settings.consumer_groups is False
+    assert (settings.master, settings.memory) == ("local[2]", "2g")
+
+
+PROFILES = """
+name: shop
+storage: ./lake
+kafka:
+  bootstrap.servers: embedded
+  client.id: me
+profiles:
+  prod:
+    storage: /srv/lake
+    kafka:
+      bootstrap.servers: ${SHOP_BROKERS}
+      client.id:
+"""
+
+
+def test_a_profile_lies_over_the_spec_key_by_key(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_BROKERS", "a:1,b:2")
+    settings = load_project(write({}, PROFILES), profile="prod")
+    assert settings.storage.root == Path("/srv/lake")
+    # An empty value takes the key of the base away.
+    assert settings.kafka.settings == {"bootstrap.servers": "a:1,b:2"}
+
+
+def test_the_profile_comes_from_the_environment(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_BROKERS", "a:1")
+    monkeypatch.setenv("HEADRACE_PROFILE", "prod")
+    assert load_project(write({}, PROFILES)).profile == "prod"
+    assert load_project(write({}, PROFILES), profile="dev").profile == "dev"
+
+
+def test_variables_of_other_profiles_need_not_be_set(write: Write) -> None:
+    assert load_project(write({}, PROFILES)).kafka.is_embedded
+
+
+def test_an_unset_variable_is_named_with_its_place(write: Write) -> None:
+    with pytest.raises(SpecVariableUnsetError) as caught:
+        load_project(write({}, PROFILES), profile="prod")
+    assert caught.value.params == {"variable": "SHOP_BROKERS"}
+    assert caught.value.location is not None
+    assert (caught.value.location.line, caught.value.location.column) == (11, 26)
+
+
+def test_a_variable_may_have_a_default_and_be_escaped(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EMPTY", "")
+    spec = "name: shop\nconfiguration: {a: '${NOPE:-x}', b: '${EMPTY:-y}', c: '$${KEPT}', d: '<${EMPTY}>'}\n"
+    assert load_project(write({}, spec)).configuration == {"a": "x", "b": "y", "c": "${KEPT}", "d": "<>"}
+
+
+def test_the_spec_is_found_upward(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write({"transformations/deep/a.py": ""})
+    monkeypatch.chdir(root / "transformations" / "deep")
+    assert find_spec() == root / "headrace.yml"
+    assert find_spec(root / "headrace.yml") == root / "headrace.yml"
+
+
+def test_a_folder_that_is_named_is_not_searched_upward(write: Write) -> None:
+    root = write({"transformations/a.py": ""})
+    with pytest.raises(SpecNotFoundError):
+        find_spec(root / "transformations")
+
+
+def test_overrides_win_over_the_profile(write: Write) -> None:
+    settings = load_project(
+        write({}), overrides={"storage": "other", "kafka.bootstrap.servers": "x:1", "runtime.memory": "1g"}
+    )
+    assert settings.storage.root.name == "other"
+    assert settings.kafka.bootstrap_servers == "x:1"
+    assert settings.memory == "1g"
+
+
+def test_a_file_address_is_a_local_path(write: Write) -> None:
+    assert load_project(write({}, "name: a\nstorage: file:///srv/my%20lake\n")).storage.root == Path(
+        "/srv/my lake"
+    )
+
+
+@pytest.mark.parametrize("storage", ["s3a://bucket/x", "hdfs:///x", "abfss://c@a.dfs/x", "file://host/x"])
+def test_storage_elsewhere_is_refused(write: Write, storage: str) -> None:
+    with pytest.raises(StorageUnsupportedError) as caught:
+        load_project(write({}, f"name: a\nstorage: {storage}\n"))
+    assert caught.value.location is not None
+    assert caught.value.location.line == 2
+
+
+def test_an_unknown_profile_is_refused_with_the_nearest(write: Write) -> None:
+    with pytest.raises(ProfileUnknownError) as caught:
+        load_project(write({}, PROFILES), profile="prd")
+    assert caught.value.params == {"profile": "prd", "known": ["dev", "prod"]}
+    assert any("prod" in remedy for remedy in caught.value.remedies)
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "suggestion", "line", "column"),
+    [
+        ("name: a\nstorag: x\n", "storag", "storage", 2, 1),
+        ("name: a\nruntime: {memry: 2g}\n", "runtime.memry", "memory", 2, 11),
+        ("name: a\nkafka: {bootstrap.server: x}\n", "kafka.bootstrap.server", "bootstrap.servers", 2, 9),
+        ("name: a\nkafka: {kafka.group.id: x}\n", "kafka.kafka.group.id", "group.id", 2, 9),
+        ("name: a\nlibraries: [{glob: {includes: x}}]\n", "libraries.glob.includes", "include", 2, 21),
+        # A misspelling in `prod` is found while `dev` is in force.
+        ("name: a\nprofiles: {prod: {storge: x}}\n", "profiles.prod.storge", "storage", 2, 19),
+        ("name: a\nprofiles: {prod: {name: x}}\n", "profiles.prod.name", None, 2, 19),
+    ],
+)
+def test_an_unknown_key_has_a_place_and_a_suggestion(
+    write: Write, spec: str, key: str, suggestion: str | None, line: int, column: int
+) -> None:
+    with pytest.raises(SpecUnknownKeyError) as caught:
+        load_project(write({}, spec))
+    assert caught.value.params == {"key": key, "suggestion": suggestion}
+    assert caught.value.location is not None
+    assert (caught.value.location.line, caught.value.location.column) == (line, column)
+
+
+def test_settings_of_kafka_that_we_do_not_know_pass(write: Write) -> None:
+    settings = load_project(write({}, "name: a\nkafka: {some.vendor.setting: 1}\n"))
+    assert settings.kafka.settings["some.vendor.setting"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "line"),
+    [
+        ("storage: x\n", "name", 1),
+        ("name: 5\n", "name", 1),
+        ("name: a b\n", "name", 1),
+        ("name: a\nviews: 5\n", "views", 2),
+        ("name: a\ntrigger:\n  interval: soon\n", "trigger.interval", 3),
+        ("name: a\ntrigger: {interval: -1}\n", "trigger.interval", 2),
+        ("name: a\nkafka: embedded\n", "kafka", 2),
+        ("name: a\nkafka: {bootstrap: {servers: x}}\n", "kafka.bootstrap", 2),
+        ("name: a\non_data_loss: ignore\n", "on_data_loss", 2),
+        ("name: a\nconsumer_groups: maybe\n", "consumer_groups", 2),
+        ("name: a\nruntime: {memory: lots}\n", "runtime.memory", 2),
+        ("name: a\ndatabase: my-db\n", "database", 2),
+        ("name: a\nlibraries: []\n", "libraries", 2),
+        ("name: a\nlibraries: [x.py]\n", "libraries.0", 2),
+        ("name: a\nlibraries:\n- file: x.py\n  glob: {include: y}\n", "libraries.0", 3),
+    ],
+)
+def test_a_wrong_value_has_a_place(write: Write, spec: str, key: str, line: int) -> None:
+    with pytest.raises(SpecInvalidError) as caught:
+        load_project(write({}, spec))
+    assert caught.value.params["key"] == key
+    assert caught.value.location is not None
+    assert caught.value.location.line == line
+
+
+@pytest.mark.parametrize(
+    ("spec", "line"),
+    [
+        ("name: [a\n", 2),
+        ("name: a\n\tstorage: x\n", 2),
+        ("name: a\nname: b\n", 2),
+        ("- name\n", 1),
+        ("name: a\nkafka: &k {x: *k}\n", 2),
+        ("name: a\nprofiles: [x]\n", 2),
+    ],
+)
+def test_what_is_not_a_mapping_in_yaml_has_a_place(write: Write, spec: str, line: int) -> None:
+    with pytest.raises(SpecInvalidError) as caught:
+        load_project(write({}, spec))
+    assert caught.value.location is not None
+    assert caught.value.location.line == line
+
+
+def test_a_spec_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "headrace.yml").write_bytes(b"name: \xff\xfe")
+    with pytest.raises(HeadraceError) as caught:
+        load_project(tmp_path)
+    assert caught.value.code == "SPEC_INVALID"
