@@ -185,10 +185,8 @@ def _write_trace(error: Exception) -> str | None:
 
     now = datetime.now(UTC)
     file = cache_folder() / "logs" / f"error-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
-    lines: list[Any] = [
-        f"headrace {sys.argv[1:]}\nPython {platform.python_version()}, {platform.platform()}\n"
-    ]
-    lines += traceback.format_exception(error)
+    machine = f"Python {platform.python_version()}, {platform.platform()}"
+    lines = [f"headrace {sys.argv[1:]}\n{machine}\n", *traceback.format_exception(error)]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(lines), encoding="utf-8")

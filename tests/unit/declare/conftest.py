@@ -43,6 +43,6 @@ def load(write: Write) -> Load:
         def no_session() -> None:
             raise AssertionError("loading must not ask for a session")
 
-        return load_declarations(load_project(write(files, spec)), no_session)  # type: ignore[arg-type]
+        return load_declarations(load_project(write(files, spec)), no_session)
 
     return run

@@ -103,7 +103,7 @@ def test_spark_at_module_level_asks_for_the_session(write: Write) -> None:
         asked.append(1)
         return Session()
 
-    assert names(load_declarations(load_project(root), session)) == ["x"]  # type: ignore[arg-type]
+    assert names(load_declarations(load_project(root), session)) == ["x"]
     assert asked
 
 
@@ -111,12 +111,12 @@ def test_spark_is_the_session_of_the_active_pipeline(write: Write) -> None:
     settings = load_project(write({}))
     with pytest.raises(NoActivePipelineError):
         _ = spark.version
-    active = ActivePipeline(settings, Session)  # type: ignore[arg-type]
+    active = ActivePipeline(settings, Session)
     with activate(active):
         assert spark.version == "4"
         clone = Session()
         clone.version = "clone"
-        with activate(active.with_session(clone)):  # type: ignore[arg-type]
+        with activate(active.with_session(clone)):
             assert spark.version == "clone"
         assert spark.version == "4"
 
