@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -204,9 +203,7 @@ class Broker:
             ]
             counts = dict.fromkeys(names, 0)
             for sign, spec in ((-1, OffsetSpec.earliest()), (1, OffsetSpec.latest())):
-                answers = admin.list_offsets(
-                    {place: spec for place in places}, request_timeout=_REQUEST_TIMEOUT_S
-                )
+                answers = admin.list_offsets(dict.fromkeys(places, spec), request_timeout=_REQUEST_TIMEOUT_S)
                 for place, future in answers.items():
                     counts[place.topic] += sign * future.result().offset
         except KafkaException as error:

@@ -105,7 +105,7 @@ class _Run:
     def finish(self) -> tuple[Jar, ...]:
         """Install jars as they arrive, until Ivy is done; the jars that did not come."""
         try:
-            while any([process.poll() is None for process in self._processes]):
+            while any(process.poll() is None for process in self._processes):
                 self._collect()
                 time.sleep(_POLL_S)
             self._collect()
@@ -152,7 +152,7 @@ class _Run:
 
     def _collect(self) -> None:
         under_way = 0
-        for share in {folder for folder in self._waiting.values()}:
+        for share in set(self._waiting.values()):
             under_way += sum(_size(part) for part in share.glob("cache/**/*.part"))
         for jar, share in list(self._waiting.items()):
             for arrived in share.glob(f"cache/{jar.coordinate.group}/**/{jar.coordinate.jar_name}"):

@@ -43,8 +43,7 @@ def _plain(write: Callable[[str], object]) -> Shown:
         if jars_done < jars_total and now - last[0] < _PLAIN_INTERVAL_S:
             return
         last[0] = now
-        write(
-            f"Fetching jars: {jars_done} of {jars_total}, {bytes_done / 1e6:.0f} of {bytes_total / 1e6:.0f} MB\n"
-        )
+        megabytes = f"{bytes_done / 1e6:.0f} of {bytes_total / 1e6:.0f} MB"
+        write(f"Fetching jars: {jars_done} of {jars_total}, {megabytes}\n")
 
     return update

@@ -92,15 +92,20 @@ def open_spark(
         return RunningSpark(foreign, owned=False)
     java, jars = find_java(), ensure_jars("spark")
     cache = aot.find_cache(java, jars)
-    chosen = {"conf": conf or {}, "master": master, "memory": memory, "log_file": log_file}
+
+    def start(*options: str) -> RunningSpark:
+        return start_spark(
+            name, conf=conf or {}, master=master, memory=memory, log_file=log_file, extra_options=options
+        )
+
+    if cache is None:
+        return start()
     try:
-        return start_spark(name, **chosen, extra_options=aot.use_options(cache))
+        return start(*aot.use_options(cache))
     except SparkStartError:
-        if cache is None:
-            raise
-        # Java checks a cache only roughly; one that was damaged on disk must not cost more than a start.
+        # Java checks a cache only roughly; one that was damaged on disk must cost no more than time.
         aot.discard(cache)
-        return start_spark(name, **chosen)
+        return start()
 
 
 def start_spark(
