@@ -1,0 +1,166 @@
+"""What a person wants to know of a running update, kept up to date event by event; pure."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from headrace.model.events import (
+    BatchCommitted,
+    BatchReplayed,
+    BatchStarted,
+    Event,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    FlowStarted,
+    UpdateFinished,
+    UpdateStarted,
+    ViewFailed,
+    ViewRefreshed,
+    ViewUpToDate,
+)
+from headrace.model.names import TableName
+
+WINDOW = timedelta(seconds=10)
+"""Rates and latencies speak of this long, so that they neither jump nor lag behind."""
+
+RowState = Literal[
+    "waiting", "starting", "running", "retrying", "fresh",
+    "drained", "stopped", "up to date", "skipped", "failed",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit, as far as rates and latencies need it."""
+
+    at: datetime
+    rows: int
+    duration_s: float
+    latency_s: float | None
+
+
+@dataclass(frozen=True)
+class BoardRow:
+    """One flow or view.
+
+    Args:
+        rows: Rows that the flow has committed in this update, or that the view holds.
+        batch: The number of the batch under way or last done.
+        batch_s: How long the last batch or refresh took.
+        recent: The commits of the last seconds.
+        error: Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
+    """
+
+    name: str
+    kind: Literal["flow", "view"]
+    state: RowState = "waiting"
+    rows: int = 0
+    lag: int | None = None
+    batch: int | None = None
+    batch_s: float | None = None
+    version: int | None = None
+    committed: datetime | None = None
+    recent: tuple[Commit, ...] = ()
+    error: Mapping[str, Any] | None = None
+
+    def rate(self, now: datetime) -> float | None:
+        """Rows per second over the last seconds; ``None`` before the first commit."""
+        if self.kind == "view" or self.committed is None:
+            return None
+        commits = [commit for commit in self.recent if commit.at > now - WINDOW]
+        if not commits:
+            return 0.0
+        began = min(commit.at - timedelta(seconds=commit.duration_s) for commit in commits)
+        return sum(commit.rows for commit in commits) / max((now - began).total_seconds(), 0.001)
+
+    def latency_p50(self) -> float | None:
+        """The median age of records at their commit, over the last commits."""
+        known = [commit.latency_s for commit in self.recent if commit.latency_s is not None]
+        return statistics.median(known) if known else None
+
+
+@dataclass(frozen=True)
+class Board:
+    """One update.
+
+    Args:
+        default_schema: Left out of the names of datasets, as users leave it out.
+    """
+
+    default_schema: str = "default"
+    pipeline: str = ""
+    mode: str = ""
+    rows: Mapping[str, BoardRow] = field(default_factory=dict)
+    outcome: str | None = None
+    duration_s: float | None = None
+
+    def name_of(self, dataset: TableName) -> str:
+        return dataset.name if dataset.schema == self.default_schema else str(dataset)
+
+    def with_event(self, event: Event) -> Board:
+        """The board after one more event."""
+        match event:
+            case UpdateStarted():
+                rows = {flow: BoardRow(flow, "flow") for flow in event.flows}
+                rows |= {self.name_of(view): BoardRow(self.name_of(view), "view") for view in event.views}
+                return replace(self, pipeline=event.pipeline, mode=event.mode, rows=rows, outcome=None)
+            case UpdateFinished():
+                return replace(self, outcome=event.outcome, duration_s=event.duration_s)
+            case FlowStarted():
+                return self._with(event.flow, "flow", state="starting", error=None)
+            case BatchStarted():
+                return self._with(event.flow, "flow", state="running", batch=event.batch, error=None)
+            case BatchReplayed():
+                return self._with(event.flow, "flow", state="running", batch=event.batch, error=None)
+            case BatchCommitted():
+                return self._with_commit(event)
+            case FlowRetrying():
+                return self._with(event.flow, "flow", state="retrying", error=event.error)
+            case FlowFailed():
+                return self._with(event.flow, "flow", state="failed", error=event.error)
+            case FlowFinished():
+                return self._with(event.flow, "flow", state=event.outcome, rows=event.rows, error=None)
+            case ViewRefreshed():
+                return self._with(
+                    self.name_of(event.dataset),
+                    "view",
+                    state="fresh",
+                    rows=event.rows,
+                    batch_s=event.duration_s,
+                    version=event.version,
+                    committed=event.at,
+                    error=None,
+                )
+            case ViewUpToDate():
+                return self._with(self.name_of(event.dataset), "view", state="up to date", error=None)
+            case ViewFailed():
+                return self._with(self.name_of(event.dataset), "view", state="failed", error=event.error)
+            case _:
+                return self
+
+    def _with_commit(self, event: BatchCommitted) -> Board:
+        row = self.rows.get(event.flow, BoardRow(event.flow, "flow"))
+        latency = None if event.latency_s is None else sum(event.latency_s) / 2
+        commit = Commit(event.at, event.rows, event.duration_s, latency)
+        return self._with(
+            event.flow,
+            "flow",
+            state="running",
+            rows=row.rows + event.rows,
+            lag=event.lag if event.lag is not None else row.lag,
+            batch=event.batch,
+            batch_s=event.duration_s,
+            version=event.version,
+            committed=event.at,
+            recent=(*(one for one in row.recent if one.at > event.at - WINDOW), commit),
+            error=None,
+        )
+
+    def _with(self, name: str, kind: Literal["flow", "view"], **changes: Any) -> Board:
+        row = self.rows.get(name, BoardRow(name, kind))
+        return replace(self, rows={**self.rows, name: replace(row, **changes)})

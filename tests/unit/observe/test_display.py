@@ -1,0 +1,162 @@
+"""The live display: what the board says after events, and which lines a log gets."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+
+from headrace.model.events import (
+    BatchCommitted,
+    BatchStarted,
+    Event,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    FlowStarted,
+    UpdateFinished,
+    UpdateStarted,
+    ViewRefreshed,
+)
+from headrace.model.names import TableName
+from headrace.observe.board import Board
+from headrace.observe.display import LineDisplay, LiveDisplay, board_table, row_cells, seconds_text
+
+START = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
+BRONZE = TableName("default", "bronze")
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def started() -> Event:
+    views = (TableName("default", "gold"), TableName("sales", "gold"))
+    return UpdateStarted(
+        update="u", at=START, pipeline="shop", mode="continuous", flows=("bronze",), views=views
+    )
+
+
+def commit(seconds: float, batch: int, rows: int = 500, **fields: object) -> BatchCommitted:
+    values: dict[str, object] = {"lag": 12, "latency_s": (0.6, 0.2), "duration_s": 0.5, **fields}
+    return BatchCommitted(
+        update="u", at=at(seconds), flow="bronze", dataset=BRONZE, batch=batch, version=batch + 1, rows=rows,
+        ranges=(), **values,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def board_after(*events: Event) -> Board:
+    board = Board()
+    for event in events:
+        board = board.with_event(event)
+    return board
+
+
+def test_the_board_lists_flows_and_views_before_they_start() -> None:
+    board = board_after(started())
+    assert list(board.rows) == ["bronze", "gold", "sales.gold"]
+    assert {row.state for row in board.rows.values()} == {"waiting"}
+
+
+def test_commits_add_up_and_give_rate_and_latency() -> None:
+    row = board_after(started(), commit(1, 0), commit(2, 1, rows=700)).rows["bronze"]
+    assert row.rows == 1200
+    # From the start of the first batch, half a second before its commit, until now.
+    assert row.rate(at(2.5)) == 1200 / 2.0
+    assert row.latency_p50() == 0.4
+    assert row_cells(row, at(2.5)) == (
+        "bronze", "running", "1,200", "600", "12", "0.50 s", "0.40 s", "v2  0.50 s ago",
+    )  # fmt: skip
+
+
+def test_an_idle_flow_has_a_rate_of_none_left() -> None:
+    row = board_after(started(), commit(1, 0)).rows["bronze"]
+    assert row.rate(at(60)) == 0.0
+
+
+def test_old_commits_leave_the_board() -> None:
+    row = board_after(started(), *(commit(number, number) for number in range(100))).rows["bronze"]
+    assert len(row.recent) <= 11
+    assert row.rows == 50_000
+
+
+def test_states_follow_what_happens() -> None:
+    error = {"code": "BROKER_UNREACHABLE", "summary": "no answer"}
+    events: list[tuple[Event, str]] = [
+        (FlowStarted(update="u", flow="bronze", dataset=BRONZE, checkpoint="c"), "starting"),
+        (BatchStarted(update="u", flow="bronze", dataset=BRONZE, batch=0), "running"),
+        (
+            FlowRetrying(update="u", flow="bronze", dataset=BRONZE, error=error, attempt=1, wait_s=1),
+            "retrying",
+        ),
+        (FlowFailed(update="u", flow="bronze", dataset=BRONZE, error=error), "failed"),
+        (
+            FlowFinished(update="u", flow="bronze", dataset=BRONZE, outcome="drained", rows=7, batches=1),
+            "drained",
+        ),
+    ]
+    board = board_after(started())
+    for event, state in events:
+        board = board.with_event(event)
+        assert board.rows["bronze"].state == state
+    assert board.rows["bronze"].rows == 7
+
+
+def lines(*events: Event) -> list[str]:
+    stream = io.StringIO()
+    with LineDisplay(stream) as display:
+        for event in events:
+            display(event)
+    # The time of day leads each line.
+    return [line.split("  ", 1)[1] for line in stream.getvalue().splitlines()]
+
+
+def test_batches_make_at_most_one_line_a_second_and_lose_no_rows() -> None:
+    events = [commit(number * 0.25, number, rows=100) for number in range(9)]
+    found = [line for line in lines(started(), *events) if "batch" in line]
+    assert [line.split("  ")[2] for line in found] == ["+100 rows", "+400 rows", "+400 rows"]
+
+
+def test_one_line_for_one_fact() -> None:
+    error = {"code": "TOPIC_RECREATED", "summary": "not the same topic"}
+    found = lines(
+        started(),
+        commit(1, 0),
+        FlowRetrying(update="u", flow="bronze", dataset=BRONZE, error=error, attempt=2, wait_s=4),
+        FlowFailed(update="u", flow="bronze", dataset=BRONZE, error=error),
+        ViewRefreshed(update="u", dataset=TableName("default", "gold"), version=7, rows=1, duration_s=0.8),
+        UpdateFinished(update="u", outcome="failed", duration_s=12.4),
+    )
+    assert found == [
+        "shop  1 flow, 2 views, continuous",
+        "bronze  batch 0  +500 rows  lag 12  0.50 s  latency 0.40 s  v1",
+        "bronze  retrying in 4.0 s (attempt 2): [TOPIC_RECREATED] not the same topic",
+        "bronze  failed: [TOPIC_RECREATED] not the same topic",
+        "gold  refreshed: 1 row  0.80 s  v7",
+        "failed in 12 s",
+    ]
+
+
+def test_the_table_shows_every_row() -> None:
+    console = Console(file=io.StringIO(), width=120)
+    console.print(board_table(board_after(started(), commit(1, 0)), at(2)))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "latency p50" in text
+    assert "bronze" in text and "sales.gold" in text and "v1" in text
+
+
+def test_the_live_display_ends_with_the_last_board() -> None:
+    stream = io.StringIO()
+    with LiveDisplay(stream) as display:
+        display(started())
+        display(commit(1, 0))
+        display.note("a note that stays")
+    assert "a note that stays" in stream.getvalue()
+    assert "500" in stream.getvalue()
+
+
+def test_times_read_well() -> None:
+    assert [seconds_text(s) for s in (-1, 0.314, 3.21, 12.4, 185, 7300)] == [
+        "0.00 s", "0.31 s", "3.2 s", "12 s", "3 min", "2 h",
+    ]  # fmt: skip

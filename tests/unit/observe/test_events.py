@@ -1,0 +1,99 @@
+"""The event log: what is written is what is read back."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import StorageUnwritableError
+from headrace.model.events import (
+    BatchCommitted,
+    Event,
+    FlowFailed,
+    FlowFinished,
+    ForeignCommitSeen,
+    UpdateFinished,
+    UpdateStarted,
+    ViewRefreshed,
+)
+from headrace.model.names import Storage, TableName
+from headrace.model.ranges import SourceRange
+from headrace.observe.events import EventLog, event_from_json, event_to_json, list_updates, read_events
+
+NAME = TableName("sales", "orders")
+RANGE = SourceRange(0, "kafka", {"topics": {"t": "id"}}, {"t": {"0": 1}}, {"t": {"0": 5}})
+EVENTS: list[Event] = [
+    UpdateStarted(update="u1", pipeline="shop", mode="triggered", flows=("a", "b"), views=(NAME,)),
+    BatchCommitted(
+        update="u1", flow="a", dataset=NAME, batch=1, version=2, rows=3, duration_s=0.5, ranges=(RANGE,),
+        lag=7, latency_s=(1.0, 0.1),
+    ),
+    FlowFailed(update="u1", flow="b", dataset=NAME, error={"code": "X", "params": {"a": [1]}}),
+    FlowFinished(update="u1", flow="a", dataset=NAME, outcome="drained", rows=3, batches=1),
+    ViewRefreshed(update="u1", dataset=NAME, version=1, rows=2, duration_s=0.1),
+    ForeignCommitSeen(update="u1", dataset=NAME, version=4, operation="OPTIMIZE", engine="x"),
+    UpdateFinished(update="u1", outcome="failed", duration_s=2.5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_an_event_comes_back_as_it_was(event: Event) -> None:
+    assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
+
+
+def test_a_log_is_read_back_in_order(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    with EventLog.open(storage, "u1") as log:
+        for event in EVENTS:
+            log(event)
+        # A reader sees each event at once, not when the log is closed.
+        assert list(read_events(log.file)) == EVENTS
+    assert list_updates(storage) == ["u1"]
+
+
+def test_events_of_newer_versions_and_torn_lines_are_passed_over(tmp_path: Path) -> None:
+    file = tmp_path / "u.jsonl"
+    known = json.dumps({**event_to_json(EVENTS[0]), "new_field": 1})
+    file.write_text('{"event": "NotYetKnown", "update": "u"}\n' + known + '\n{"event": "Upd')
+    assert list(read_events(file)) == [EVENTS[0]]
+
+
+def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
+    def write() -> None:
+        for _ in range(50):
+            log(EVENTS[1])
+
+    with EventLog.open(Storage(tmp_path), "u") as log:
+        threads = [threading.Thread(target=write) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(list(read_events(log.file))) == 200
+
+
+def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "events").write_text("a file in the way")
+    with pytest.raises(StorageUnwritableError):
+        EventLog.open(Storage(tmp_path), "u")
+
+
+class FullDisk:
+    """A stream that takes nothing."""
+
+    closed = False
+
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None: ...
+
+
+def test_a_full_disk_does_not_stop_the_work(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "u.jsonl", FullDisk())  # type: ignore[arg-type]
+    for event in EVENTS:
+        log(event)
+    assert log.failure is not None
