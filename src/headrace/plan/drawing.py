@@ -1,0 +1,88 @@
+"""A graph as lines of text, from left to right; pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Node:
+    """A thing in the drawing.
+
+    Args:
+        key: Tells it from all others.
+        label: What is written.
+        kind: ``source``, ``table``, ``view`` or ``temporary``; Mermaid gives each its shape.
+    """
+
+    key: str
+    label: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes in the order of their appearance, and edges from what is read to what reads it."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[str, str], ...]
+
+    def children(self, key: str) -> list[str]:
+        return [end for start, end in self.edges if start == key]
+
+    def roots(self) -> list[str]:
+        ends = {end for _, end in self.edges}
+        return [node.key for node in self.nodes if node.key not in ends]
+
+
+def draw_text(graph: Graph) -> list[str]:
+    """The graph as text; what several things lead to is drawn whole once, and named elsewhere.
+
+    Example:
+        >>> nodes = (Node("k", "kafka orders", "source"), Node("o", "orders", "table"))
+        >>> draw_text(Graph(nodes, (("k", "o"),)))
+        ['kafka orders ─▶ orders']
+    """
+    labels = {node.key: node.label for node in graph.nodes}
+    drawn: set[str] = set()
+    lines: list[str] = []
+    for root in graph.roots():
+        lines += _block(graph, labels, root, drawn)
+    return lines
+
+
+def _block(graph: Graph, labels: Mapping[str, str], key: str, drawn: set[str]) -> list[str]:
+    label = labels[key]
+    children = graph.children(key)
+    if key in drawn:
+        return [f"{label} (above)" if children else label]
+    drawn.add(key)
+    blocks = [_block(graph, labels, child, drawn) for child in children]
+    if not blocks:
+        return [label]
+    if len(blocks) == 1:
+        return _joined(f"{label} ─▶ ", " " * (len(label) + 4), blocks[0])
+    lines = _joined(f"{label} ─┬─▶ ", " " * (len(label) + 2) + "│   ", blocks[0])
+    for block in blocks[1:-1]:
+        lines += _joined(" " * (len(label) + 2) + "├─▶ ", " " * (len(label) + 2) + "│   ", block)
+    return lines + _joined(" " * (len(label) + 2) + "└─▶ ", " " * (len(label) + 6), blocks[-1])
+
+
+def _joined(first: str, below: str, block: Sequence[str]) -> list[str]:
+    return [first + block[0], *(below + line for line in block[1:])]
+
+
+_SHAPES = {"source": ("([", "])"), "table": ("[(", ")]"), "view": ("[/", "/]"), "temporary": ("[", "]")}
+
+
+def draw_mermaid(graph: Graph) -> str:
+    """The graph as a Mermaid flowchart."""
+    ids = {node.key: f"n{index}" for index, node in enumerate(graph.nodes)}
+    lines = ["flowchart LR"]
+    for node in graph.nodes:
+        opening, closing = _SHAPES[node.kind]
+        text = node.label.replace('"', "#quot;")
+        lines.append(f'  {ids[node.key]}{opening}"{text}"{closing}')
+    lines += [f"  {ids[start]} --> {ids[end]}" for start, end in graph.edges]
+    return "\n".join(lines)

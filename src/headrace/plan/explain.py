@@ -1,0 +1,332 @@
+"""A plan as a person reads it, as JSON, and as a picture; pure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import SourceLocation
+from headrace.model.declarations import Dataset, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.names import TableName
+from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
+from headrace.plan.stages import (
+    OpenTableStage,
+    Plan,
+    PlannedFlow,
+    PlannedSource,
+    PlannedView,
+    RefreshViewStage,
+    RunFlowStage,
+)
+
+WIDTH = 100
+_SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-"}
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One plan, ready to be shown.
+
+    Example:
+        >>> Explanation(plan).to_text()  # doctest: +SKIP
+    """
+
+    plan: Plan
+
+    # -- text ------------------------------------------------------------------------------------
+
+    def to_text(self) -> str:
+        """The plan for a person: the graph, then one paragraph for each dataset."""
+        lines = [self._headline(), ""]
+        lines += [f"  {line}" for line in draw_text(self.graph())]
+        lines.append("")
+        datasets = self.datasets()
+        width = max([len(self.name_of(dataset.name)) for dataset in datasets], default=0)
+        for dataset in datasets:
+            lines += self._dataset_lines(dataset, width)
+        lines += self._removed_lines(width)
+        lines.append(f"Nothing was written. {self._what_next()}")
+        return "\n".join(lines)
+
+    def _headline(self) -> str:
+        project = self.plan.project
+        datasets = self.datasets()
+        stored = [one for one in datasets if not isinstance(one, TemporaryView)]
+        changes = self.plan.changes or ()
+        created = {change.dataset for change in changes if change.kind == "create"}
+        is_new = bool(stored) and all(one.name in created for one in stored)
+        flows = len([flow for one in datasets for flow in self.flows_of(one.name)])
+        storage = _shown_path(project.storage.root, project.root)
+        profile = "" if project.profile == "dev" else f" · profile {project.profile}"
+        return (
+            f"{project.name}{profile} · {_count(len(datasets), 'dataset')}, {_count(flows, 'flow')} · "
+            f"storage {storage}{' (new)' if is_new else ''}"
+        )
+
+    def _dataset_lines(self, dataset: Dataset, width: int) -> list[str]:
+        name = self.name_of(dataset.name)
+        signs = [_SIGNS[change.kind] for change in self._changes_of(dataset.name)]
+        sign = signs[0] if signs else " "
+        head = f"  {sign} {name:<{width}}  {_kind_of(dataset):<17}  {dataset.location}"
+        indent = " " * (width + 6)
+        facts = [self._schema_text(dataset)]
+        facts += [self._flow_text(dataset, flow) for flow in self.flows_of(dataset.name)]
+        if (view := self.view_of(dataset.name)) is not None:
+            facts.append(self._view_text(view))
+        facts += [f"{change.text}" for change in self._changes_of(dataset.name) if change.kind != "create"]
+        wrapped = [line for fact in facts if fact for line in _wrapped(fact, indent)]
+        return [head, *wrapped]
+
+    def _removed_lines(self, width: int) -> list[str]:
+        declared = {dataset.name for dataset in self.plan.datasets}
+        return [
+            f"  - {self.name_of(change.dataset):<{width}}  {change.text}"
+            for change in self.plan.changes or ()
+            if change.dataset not in declared
+        ]
+
+    def _what_next(self) -> str:
+        if self.plan.changes is None:
+            return "The storage was not looked at (--offline)."
+        return "`headrace run` does this."
+
+    def _schema_text(self, dataset: Dataset) -> str:
+        schema = self.plan.schemas.get(dataset.name)
+        if schema is None:
+            return ""
+        for read in self._reads_of(dataset.name):
+            if self.plan.schemas.get(read) == schema:
+                return f"same columns as {self.name_of(read)}"
+        return ", ".join(f"{field['name']} {type_text(field['type'])}" for field in schema["fields"])
+
+    def _flow_text(self, dataset: Dataset, planned: PlannedFlow) -> str:
+        sources = ", ".join(self._source_text(source) for source in planned.sources)
+        parts = [f"from {sources}" if sources else "from nothing"]
+        static = [read.table for read in planned.reads if not read.streaming]
+        if static:
+            parts.append(f"joined with {self._names(static)}")
+        parts.append("append")
+        if planned.stateful:
+            parts.append("keeps state")
+        if planned.coordinates is not None:
+            parts.append("keeps each record's place")
+        text = " · ".join(parts)
+        name = planned.flow.name
+        own = name in (dataset.name.name, str(dataset.name))
+        return text if own else f"flow {name} ({planned.flow.location}): {text}"
+
+    def _view_text(self, planned: PlannedView) -> str:
+        reads = list(dict.fromkeys(read.table for read in planned.reads))
+        if isinstance(planned.view, TemporaryView):
+            return f"reads {self._names(reads)}" if reads else ""
+        if not reads:
+            return "recomputed by every run"
+        return f"recomputed when {self._names(reads, 'or')} has a new version"
+
+    def _source_text(self, source: PlannedSource) -> str:
+        if source.kind == "kafka":
+            topics = source.topic_pattern or ", ".join(source.topics)
+            start = source.options.get("startingOffsets", source.options.get("startingoffsets", "latest"))
+            return f"Kafka {topics}, {start if start in ('earliest', 'latest') else 'given offsets'}"
+        return self._source_label(source)
+
+    # -- JSON ------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON values."""
+        project = self.plan.project
+        changes = self.plan.changes
+        return {
+            "pipeline": project.name,
+            "profile": project.profile,
+            "storage": str(project.storage.root),
+            "datasets": [self._dataset_json(dataset) for dataset in self.datasets()],
+            "edges": [list(edge) for edge in self.graph().edges],
+            "changes": None
+            if changes is None
+            else [{"kind": c.kind, "dataset": str(c.dataset), "text": c.text} for c in changes],
+        }
+
+    def _dataset_json(self, dataset: Dataset) -> dict[str, Any]:
+        view = self.view_of(dataset.name)
+        return {
+            "name": str(dataset.name),
+            "kind": _kind_of(dataset).replace(" ", "_"),
+            "comment": dataset.comment,
+            "location": _location_json(dataset.location),
+            "schema": self.plan.schemas.get(dataset.name),
+            "reads": [str(name) for name in self._reads_of(dataset.name)],
+            "flows": [_flow_json(flow) for flow in self.flows_of(dataset.name)],
+            "fingerprint": None if view is None else view.fingerprint,
+        }
+
+    # -- picture ---------------------------------------------------------------------------------
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        return draw_mermaid(self.graph())
+
+    def graph(self) -> Graph:
+        """What reads what: sources, tables and views."""
+        nodes: dict[str, Node] = {}
+        edges: dict[tuple[str, str], None] = {}
+        declared = {dataset.name: dataset for dataset in self.plan.datasets}
+
+        def add(name: TableName) -> str:
+            key = str(name)
+            nodes.setdefault(key, self._node(name, declared.get(name)))
+            return key
+
+        for dataset in self.datasets():
+            for flow in self.flows_of(dataset.name):
+                for source in flow.sources:
+                    if source.table is None:
+                        label = self._source_label(source)
+                        nodes.setdefault(label, Node(label, label, "source"))
+                        edges[label, add(dataset.name)] = None
+            for read in self._reads_of(dataset.name):
+                edges[add(read), add(dataset.name)] = None
+            add(dataset.name)
+        return Graph(tuple(nodes.values()), tuple(edges))
+
+    def _node(self, name: TableName, dataset: Dataset | None) -> Node:
+        label = self.name_of(name)
+        match dataset:
+            case StreamingTable():
+                return Node(str(name), label, "table")
+            case MaterializedView():
+                return Node(str(name), f"{label} (view)", "view")
+            case TemporaryView():
+                return Node(str(name), f"{label} (temporary)", "temporary")
+            case None:
+                return Node(str(name), f"table {label}", "source")
+
+    def _source_label(self, source: PlannedSource) -> str:
+        if source.kind == "kafka":
+            return f"kafka {source.topic_pattern or ', '.join(source.topics)}"
+        if source.table is not None:
+            return self.name_of(source.table)
+        path = _shown_path(Path(source.path or ""), self.plan.project.root)
+        return f"{source.kind} {path}"
+
+    # -- parts of the plan -----------------------------------------------------------------------
+
+    def datasets(self) -> list[Dataset]:
+        """The datasets that this plan is about: those with a stage, and the temporary views they read."""
+        wanted: set[TableName] = set()
+        for stage in (stage for level in self.plan.levels for stage in level):
+            match stage:
+                case OpenTableStage():
+                    wanted.add(stage.table.name)
+                case RunFlowStage():
+                    wanted.add(stage.planned.flow.target)
+                case RefreshViewStage():
+                    wanted.add(stage.planned.view.name)
+        temporary = {one.name for one in self.plan.datasets if isinstance(one, TemporaryView)}
+        waiting = list(wanted)
+        while waiting:
+            for read in self._reads_of(waiting.pop()):
+                if read in temporary and read not in wanted:
+                    wanted.add(read)
+                    waiting.append(read)
+        return [dataset for dataset in self.plan.datasets if dataset.name in wanted]
+
+    def flows_of(self, name: TableName) -> list[PlannedFlow]:
+        """The flows that feed a table."""
+        return [flow for flow in self.plan.flows if flow.flow.target == name]
+
+    def view_of(self, name: TableName) -> PlannedView | None:
+        """The resolved view of this name."""
+        return next((view for view in self.plan.views if view.view.name == name), None)
+
+    def name_of(self, name: TableName) -> str:
+        """The name as users write it: the default schema is left out."""
+        return name.name if name.schema == self.plan.project.database else str(name)
+
+    def _reads_of(self, name: TableName) -> list[TableName]:
+        """The tables behind a dataset's queries, each once."""
+        found: dict[TableName, None] = {}
+        for flow in self.flows_of(name):
+            found.update((source.table, None) for source in flow.sources if source.table is not None)
+            found.update((read.table, None) for read in flow.reads)
+        view = self.view_of(name)
+        found.update((read.table, None) for read in (view.reads if view else ()))
+        found.pop(name, None)
+        return list(found)
+
+    def _changes_of(self, name: TableName) -> list[Any]:
+        return [change for change in self.plan.changes or () if change.dataset == name]
+
+    def _names(self, names: Iterable[TableName], last: str = "and") -> str:
+        texts = [self.name_of(name) for name in dict.fromkeys(names)]
+        return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"
+
+
+def type_text(kind: Any) -> str:
+    """A column's type in SQL's words; the fields of a struct are left out."""
+    if isinstance(kind, str):
+        return kind.upper()
+    match kind.get("type"):
+        case "array":
+            return f"ARRAY<{type_text(kind['elementType'])}>"
+        case "map":
+            return f"MAP<{type_text(kind['keyType'])}, {type_text(kind['valueType'])}>"
+        case "struct":
+            return "STRUCT<…>"
+        case "udt":
+            return type_text(kind.get("sqlType", "udt"))
+        case other:
+            return str(other).upper()
+
+
+def _kind_of(dataset: Dataset) -> str:
+    match dataset:
+        case StreamingTable():
+            return "streaming table"
+        case MaterializedView():
+            return "materialized view"
+        case TemporaryView():
+            return "temporary view"
+
+
+def _flow_json(planned: PlannedFlow) -> dict[str, Any]:
+    coordinates = planned.coordinates
+    return {
+        "name": planned.flow.name,
+        "location": _location_json(planned.flow.location),
+        "sources": [_source_json(source) for source in planned.sources],
+        "stateful": planned.stateful,
+        "coordinates": None if coordinates is None else coordinates.to_json(),
+        "timestamp": planned.timestamp,
+        "fingerprint": planned.fingerprint,
+    }
+
+
+def _source_json(source: PlannedSource) -> dict[str, Any]:
+    found: dict[str, Any] = {"index": source.index, "kind": source.kind}
+    if source.kind == "kafka":
+        found |= {"topics": list(source.topics), "topic_pattern": source.topic_pattern}
+    else:
+        found |= {"table": None if source.table is None else str(source.table), "path": source.path}
+    return found
+
+
+def _location_json(location: SourceLocation) -> dict[str, Any]:
+    return {"path": location.path, "line": location.line}
+
+
+def _shown_path(path: Path, root: Path) -> str:
+    return f"./{path.relative_to(root)}" if path.is_relative_to(root) else str(path)
+
+
+def _wrapped(text: str, indent: str) -> list[str]:
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
+    ) or [indent]
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun if number == 1 else noun + 's'}"

@@ -1,0 +1,220 @@
+"""What `headrace plan` shows, from a plan made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import SourceLocation
+from headrace.model.connections import KafkaConnection
+from headrace.model.declarations import Flow, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.names import Storage, TableName
+from headrace.model.project import ProjectSettings
+from headrace.plan.drawing import Graph, Node, draw_text
+from headrace.plan.explain import Explanation, type_text
+from headrace.plan.stages import (
+    Change,
+    Coordinates,
+    OpenTableStage,
+    Plan,
+    PlannedFlow,
+    PlannedSource,
+    PlannedView,
+    RefreshViewStage,
+    RunFlowStage,
+    TableRead,
+)
+
+ROOT = Path("/home/me/shop")
+
+
+def name(text: str) -> TableName:
+    return TableName.parse(text, "default")
+
+
+def place(line: int) -> SourceLocation:
+    return SourceLocation("transformations/shop.py", line)
+
+
+def schema(**fields: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [{"name": key, "type": kind} for key, kind in fields.items()]}
+
+
+ORDERS = schema(id="long", amount="decimal(10,2)", _source={"type": "struct", "fields": []})
+REVENUE = schema(customer="string", revenue="double")
+
+
+def table(text: str, line: int) -> StreamingTable:
+    return StreamingTable(name=name(text), location=place(line))
+
+
+def flow(text: str, line: int, source: PlannedSource, columns: dict[str, Any], **more: Any) -> PlannedFlow:
+    declared = Flow(
+        name=text, target=more.pop("target", name(text)), query=lambda: None, location=place(line)
+    )
+    values: dict[str, Any] = {
+        "stateful": False,
+        "coordinates": None,
+        "timestamp": None,
+        "reads_target": False,
+    }
+    return PlannedFlow(
+        flow=declared,
+        schema=columns,
+        reads=(),
+        sources=(source,),
+        fingerprint="f",
+        reads_target=False,
+        **{**values, **more},
+    )
+
+
+def kafka(topic: str) -> PlannedSource:
+    options = {"startingOffsets": "earliest", "kafka.sasl.password": "secret"}
+    return PlannedSource(index=0, kind="kafka", location=place(7), topics=(topic,), options=options)
+
+
+def delta(text: str) -> PlannedSource:
+    return PlannedSource(index=0, kind="delta", location=place(9), table=name(text), path="/lake/x")
+
+
+def build_plan(changes: tuple[Change, ...] | None = None) -> Plan:
+    coordinates = Coordinates(topic="_source.topic", partition="_source.partition", offset="_source.offset")
+    orders = flow("orders", 6, kafka("orders"), ORDERS, coordinates=coordinates)
+    big = flow("big_orders", 9, delta("orders"), ORDERS)
+    europe = flow("europe", 20, kafka("orders-eu"), ORDERS, target=name("big_orders"), stateful=True)
+    large_read = TableRead(table=name("orders"), streaming=False, location=place(13), declared=True)
+    large = TemporaryView(name=name("large"), location=place(12), query=lambda: None)
+    view = MaterializedView(
+        name=name("revenue"), location=place(15), query=lambda: None, comment="by customer"
+    )
+    reads = (
+        TableRead(table=name("large"), streaming=False, location=place(16), declared=True),
+        TableRead(table=name("crm.customers"), streaming=False, location=place(16), declared=False),
+    )
+    planned = PlannedView(view=view, schema=REVENUE, reads=reads, fingerprint="v")
+    datasets = (table("orders", 6), table("big_orders", 9), large, view)
+    opened = [
+        OpenTableStage(table=one, schema=ORDERS, properties={}, flows=())
+        for one in datasets
+        if isinstance(one, StreamingTable)
+    ]
+    return Plan(
+        project=ProjectSettings(
+            name="shop", file=ROOT / "headrace.yml", profile="dev", storage=Storage(ROOT / "lake"),
+            libraries=(), kafka=KafkaConnection(),
+        ),
+        datasets=datasets,
+        flows=(orders, big, europe),
+        views=(PlannedView(view=large, schema=ORDERS, reads=(large_read,), fingerprint="t"), planned),
+        levels=(
+            tuple(opened),
+            (RunFlowStage(planned=orders),),
+            (RunFlowStage(planned=big), RunFlowStage(planned=europe)),
+            (RefreshViewStage(planned=planned, properties={}),),
+        ),
+        schemas={name("orders"): ORDERS, name("big_orders"): ORDERS, name("large"): ORDERS,
+                 name("revenue"): REVENUE},
+        changes=changes,
+    )  # fmt: skip
+
+
+def created(text: str) -> Change:
+    return Change(kind="create", dataset=name(text), text="create the table")
+
+
+TEXT = """\
+shop · 4 datasets, 3 flows · storage ./lake (new)
+
+  kafka orders ─▶ orders ─┬─▶ big_orders
+                          └─▶ large (temporary) ─▶ revenue (view)
+  kafka orders-eu ─▶ big_orders
+  table crm.customers ─▶ revenue (view)
+
+  + orders      streaming table    transformations/shop.py:6
+                id LONG, amount DECIMAL(10,2), _source STRUCT<…>
+                from Kafka orders, earliest · append · keeps each record's place
+  + big_orders  streaming table    transformations/shop.py:9
+                same columns as orders
+                from orders · append
+                flow europe (transformations/shop.py:20): from Kafka orders-eu, earliest · append ·
+                keeps state
+    large       temporary view     transformations/shop.py:12
+                same columns as orders
+                reads orders
+  + revenue     materialized view  transformations/shop.py:15
+                customer STRING, revenue DOUBLE
+                recomputed when large or crm.customers has a new version
+Nothing was written. `headrace run` does this."""
+
+
+def test_a_new_pipeline_as_text() -> None:
+    changes = (created("orders"), created("big_orders"), created("revenue"))
+    assert Explanation(build_plan(changes)).to_text() == TEXT
+
+
+def test_changes_to_a_storage_that_exists() -> None:
+    changes = (
+        Change(kind="alter", dataset=name("orders"), text="gains the column amount DECIMAL(10,2)"),
+        Change(kind="recompute", dataset=name("revenue"), text="its query has changed"),
+        Change(kind="remove", dataset=name("old"), text="declared by no file; its table stays"),
+    )
+    lines = Explanation(build_plan(changes)).to_text().splitlines()
+    assert "(new)" not in lines[0]
+    assert "  ~ orders      streaming table    transformations/shop.py:6" in lines
+    assert "                gains the column amount DECIMAL(10,2)" in lines
+    assert "    big_orders  streaming table    transformations/shop.py:9" in lines
+    assert "  - old         declared by no file; its table stays" in lines
+
+
+def test_offline_says_that_the_storage_was_not_looked_at() -> None:
+    explained = Explanation(build_plan(None))
+    assert explained.to_text().endswith("(--offline).")
+    assert explained.to_json()["changes"] is None
+
+
+def test_a_part_of_a_pipeline_shows_that_part() -> None:
+    plan = build_plan()
+    part = Explanation(replace(plan, levels=(plan.levels[3],)))
+    assert [str(one.name) for one in part.datasets()] == ["default.large", "default.revenue"]
+    assert draw_text(part.graph())[0] == "orders ─▶ large (temporary) ─▶ revenue (view)"
+
+
+def test_json_has_the_same_facts_and_no_secrets() -> None:
+    data = Explanation(build_plan((created("orders"),))).to_json()
+    orders, *_, revenue = data["datasets"]
+    assert orders["flows"][0]["sources"] == [
+        {"index": 0, "kind": "kafka", "topics": ["orders"], "topic_pattern": None}
+    ]
+    assert orders["flows"][0]["coordinates"]["offset"] == "_source.offset"
+    assert revenue["reads"] == ["default.large", "crm.customers"]
+    assert ["kafka orders", "default.orders"] in data["edges"]
+    assert data["changes"] == [{"kind": "create", "dataset": "default.orders", "text": "create the table"}]
+    assert "secret" not in str(data) + Explanation(build_plan()).to_text()
+
+
+def test_the_picture_has_each_thing_once() -> None:
+    lines = Explanation(build_plan()).to_mermaid().splitlines()
+    assert lines[0] == "flowchart LR"
+    assert sum('"revenue (view)"' in line for line in lines) == 1
+    assert sum("-->" in line for line in lines) == 6
+
+
+def test_what_several_things_lead_to_is_drawn_whole_once() -> None:
+    nodes = tuple(Node(key, key, "table") for key in "abcde")
+    graph = Graph(nodes, (("a", "b"), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e"), ("a", "e")))
+    assert draw_text(graph) == [
+        "a ─┬─▶ b ─▶ d ─▶ e",
+        "   ├─▶ c ─▶ d (above)",
+        "   └─▶ e",
+    ]
+
+
+def test_types_read_like_sql() -> None:
+    array = {"type": "array", "elementType": {"type": "struct", "fields": []}}
+    assert type_text("decimal(10,2)") == "DECIMAL(10,2)"
+    assert type_text(array) == "ARRAY<STRUCT<…>>"
+    assert type_text({"type": "map", "keyType": "string", "valueType": array}) == (
+        "MAP<STRING, ARRAY<STRUCT<…>>>"
+    )
