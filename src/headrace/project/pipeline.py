@@ -130,8 +130,7 @@ class Pipeline:
             try:
                 return execute(plan, context)
             finally:
-                context.publisher.stop()
-                context.heart.stop()
+                context.close()
 
     def full_refresh(self, datasets: Sequence[str], *, emit: Emitter | None = None) -> RunResult:
         """Empty streaming tables and read everything again.
@@ -153,8 +152,7 @@ class Pipeline:
         try:
             clear_datasets(datasets, plan, context)
         finally:
-            context.publisher.stop()
-            context.heart.stop()
+            context.close()
         return self.run(datasets, emit=emit)
 
     def verify(
@@ -233,6 +231,7 @@ class Pipeline:
         from headrace.run.context import UpdateContext
         from headrace.run.publish import OffsetPublisher
         from headrace.run.stop import StopSignal
+        from headrace.sinks.delta.checkpointer import LogCheckpointer
         from headrace.sources.cluster import KafkaCluster
         from headrace.state.lease import Heart
 
@@ -253,6 +252,7 @@ class Pipeline:
             heart=Heart(),
             stop=stop or StopSignal(),
             publisher=OffsetPublisher(cluster if settings.consumer_groups else None),
+            checkpointer=LogCheckpointer(running.spark),
             declared_flows={name: frozenset(names) for name, names in flows.items()},
             remedies=remedies,
             log_file=running.log_file,

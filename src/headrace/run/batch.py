@@ -113,6 +113,7 @@ class BatchFunction:
             )
         else:
             self._progress.rows += appended.rows
+            self._context.checkpointer.offer(self._target.path, appended.version)
             self._report(appended, batch, ranges, time.monotonic() - started)
         self._progress.batches += 1
         self.last_batch = batch

@@ -14,6 +14,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.run.publish import OffsetPublisher
 from headrace.run.stop import StopSignal
+from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sources.cluster import KafkaCluster
 from headrace.state.lease import Heart
 
@@ -45,6 +46,13 @@ class UpdateContext:
     heart: Heart
     stop: StopSignal
     publisher: OffsetPublisher
+    checkpointer: LogCheckpointer
     declared_flows: dict[TableName, frozenset[str]]
     remedies: Remedies = field(default_factory=Remedies)
     log_file: Path | None = None
+
+    def close(self) -> None:
+        """End the threads that serve the update."""
+        self.checkpointer.stop()
+        self.publisher.stop()
+        self.heart.stop()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Literal
 
+from headrace.errors import HeadraceError
 from headrace.model.events import FlowStarted
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import BatchFunction, Progress
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
-from headrace.run.opening import OpenedFlow, open_flow
+from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
 from headrace.run.stop import StopRequested
 from headrace.state.lease import Lease
 from headrace.state.table_log import versions
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
 
 Outcome = Literal["drained", "stopped", "up to date"]
 
+_LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
+_FOLD_S = 600.0
+"""Seconds between two folds of the table's log into the ledger; Delta keeps its log for days."""
 _COMMIT_LOG_S = 2.0
 """How long a stop waits for Spark to write ``commits/N`` after a batch."""
 
@@ -90,8 +95,12 @@ class FlowRunner:
 
     def _wait(self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow) -> Outcome:
         stop = self._context.stop
+        fold_at = time.monotonic() + _FOLD_S
         try:
             while not query.awaitTermination(_POLL_S):
+                if time.monotonic() >= fold_at:
+                    self._fold(opened)
+                    fold_at = time.monotonic() + _FOLD_S
                 if stop.requested:
                     self._stop(query, function, opened)
                     return "stopped"
@@ -99,7 +108,18 @@ class FlowRunner:
             if isinstance(function.failure, StopRequested):
                 return "stopped"
             raise as_error(error, function.failure, self.planned.flow, self._context.log_file) from error
+        finally:
+            if self.progress.batches:
+                self._fold(opened)
         return "stopped" if stop.requested else "drained"
+
+    def _fold(self, opened: OpenedFlow) -> None:
+        """The ledger is a copy: one that cannot be written now is written at the next start."""
+        flow = self.planned.flow
+        try:
+            fold_ledger(flow.target, flow.name, opened.identity.table_id, self._context)
+        except HeadraceError as error:
+            _LOG.warning("the ledger of flow %s was not written: %s", flow.name, error)
 
     def _stop(self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow) -> None:
         """Stop between batches: `query.stop` in the middle of one has been seen to break Spark."""

@@ -77,7 +77,7 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
     storage = context.settings.storage
     table = read_state(context.spark, storage.table(flow.target))
     ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
-    _fold(ledger, table.table_id, context, flow.target)
+    fold_ledger(flow.target, flow.name, table.table_id, context)
     sources, kafka = _sources(planned, context)
     folder = storage.flow_checkpoints(flow.target, flow.name)
     _discard_unfinished(folder, table)
@@ -123,8 +123,7 @@ def start_over(planned: PlannedFlow, context: UpdateContext, *, clear: bool) -> 
     flow = planned.flow
     storage = context.settings.storage
     table = read_state(context.spark, storage.table(flow.target))
-    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
-    _fold(ledger, table.table_id, context, flow.target)
+    fold_ledger(flow.target, flow.name, table.table_id, context)
     sources, kafka = _sources(planned, context)
     _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
     opening = Open(reason="full-refresh", fences=table.checkpoints.get(flow.name))
@@ -311,8 +310,7 @@ def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateCon
             params={"flow": flow.name, "old": old},
         )
     identity = load_identity(known[-1])
-    old_ledger = Ledger(storage.ledger(flow.target, old), flow.target, old)
-    _fold(old_ledger, table.table_id, context, flow.target)
+    fold_ledger(flow.target, old, table.table_id, context)
     if flow.name not in table.checkpoints:
         open_generation(
             context.spark,
@@ -331,8 +329,11 @@ def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateCon
     old_folder.rename(folder)
 
 
-def _fold(ledger: Ledger, table_id: str, context: UpdateContext, dataset: TableName) -> None:
-    for commit in ledger.fold(context.settings.storage.table(dataset), table_id):
+def fold_ledger(dataset: TableName, flow: str, table_id: str, context: UpdateContext) -> None:
+    """Write down what the table's newest commits say, before Delta deletes them; report strangers'."""
+    storage = context.settings.storage
+    ledger = Ledger(storage.ledger(dataset, flow), dataset, flow)
+    for commit in ledger.fold(storage.table(dataset), table_id):
         context.emit(
             ForeignCommitSeen(
                 update=context.update,

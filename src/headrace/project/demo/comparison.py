@@ -1,0 +1,79 @@
+"""Gold beside the producer's ledger: all rows, to the cent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from headrace.project.demo.ledger import Entry, Key
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """One name and date, as both sides have it; ``None`` where a side lacks it."""
+
+    name: str
+    date: str
+    gold: Decimal | None
+    ledger: Decimal | None
+
+    @property
+    def equal(self) -> bool:
+        return self.gold == self.ledger
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All rows of both sides, by date and name."""
+
+    rows: tuple[ComparedRow, ...]
+    doubled: tuple[Key, ...] = ()
+    """Keys that gold holds in more than one row."""
+
+    @property
+    def differences(self) -> tuple[ComparedRow, ...]:
+        return tuple(row for row in self.rows if not row.equal)
+
+    @property
+    def equal(self) -> bool:
+        return bool(self.rows) and not self.differences and not self.doubled
+
+    @property
+    def total(self) -> Decimal:
+        """The sum of gold."""
+        return sum((row.gold for row in self.rows if row.gold is not None), Decimal(0))
+
+
+def load_gold(table: Path) -> list[dict[str, Any]]:
+    """The rows of the table, read without Spark."""
+    from deltalake import DeltaTable, QueryBuilder
+
+    gold = QueryBuilder().register("gold", DeltaTable(table))
+    rows: list[dict[str, Any]] = gold.execute("SELECT name, date, sales FROM gold").read_all().to_pylist()
+    return rows
+
+
+def compare(gold: Iterable[Mapping[str, Any]], ledger: Mapping[Key, Entry]) -> Comparison:
+    """Put both sides beside each other.
+
+    Args:
+        gold: Rows with ``name``, ``date`` and ``sales``.
+        ledger: The producer's entries.
+    """
+    found: dict[Key, Decimal] = {}
+    doubled: list[Key] = []
+    for row in gold:
+        key = (str(row["name"]), str(row["date"]))
+        if key in found:
+            doubled.append(key)
+        found[key] = found.get(key, Decimal(0)) + Decimal(row["sales"])
+    keys = sorted(found.keys() | ledger.keys(), key=lambda key: (key[1], key[0]))
+    rows = (
+        ComparedRow(name, date, found.get((name, date)), entry.sales if entry else None)
+        for name, date in keys
+        for entry in (ledger.get((name, date)),)
+    )
+    return Comparison(tuple(rows), tuple(doubled))

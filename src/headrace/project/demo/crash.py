@@ -1,0 +1,79 @@
+"""The moment of the crash: a batch that Spark has planned and not finished."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.model.names import Storage, TableName
+from headrace.state.identity import generations, load_identity
+from headrace.state.offset_log import load_state
+from headrace.state.table_log import find_batch
+
+_LOOK_S = 0.001
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What the storage looked like after a SIGKILL.
+
+    Args:
+        flow: The flow that was watched.
+        planned: The last ``offsets/N``.
+        finished: The last ``commits/N``.
+        checkpoint: The folder that holds both.
+        in_table: Whether the table already held batch N, so that the next start must skip it.
+    """
+
+    flow: str
+    planned: int
+    finished: int
+    checkpoint: Path
+    in_table: bool
+
+    @property
+    def inside_batch(self) -> bool:
+        """Whether the process was killed while a batch was under way."""
+        return self.planned > self.finished
+
+
+def await_batch(
+    storage: Storage, dataset: TableName, flow: str, *, timeout_s: float, check: Callable[[], None]
+) -> bool:
+    """Wait until a batch is under way; whether one was seen in time.
+
+    Args:
+        storage: Where the pipeline keeps its checkpoints.
+        dataset: The flow's target.
+        flow: The flow.
+        timeout_s: How long to look.
+        check: Asked again and again; raises to give up.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        check()
+        known = generations(storage.flow_checkpoints(dataset, flow))
+        if known:
+            state = load_state(known[-1])
+            # The first batches of a process are slow; a crash there would show less.
+            if state.last_planned > state.last_finished:
+                return True
+        time.sleep(_LOOK_S)
+    return False
+
+
+def look_at_crash(storage: Storage, dataset: TableName, flow: str) -> Crash:
+    """What is on disk now, when the process is gone."""
+    path = generations(storage.flow_checkpoints(dataset, flow))[-1]
+    state = load_state(path)
+    checkpoint = load_identity(path).checkpoint
+    held = find_batch(storage.table(dataset), checkpoint, state.last_planned)
+    return Crash(
+        flow=flow,
+        planned=state.last_planned,
+        finished=state.last_finished,
+        checkpoint=path,
+        in_table=held is not None,
+    )

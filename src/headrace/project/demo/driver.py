@@ -1,0 +1,140 @@
+"""The pipeline in a process of its own, as ``headrace run --continuous`` starts it; watched, and killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.errors import DemoDriverError
+from headrace.model.events import Event
+from headrace.observe.events import event_from_json
+
+_STOP_TIMEOUT_S = 45.0
+"""A clean stop finishes the batches under way; then the process is killed."""
+
+_DEATH_TIMEOUT_S = 20.0
+_LOG_LINES = 8
+
+_PROGRAM = "from headrace.cli.main import main; main()"
+
+
+class Driver:
+    """One process that runs a pipeline continuously.
+
+    Args:
+        project: The pipeline's folder.
+        environment: Variables beside this process's own.
+        log_file: Takes what the process writes to its standard error.
+        emit: Takes the events that it reports; called from a thread of the driver's.
+    """
+
+    def __init__(
+        self,
+        project: Path,
+        *,
+        environment: Mapping[str, str],
+        log_file: Path,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._log_file = log_file
+        self._emit = emit
+        self._error: Mapping[str, Any] | None = None
+        command = [sys.executable, "-c", _PROGRAM, "run", "--continuous", "--json", "--project", str(project)]
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **environment},
+                # Ctrl-C is for the demo, which then ends everything in order.
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, name="headrace-demo-driver", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Make sure that it still runs.
+
+        Raises:
+            DemoDriverError: It has ended by itself.
+        """
+        if self._process.poll() is None:
+            return
+        self._reader.join(_DEATH_TIMEOUT_S)
+        facts = [*self._last_words(), f"log: {self._log_file}"]
+        raise DemoDriverError(
+            f"the pipeline's process ended by itself, with exit code {self._process.returncode}",
+            facts=facts,
+            remedies=("headrace doctor",),
+            params={"exit_code": self._process.returncode, "error": self._error},
+        )
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until nothing of it is left: its JVM dies with it."""
+        family = self._family()
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+        _, alive = psutil.wait_procs(family, timeout=_DEATH_TIMEOUT_S)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self._reader.join(_DEATH_TIMEOUT_S)
+
+    def stop(self) -> int:
+        """Ask it to stop, as Ctrl-C would, and return its exit code; it is killed where it does not."""
+        if self._process.poll() is None:
+            family = self._family()
+            self._process.send_signal(signal.SIGINT)
+            try:
+                self._process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+            psutil.wait_procs(family, timeout=_DEATH_TIMEOUT_S)
+        self._reader.join(_DEATH_TIMEOUT_S)
+        return self._process.returncode
+
+    def _family(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError):
+                    self._take(json.loads(line))
+
+    def _take(self, data: Any) -> None:
+        if not isinstance(data, dict):
+            return
+        if "event" in data:
+            event = event_from_json(data)
+            if event is not None:
+                self._emit(event)
+        elif isinstance(data.get("error"), dict):
+            self._error = data["error"]
+
+    def _last_words(self) -> list[str]:
+        if self._error is not None:
+            return [f"[{self._error.get('code')}] {self._error.get('summary')}"]
+        try:
+            return self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
+        except OSError:
+            return []

@@ -1,0 +1,154 @@
+"""Sales events, some thousands a second, entered into a ledger as the broker acknowledges them."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from headrace.errors import DemoProducerError
+from headrace.project.demo.ledger import SalesLedger
+
+_COLOURS = ("amber", "black", "blue", "brass", "cream", "green", "grey", "oak", "red", "white")
+_THINGS = ("bench", "bowl", "chair", "clock", "desk", "lamp", "mirror", "shelf", "stool", "vase")
+NAMES = tuple(f"{colour} {thing}" for colour, thing in itertools.product(_COLOURS, _THINGS))
+DATES = tuple((datetime.date(2026, 1, 1) + datetime.timedelta(days=day)).isoformat() for day in range(12))
+
+_TICK_S = 0.01
+_FLUSH_S = 30.0
+
+
+@dataclass(frozen=True)
+class Sale:
+    """One event."""
+
+    id: int
+    date: str
+    name: str
+    sales: Decimal
+
+    def to_json(self) -> bytes:
+        """The record's value; the sum is written digit by digit, never through a float."""
+        name = json.dumps(self.name)
+        return f'{{"id": {self.id}, "date": "{self.date}", "name": {name}, "sales": {self.sales}}}'.encode()
+
+
+def build_sales(records: int, seed: int = 7) -> Iterator[Sale]:
+    """The same sales for the same seed."""
+    chance = random.Random(seed)
+    for number in range(1, records + 1):
+        cents = chance.randrange(100, 10_000)
+        yield Sale(number, chance.choice(DATES), chance.choice(NAMES), Decimal(cents).scaleb(-2))
+
+
+class SalesProducer:
+    """Writes sales to a topic from a thread of its own.
+
+    Args:
+        bootstrap: The broker.
+        topic: The topic; it exists.
+        records: How many.
+        rate: How many a second.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, *, records: int, rate: int) -> None:
+        self.ledger = SalesLedger()
+        self.records = records
+        self._topic = topic
+        self._rate = rate
+        self._bootstrap = bootstrap
+        self._failure: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-demo-producer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End it early; what the broker has acknowledged stays in the ledger."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @property
+    def done(self) -> bool:
+        """Whether every record has been acknowledged.
+
+        Raises:
+            DemoProducerError: The broker has refused one, or did not answer in time.
+        """
+        self.check()
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def check(self) -> None:
+        """Make sure that nothing has gone wrong.
+
+        Raises:
+            DemoProducerError: The broker has refused a record, or did not answer in time.
+        """
+        if self._failure is not None:
+            raise DemoProducerError(
+                f"the demo's producer could not write to topic {self._topic}: {self._failure}",
+                facts=(f"{self.ledger.records:,} of {self.records:,} records were acknowledged",),
+                remedies=("headrace demo",),
+                params={"topic": self._topic, "acknowledged": self.ledger.records},
+            )
+
+    def _run(self) -> None:
+        try:
+            self._produce()
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
+
+    def _produce(self) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer(
+            {
+                "bootstrap.servers": self._bootstrap,
+                # A retried record is written once: the books would be wrong otherwise.
+                "enable.idempotence": True,
+                "linger.ms": 5,
+                "log_level": 0,
+            }
+        )
+        sales = build_sales(self.records)
+        started = time.monotonic()
+        sent = 0
+        while sent < self.records and not self._stop.is_set() and self._failure is None:
+            due = min(self.records, int((time.monotonic() - started) * self._rate) + 1)
+            for sale in itertools.islice(sales, due - sent):
+                self._send(producer, sale)
+            sent = max(sent, due)
+            producer.poll(0)
+            self._stop.wait(_TICK_S)
+        left = producer.flush(_FLUSH_S)
+        if left and self._failure is None:
+            self._failure = f"{left} records were not acknowledged within {_FLUSH_S:.0f} s"
+
+    def _send(self, producer: Any, sale: Sale) -> None:
+        entered = partial(self._delivered, sale)
+        while True:
+            try:
+                producer.produce(
+                    self._topic, value=sale.to_json(), key=sale.name.encode(), on_delivery=entered
+                )
+                return
+            except BufferError:
+                producer.poll(0.1)
+
+    def _delivered(self, sale: Sale, error: Any, message: Any) -> None:
+        if error is not None:
+            self._failure = str(error)
+            return
+        self.ledger.add(
+            sale.name, sale.date, sale.sales, partition=message.partition(), offset=message.offset()
+        )

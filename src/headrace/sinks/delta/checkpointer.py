@@ -1,0 +1,87 @@
+"""Delta checkpoints, written beside the commits instead of within them.
+
+A commit that also writes Delta's checkpoint takes several times as long as the others, and records
+wait for it. So our tables ask Delta for few checkpoints (``delta.checkpointInterval``), and a
+thread writes them every `EVERY` commits while the flows go on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.sinks.delta.table import delta_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EVERY = 100
+"""Commits between two checkpoints: what a reader has to replay at most, besides what is new."""
+
+_POOL = "headrace-maintenance"
+_LOG = logging.getLogger(__name__)
+
+
+class LogCheckpointer:
+    """Writes the checkpoints of the tables that an update commits to.
+
+    A failure is no failure of the flow: the table is whole without a checkpoint, and the next
+    offer tries again.
+    """
+
+    def __init__(self, spark: SparkSession, every: int = EVERY) -> None:
+        self._spark = spark
+        self._every = every
+        self._newest: dict[Path, int] = {}
+        self._written: dict[Path, int] = {}
+        self._wake = threading.Event()
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def offer(self, table: Path, version: int) -> None:
+        """Take note of a commit; returns at once."""
+        if table not in self._written:
+            self._written[table] = _last_checkpoint(table)
+        self._newest[table] = version
+        if version - self._written[table] >= self._every:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="headrace-checkpoints", daemon=True)
+                self._thread.start()
+            self._wake.set()
+
+    def stop(self) -> None:
+        """Finish the checkpoint at hand, and write no other."""
+        self._stopped = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout=10.0)
+
+    def _run(self) -> None:
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        while not self._stopped:
+            self._wake.wait()
+            self._wake.clear()
+            for table, version in list(self._newest.items()):
+                if not self._stopped and version - self._written[table] >= self._every:
+                    self._write(table, version)
+
+    def _write(self, table: Path, version: int) -> None:
+        jvm: Any = self._spark.sparkContext._jvm
+        try:
+            log = delta_log(self._spark, table)
+            none = jvm.scala.Option.empty()
+            log.checkpointAndCleanUpDeltaLog(log.update(False, none, none), none)
+        except Exception as error:
+            _LOG.warning("no checkpoint of %s was written: %s", table, error)
+        self._written[table] = version
+
+
+def _last_checkpoint(table: Path) -> int:
+    try:
+        said = json.loads((table / "_delta_log" / "_last_checkpoint").read_text(encoding="utf-8"))
+        return int(said["version"])
+    except (OSError, ValueError, KeyError):
+        return 0
