@@ -236,6 +236,15 @@ class FlowRenamedError(RefusedError):
     code = "FLOW_RENAMED"
 
 
+class AdoptImpossibleError(RefusedError):
+    """The checkpoint that a flow is to adopt is not there to be had.
+
+    `headrace run --adopt OLD=NEW` needs a flow OLD that fed the same table and is no longer declared.
+    """
+
+    code = "ADOPT_IMPOSSIBLE"
+
+
 class SourcesChangedError(RefusedError):
     """The query reads other sources than its checkpoint has positions for.
 
@@ -765,3 +774,63 @@ class DownstreamStreamsError(UsageError):
     """A table cannot be rebuilt alone, for streams have read its rows. Rebuild them together."""
 
     code = "DOWNSTREAM_STREAMS"
+
+
+# The demo
+
+
+class DemoFolderTakenError(UsageError):
+    """The demo's folder holds something that no demo has written; nothing was changed.
+
+    ``headrace demo --directory ANOTHER`` writes elsewhere.
+    """
+
+    code = "DEMO_FOLDER_TAKEN"
+
+
+class DemoProducerError(RunError):
+    """The demo's own producer could not write its records. ``headrace demo`` starts anew."""
+
+    code = "DEMO_PRODUCER_FAILED"
+
+
+class DemoDriverError(RunError):
+    """The pipeline's process ended by itself, or did not get going. Its log is named."""
+
+    code = "DEMO_DRIVER_FAILED"
+
+
+# -- verify, status and read: what is looked at without Spark -------------------------------------
+
+
+class TableUnknownError(UsageError):
+    """The storage holds no table of this name. `headrace status` lists those that it holds."""
+
+    code = "TABLE_UNKNOWN"
+
+
+class NothingToVerifyError(UsageError):
+    """The storage holds no dataset of this pipeline yet. `headrace run` makes them."""
+
+    code = "NOTHING_TO_VERIFY"
+
+
+class TableUnreadableError(RunError):
+    """A table cannot be read: its log or its files are damaged, or use what the reader does not know.
+
+    `headrace verify` names the files.
+    """
+
+    code = "TABLE_UNREADABLE"
+
+
+class ReadColumnUnknownError(UsageError):
+    """The table has no such column. Write the suggested name; the message lists the columns."""
+
+    code = "READ_COLUMN_UNKNOWN"
+
+
+class ReadConditionInvalidError(UsageError):
+    """The condition of `headrace read --where` is not SQL that can be evaluated on the table."""
+
+    code = "READ_CONDITION_INVALID"

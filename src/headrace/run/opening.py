@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.errors import CheckpointCorruptError, CheckpointForeignError, HeadraceError, TableLostError
+from headrace.errors import (
+    AdoptImpossibleError,
+    CheckpointCorruptError,
+    CheckpointForeignError,
+    HeadraceError,
+    TableLostError,
+)
 from headrace.model.events import ForeignCommitSeen
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
@@ -25,8 +31,15 @@ from headrace.state.identity import (
     load_identity,
     write_checkpoint,
 )
+from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import is_seeded, load_positions, load_state, seed_files
+from headrace.state.offset_log import (
+    check_readable,
+    is_seeded,
+    load_next_positions,
+    load_state,
+    seed_files,
+)
 from headrace.state.opening import (
     Adopt,
     CheckpointFacts,
@@ -36,6 +49,7 @@ from headrace.state.opening import (
     Open,
     TableFacts,
     decide,
+    resume_remedy,
 )
 
 if TYPE_CHECKING:
@@ -95,11 +109,12 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
         new_generation=first_attempt and flow.name in remedies.new_generation,
         adopt_from=remedies.adopt.get(flow.name) if first_attempt else None,
     )
-    checkpoint = None if facts.resume or facts.new_generation else _checkpoint(folder, facts)
+    checkpoint = None if facts.resume or facts.new_generation else _checkpoint(folder, facts, table)
     opening = decide(facts, _table_facts(table, facts, ledger, storage.table(flow.target)), checkpoint)
     match opening:
         case Continue(identity=identity):
             path = storage.checkpoint(flow.target, flow.name, identity.generation)
+            identity = _extend(path, identity, sources, context)
             return OpenedFlow(
                 path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=checkpoint
             )
@@ -171,11 +186,30 @@ def _sources(
     return tuple(found), kafka
 
 
-def _checkpoint(folder: Path, facts: FlowFacts) -> CheckpointFacts | None:
+def _extend(
+    path: Path, identity: CheckpointIdentity, sources: tuple[SourceIdentity, ...], context: UpdateContext
+) -> CheckpointIdentity:
+    """Write down topics that a subscription has gained, so that they too are known by their ids."""
+    if identity.sources == sources:
+        return identity
+    for source in sources:
+        require_topics(source, context.cluster)
+    extended = identity.with_sources(sources)
+    write_json(path / FILE, extended.to_json())
+    return extended
+
+
+def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
     known = generations(folder)
     if not known:
         return None
-    path = known[-1]
+    try:
+        return _load_checkpoint(known[-1], facts, table)
+    except CheckpointCorruptError as error:
+        raise _with_remedy(error, facts) from error
+
+
+def _load_checkpoint(path: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts:
     identity = load_identity(path)
     if identity.flow != facts.flow or identity.dataset != facts.dataset:
         raise CheckpointForeignError(
@@ -186,13 +220,12 @@ def _checkpoint(folder: Path, facts: FlowFacts) -> CheckpointFacts | None:
             params={"flow": facts.flow, "owner": identity.flow, "checkpoint": str(path)},
         )
     state = load_state(path)
+    check_readable(path)
     positions: dict[int, Position] = {}
     if state.last_planned >= 0:
-        try:
-            found = load_positions(path, state.last_planned)
-        except CheckpointCorruptError as error:
-            raise _with_resume(error, facts.flow) from error
-        positions = {index: position for index, position in enumerate(found) if position is not None}
+        held = table.transactions.get(identity.checkpoint, -1) >= state.last_planned
+        next_batch = state.last_planned + 1 if held else state.last_planned
+        positions = load_next_positions(path, next_batch, identity.sources)
     return CheckpointFacts(
         identity=identity,
         last_planned=state.last_planned,
@@ -201,12 +234,13 @@ def _checkpoint(folder: Path, facts: FlowFacts) -> CheckpointFacts | None:
     )
 
 
-def _with_resume(error: CheckpointCorruptError, flow: str) -> HeadraceError:
+def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceError:
     return CheckpointCorruptError(
-        f"flow {flow}: {error.summary}",
+        f"flow {facts.flow}: {error.summary}",
+        location=facts.location,
         facts=(*error.facts, "nothing was read or written"),
-        remedies=(f"go on where the table ends:   headrace run --resume-from-table {flow}",),
-        params={**error.params, "flow": flow},
+        remedies=resume_remedy(facts),
+        params={**error.params, "flow": facts.flow},
     )
 
 
@@ -216,9 +250,13 @@ def _discard_unfinished(folder: Path, table: TableState) -> None:
     It has planned nothing of its own, so nothing is lost with it.
     """
     known = generations(folder)
-    if not known or not (known[-1] / FILE).exists():
+    if not known:
         return
-    identity = load_identity(known[-1])
+    try:
+        identity = load_identity(known[-1])
+    except HeadraceError:
+        # Not one that was just made; whoever is to go on with it will say what is wrong with it.
+        return
     named = identity.checkpoint in table.checkpoints.values() or identity.checkpoint in table.transactions
     if named:
         return
@@ -229,17 +267,23 @@ def _discard_unfinished(folder: Path, table: TableState) -> None:
 
 def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path) -> TableFacts:
     positions = None
+    read: tuple[SourceIdentity, ...] = ()
     current = table.checkpoints.get(flow.flow)
     if flow.resume and current is not None and current in table.transactions:
         said = ledger.last_batch(path, current, table.transactions[current])
         if said is not None:
             positions = {source["index"]: source["until"] for source in said["sources"]}
+            read = tuple(
+                SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
+                for s in said["sources"]
+            )
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,
         checkpoints=table.checkpoints,
         transactions=table.transactions,
         positions=positions,
+        sources=read,
     )
 
 
@@ -269,7 +313,7 @@ def _open(
         lost = {"checkpoint": identity.checkpoint, "generation": generation}
         ledger.record_losses({**lost, **loss} for loss in opening.losses)
     path = storage.checkpoint(flow.target, flow.name, generation)
-    seed = {} if opening.positions is None else seed_files(opening.positions)
+    seed = {} if opening.positions is None else seed_files(opening.positions, sources)
     write_checkpoint(path, identity, seed)
     ranges = tuple(
         SourceRange(
@@ -280,7 +324,7 @@ def _open(
             until=opening.positions[source.index],
         )
         for source in sources
-        if opening.positions is not None
+        if opening.positions is not None and source.index in opening.positions
     )
     open_generation(
         context.spark,
@@ -302,14 +346,32 @@ def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateCon
     flow, storage = planned.flow, context.settings.storage
     old_folder = storage.flow_checkpoints(flow.target, old)
     known = generations(old_folder)
-    if not known:
-        raise CheckpointForeignError(
-            f"there is no flow {old} that fed {flow.target}",
+    identity = load_identity(known[-1]) if known else None
+    if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
+        raise AdoptImpossibleError(
+            f"flow {flow.name} cannot adopt flow {old}: {flow.target} was not fed by its checkpoint",
             location=flow.location,
-            remedies=("headrace status",),
+            facts=(f"the storage looks for it in {old_folder}", "nothing was changed"),
+            remedies=("headrace status lists the flows",),
             params={"flow": flow.name, "old": old},
         )
-    identity = load_identity(known[-1])
+    # The flow of the old name may still run, in a process that has not seen the new one.
+    lease = Lease.acquire(storage.lease(flow.target, old), old)
+    try:
+        _rename(planned, old, known[-1], identity, table, context)
+    finally:
+        lease.release()
+
+
+def _rename(
+    planned: PlannedFlow,
+    old: str,
+    checkpoint: Path,
+    identity: CheckpointIdentity,
+    table: TableState,
+    context: UpdateContext,
+) -> None:
+    flow, storage = planned.flow, context.settings.storage
     fold_ledger(flow.target, old, table.table_id, context)
     if flow.name not in table.checkpoints:
         open_generation(
@@ -322,11 +384,11 @@ def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateCon
             opening=Open(reason="adopt"),
             adopted=old,
         )
-    write_json(known[-1] / FILE, identity.with_flow(flow.name).to_json())
+    write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
     folder = storage.flow_checkpoints(flow.target, flow.name)
     if folder.exists():
         shutil.rmtree(folder)
-    old_folder.rename(folder)
+    checkpoint.parent.rename(folder)
 
 
 def fold_ledger(dataset: TableName, flow: str, table_id: str, context: UpdateContext) -> None:

@@ -62,6 +62,9 @@ def load_ranges(checkpoint: Path, batch: int, sources: Sequence[SourceIdentity])
     """
     ends = load_positions(checkpoint, batch)
     starts = load_positions(checkpoint, batch - 1) if batch > 0 else (None,) * len(ends)
+    if not len(ends) == len(starts) == len(sources):
+        count = ValueError(f"it has {len(ends)} sources, and the flow has {len(sources)}")
+        raise corrupt(checkpoint / "offsets" / str(batch), count)
     ranges = []
     for source, start, end in zip(sources, starts, ends, strict=True):
         if end is None:
@@ -80,11 +83,62 @@ def load_ranges(checkpoint: Path, batch: int, sources: Sequence[SourceIdentity])
     return tuple(ranges)
 
 
-def seed_files(positions: Mapping[int, Position], watermark_ms: int = 0) -> dict[str, str]:
-    """The files of a checkpoint whose batch 0 has ended at ``positions``, as Spark would find them."""
+def load_next_positions(
+    checkpoint: Path, batch: int, sources: Sequence[SourceIdentity]
+) -> dict[int, Position]:
+    """Where the sources go on when everything before ``batch`` has been committed.
+
+    Args:
+        checkpoint: The checkpoint.
+        batch: A batch that Spark has planned, or the one after the last that it has planned.
+        sources: The checkpoint's sources.
+
+    Raises:
+        CheckpointCorruptError: A file is missing, or is not what Spark writes.
+    """
+    if (checkpoint / "offsets" / str(batch)).exists():
+        starts = {one.index: one.start for one in load_ranges(checkpoint, batch, sources)}
+        return {index: start for index, start in starts.items() if start is not None}
+    ends = load_positions(checkpoint, batch - 1)
+    return {index: end for index, end in enumerate(ends) if end is not None}
+
+
+def check_readable(checkpoint: Path) -> None:
+    """Look at the small files that Spark reads when it goes on with a checkpoint.
+
+    Raises:
+        CheckpointCorruptError: One of them is not what Spark writes.
+    """
+    finished = _last(checkpoint / "commits")
+    for path, first in (
+        (checkpoint / "metadata", 0),
+        *([(checkpoint / "commits" / str(finished), 1)] if finished >= 0 else []),
+    ):
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+            if first and lines[:1] != [_VERSION]:
+                raise ValueError(f"unknown version {lines[:1]}")
+            json.loads("\n".join(lines[first:]))
+        except FileNotFoundError:
+            # Spark makes a new one where there is none.
+            continue
+        except (OSError, ValueError) as error:
+            raise corrupt(path, error) from error
+
+
+def seed_files(
+    positions: Mapping[int, Position], sources: Sequence[SourceIdentity], watermark_ms: int = 0
+) -> dict[str, str]:
+    """The files of a checkpoint whose batch 0 has ended at ``positions``, as Spark would find them.
+
+    A source without a position starts at its beginning.
+    """
     metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": {}}
     lines = [_VERSION, json.dumps(metadata)]
-    lines += [json.dumps(dict(positions[index])) for index in sorted(positions)]
+    lines += [
+        json.dumps(dict(positions[source.index])) if source.index in positions else _UNSET
+        for source in sources
+    ]
     finished = {"nextBatchWatermarkMs": watermark_ms}
     return {
         "offsets/0": "\n".join(lines),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.errors import (
+    AdoptImpossibleError,
     CheckpointBehindTableError,
     CheckpointLostError,
     FlowRenamedError,
@@ -46,6 +47,7 @@ class TableFacts:
         transactions: Its SetTransactions: the last batch, by checkpoint.
         positions: Where the last commit of this flow's checkpoint ended, by source index;
             ``None`` where neither log nor ledger know.
+        sources: Which sources that commit had read, by its own word.
     """
 
     table_id: str
@@ -53,6 +55,7 @@ class TableFacts:
     checkpoints: Mapping[str, str]
     transactions: Mapping[str, int]
     positions: Mapping[int, Position] | None = None
+    sources: tuple[SourceIdentity, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +66,8 @@ class CheckpointFacts:
     last_planned: int
     last_finished: int
     positions: Mapping[int, Position]
-    """Where the last planned batch ends, by source index."""
+    """Where what the table does not hold yet begins, by source index: a batch that was planned and
+    not committed is still to be read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,18 +136,30 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
         RefusedError: Whatever could lose or double records, with its remedy.
     """
     current = table.checkpoints.get(flow.flow)
-    if flow.adopt_from is not None and current is None:
-        return Adopt(old_flow=flow.adopt_from)
+    if flow.adopt_from is not None and (current is None or checkpoint is None):
+        return _adopt(flow, flow.adopt_from)
     if flow.new_generation:
         return Open(reason="new-generation", fences=current)
-    if flow.resume:
+    if flow.resume and current is not None:
         return _resume(flow, table, current)
-    if checkpoint is None:
+    if checkpoint is None or flow.resume:
         if current is not None:
             raise _lost(flow, current)
         _refuse_rename(flow, table)
         return Open(reason="first")
     return _go_on(flow, table, checkpoint, current)
+
+
+def _adopt(flow: FlowFacts, old: str) -> Adopt:
+    if old in flow.declared_flows:
+        raise AdoptImpossibleError(
+            f"flow {flow.flow} cannot adopt flow {old}, which is still declared",
+            location=flow.location,
+            facts=("two flows would go on with one checkpoint; nothing was changed",),
+            remedies=(f"remove the declaration of {old}, or start without --adopt:   headrace run",),
+            params={"flow": flow.flow, "old": old},
+        )
+    return Adopt(old_flow=old)
 
 
 def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, current: str | None) -> Opening:
@@ -176,19 +192,25 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
                 f"the table holds its batches up to {committed}",
                 "nothing was read or written",
             ),
-            remedies=_resume_remedy(flow),
+            remedies=resume_remedy(flow),
             params={"flow": flow.flow, "table": committed, "checkpoint": checkpoint.last_finished},
         )
-    _compare_sources(flow, identity)
-    return _compare_offsets(flow, checkpoint)
+    if len(flow.sources) != len(identity.sources):
+        raise _sources_changed(flow, identity.sources)
+    _compare_sources(flow, identity.checkpoint, identity.sources)
+    return _compare_offsets(
+        flow, identity.checkpoint, checkpoint.positions, otherwise=Continue(identity=identity)
+    )
 
 
-def _compare_sources(flow: FlowFacts, identity: CheckpointIdentity) -> None:
-    if [(s.index, s.kind) for s in flow.sources] != [(s.index, s.kind) for s in identity.sources]:
-        raise _sources_changed(flow, identity)
-    for now, then in zip(flow.sources, identity.sources, strict=True):
+def _compare_sources(flow: FlowFacts, checkpoint: str, known: tuple[SourceIdentity, ...]) -> None:
+    by_index = {source.index: source for source in flow.sources}
+    for then in known:
+        now = by_index.get(then.index)
+        if now is None or now.kind != then.kind:
+            raise _sources_changed(flow, known)
         if now.kind == "kafka":
-            _compare_topics(flow, identity, now, then)
+            _compare_topics(flow, checkpoint, now, then, known)
         elif now.kind == "delta" and now.identity.get("table_id") != then.identity.get("table_id"):
             raise SourcesChangedError(
                 f"flow {flow.flow}: the table {now.identity.get('path')} that it reads was created anew",
@@ -198,26 +220,30 @@ def _compare_sources(flow: FlowFacts, identity: CheckpointIdentity) -> None:
                 params={"flow": flow.flow, "source": now.index},
             )
         elif now.kind == "files" and now.identity.get("path") != then.identity.get("path"):
-            raise _sources_changed(flow, identity)
+            raise _sources_changed(flow, known)
 
 
 def _compare_topics(
-    flow: FlowFacts, identity: CheckpointIdentity, now: SourceIdentity, then: SourceIdentity
+    flow: FlowFacts,
+    checkpoint: str,
+    now: SourceIdentity,
+    then: SourceIdentity,
+    known: tuple[SourceIdentity, ...],
 ) -> None:
-    ids, known = now.identity["topics"], then.identity["topics"]
-    for topic, known_id in known.items():
+    ids = now.identity["topics"]
+    for topic, known_id in then.identity["topics"].items():
         if topic not in ids:
-            raise _sources_changed(flow, identity)
+            raise _sources_changed(flow, known)
         if ids[topic] is None:
             raise TopicNotFoundError(
                 f"flow {flow.flow}: the topic `{topic}` that it was reading is gone",
                 location=flow.location,
-                facts=(f"checkpoint {identity.checkpoint} read topic id {known_id}",),
+                facts=(f"checkpoint {checkpoint} read topic id {known_id}",),
                 remedies=(f"create it again:   headrace broker topics create {topic}",),
                 params={"flow": flow.flow, "topic": topic},
             )
         if ids[topic] != known_id:
-            raise topic_recreated(flow.flow, flow.location, identity.checkpoint, topic, known_id, ids[topic])
+            raise topic_recreated(flow.flow, flow.location, checkpoint, topic, known_id, ids[topic])
 
 
 def topic_recreated(
@@ -240,46 +266,51 @@ def topic_recreated(
     )
 
 
-def _compare_offsets(flow: FlowFacts, checkpoint: CheckpointFacts) -> Opening:
+def _compare_offsets(
+    flow: FlowFacts, checkpoint: str, known: Mapping[int, Position], otherwise: Opening
+) -> Opening:
     """Whether the broker still holds what comes next; a loss policy goes on behind what it does not."""
     losses: list[dict[str, Any]] = []
-    positions = {index: _copied(position) for index, position in checkpoint.positions.items()}
+    positions = {index: _copied(position) for index, position in known.items()}
     for index, kafka in flow.kafka.items():
-        for topic, partitions in checkpoint.positions.get(index, {}).items():
-            for partition, offset in partitions.items():
-                first = kafka.earliest.get(topic, {}).get(int(partition), 0)
-                end = kafka.latest.get(topic, {}).get(int(partition), offset)
-                if offset > end:
-                    raise OffsetsBeyondEndError(
-                        f"flow {flow.flow}: topic `{topic}`, partition {partition} ends at offset {end}, "
-                        f"before {offset}, up to which it was read",
-                        location=flow.location,
-                        facts=("the broker has lost records; nothing was read or written",),
-                        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
-                        params={"flow": flow.flow, "topic": topic, "partition": int(partition)},
-                    )
-                if offset < first:
-                    positions[index][topic][partition] = first
-                    losses.append(
-                        {
-                            "source": index,
-                            "topic": topic,
-                            "partition": int(partition),
-                            "from": offset,
-                            "until": first,
-                        }
-                    )
+        if index not in positions:
+            continue
+        for topic, partition, first in _first_offsets(kafka):
+            # A partition that was never read starts at 0, wherever the broker's first record is.
+            offset = positions[index].setdefault(topic, {}).setdefault(str(partition), 0)
+            end = kafka.latest.get(topic, {}).get(partition, offset)
+            if offset > end:
+                raise _beyond_end(flow, topic, partition, offset, end)
+            if offset < first:
+                positions[index][topic][str(partition)] = first
+                losses.append(
+                    {"source": index, "topic": topic, "partition": partition, "from": offset, "until": first}
+                )
     if not losses:
-        return Continue(identity=checkpoint.identity)
+        return otherwise
     if flow.on_data_loss == "refuse":
         raise offsets_expired(flow.flow, flow.location, losses)
     if flow.stateful:
         raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
-    return Open(
-        reason="data-loss",
-        positions=positions,
-        fences=checkpoint.identity.checkpoint,
-        losses=tuple(losses),
+    return Open(reason="data-loss", positions=positions, fences=checkpoint, losses=tuple(losses))
+
+
+def _first_offsets(kafka: KafkaFacts) -> list[tuple[str, int, int]]:
+    return [
+        (topic, partition, first)
+        for topic, partitions in kafka.earliest.items()
+        for partition, first in partitions.items()
+    ]
+
+
+def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: int) -> HeadraceError:
+    return OffsetsBeyondEndError(
+        f"flow {flow.flow}: topic `{topic}`, partition {partition} ends at offset {end}, "
+        f"before {offset}, up to which it was read",
+        location=flow.location,
+        facts=("the broker has lost records; nothing was read or written",),
+        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+        params={"flow": flow.flow, "topic": topic, "partition": partition},
     )
 
 
@@ -304,9 +335,7 @@ def offsets_expired(flow: str, location: SourceLocation, losses: list[dict[str, 
     )
 
 
-def _resume(flow: FlowFacts, table: TableFacts, current: str | None) -> Opening:
-    if current is None:
-        return Open(reason="first")
+def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
     if flow.stateful:
         raise _resume_impossible(flow, "it keeps state, which the table does not hold")
     if any(source.kind == "files" for source in flow.sources):
@@ -315,7 +344,13 @@ def _resume(flow: FlowFacts, table: TableFacts, current: str | None) -> Opening:
         return Open(reason="resume-from-table", fences=current)
     if table.positions is None:
         raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
-    return Open(reason="resume-from-table", positions=table.positions, fences=current)
+    _compare_sources(flow, current, table.sources)
+    return _compare_offsets(
+        flow,
+        current,
+        table.positions,
+        otherwise=Open(reason="resume-from-table", positions=table.positions, fences=current),
+    )
 
 
 def _resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
@@ -352,7 +387,7 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
             f"the table was fed through checkpoint {current}, which is not in the storage",
             "starting anew would read every record twice; nothing was read or written",
         ),
-        remedies=_resume_remedy(flow),
+        remedies=resume_remedy(flow),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current},
     )
 
@@ -365,18 +400,19 @@ def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: 
             f"checkpoint {identity.checkpoint} has planned batch {planned}; {found}",
             "an old copy was restored, or another driver went on; nothing was read or written",
         ),
-        remedies=_resume_remedy(flow),
+        remedies=resume_remedy(flow),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
     )
 
 
-def _resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
+def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
+    """What to do about a checkpoint that is of no more use."""
     if flow.stateful or any(source.kind == "files" for source in flow.sources):
         return (f"read everything again:   headrace full-refresh {flow.dataset}",)
     return (f"go on where the table ends:   headrace run --resume-from-table {flow.flow}",)
 
 
-def _sources_changed(flow: FlowFacts, identity: CheckpointIdentity) -> HeadraceError:
+def _sources_changed(flow: FlowFacts, known: tuple[SourceIdentity, ...]) -> HeadraceError:
     def listed(sources: tuple[SourceIdentity, ...]) -> str:
         return ", ".join(f"{s.kind} {', '.join(_described(s))}" for s in sources)
 
@@ -384,7 +420,7 @@ def _sources_changed(flow: FlowFacts, identity: CheckpointIdentity) -> HeadraceE
         f"flow {flow.flow} reads other sources than its checkpoint has positions for",
         location=flow.location,
         facts=(
-            f"the checkpoint read {listed(identity.sources)}",
+            f"the checkpoint read {listed(known)}",
             f"the query reads {listed(flow.sources)}",
             "nothing was read or written",
         ),
