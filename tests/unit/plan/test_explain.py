@@ -53,20 +53,16 @@ def flow(text: str, line: int, source: PlannedSource, columns: dict[str, Any], *
     declared = Flow(
         name=text, target=more.pop("target", name(text)), query=lambda: None, location=place(line)
     )
-    values: dict[str, Any] = {
-        "stateful": False,
-        "coordinates": None,
-        "timestamp": None,
-        "reads_target": False,
-    }
+    values: dict[str, Any] = {"stateful": False, "coordinates": None, **more}
     return PlannedFlow(
         flow=declared,
         schema=columns,
         reads=(),
         sources=(source,),
-        fingerprint="f",
+        timestamp=None,
         reads_target=False,
-        **{**values, **more},
+        fingerprint="f",
+        **values,
     )
 
 
