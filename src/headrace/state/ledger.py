@@ -19,6 +19,8 @@ from headrace.state.identity import corrupt
 from headrace.state.table_log import LoggedCommit, find_batch, iter_commits, versions
 
 _LOSSES = "losses.json"
+_ENTRIES = 200
+"""Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,9 @@ class Ledger:
                 entries.append(_entry(commit))
             elif not commit.is_ours and commit.changes_data:
                 foreign.append(commit)
+        before = self._growing(table_id)
+        if before is not None:
+            first, entries = before["versions"][0], [*before["batches"], *entries]
         record = {
             "headrace": 1,
             "dataset": str(self.dataset),
@@ -56,8 +61,20 @@ class Ledger:
             "versions": [first, known[-1]],
             "batches": compact(entries),
         }
-        write_json(self.folder / f"{first:020d}-{known[-1]:020d}.json", record)
+        write_json(self._path(first, table_id), record)
         return tuple(foreign)
+
+    def _path(self, first: int, table_id: str) -> Path:
+        # Named by where it starts, so that a fold that grows replaces itself in one step; a table
+        # that was created anew starts at 0 again.
+        return self.folder / f"{first:020d}-{table_id[:8]}.json"
+
+    def _growing(self, table_id: str) -> dict[str, Any] | None:
+        """The newest fold while it is small: it takes the new commits in."""
+        folds = [fold for fold in self.folds() if fold["table_id"] == table_id]
+        if not folds or len(folds[-1]["batches"]) >= _ENTRIES:
+            return None
+        return folds[-1]
 
     def next_version(self, table_id: str) -> int:
         """The first version of this table that no fold holds."""
@@ -73,7 +90,7 @@ class Ledger:
         if not self.folder.is_dir():
             return ()
         found = []
-        for path in sorted(self.folder.glob("[0-9]*-[0-9]*.json")):
+        for path in sorted(self.folder.glob("[0-9]*.json")):
             try:
                 found.append(json.loads(path.read_text(encoding="utf-8")))
             except ValueError as error:
@@ -94,8 +111,8 @@ class Ledger:
             return commit.metadata
         for fold in reversed(self.folds()):
             for entry in reversed(fold["batches"]):
-                last = entry["batches"][1] if "batches" in entry else entry.get("batch")
-                if entry.get("checkpoint") == checkpoint and last == batch:
+                numbered = "batch" in entry or "batches" in entry
+                if numbered and entry["checkpoint"] == checkpoint and _batches(entry)[1] == batch:
                     return dict(entry)
         return None
 
@@ -124,8 +141,7 @@ def _entry(commit: LoggedCommit) -> dict[str, Any]:
 def _follows(before: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
     if "opens" in before or "opens" in entry or before["checkpoint"] != entry["checkpoint"]:
         return False
-    last = before["batches"][1] if "batches" in before else before["batch"]
-    if entry["batch"] != last + 1 or len(before["sources"]) != len(entry["sources"]):
+    if _batches(entry)[0] != _batches(before)[1] + 1 or len(before["sources"]) != len(entry["sources"]):
         return False
     return all(
         one["index"] == two["index"] and one["identity"] == two["identity"] and _continues(one, two)
@@ -139,12 +155,10 @@ def _continues(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
 
 
 def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    first = before["batches"][0] if "batches" in before else before["batch"]
-    versions_ = before["version"] if isinstance(before["version"], list) else [before["version"]] * 2
     joined = {key: value for key, value in before.items() if key != "batch"}
     joined.update(
-        batches=[first, entry["batch"]],
-        version=[versions_[0], entry["version"]],
+        batches=[_batches(before)[0], _batches(entry)[1]],
+        version=[_versions(before)[0], _versions(entry)[1]],
         timestamp=entry["timestamp"],
         sources=[
             {**one, "until": two["until"]}
@@ -154,3 +168,16 @@ def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
     for count in ("input", "accepted", "rejected"):
         joined[count] = before[count] + entry[count]
     return joined
+
+
+def _batches(entry: Mapping[str, Any]) -> tuple[int, int]:
+    """The first and the last batch of an entry."""
+    if "batches" in entry:
+        first, last = entry["batches"]
+        return first, last
+    return entry["batch"], entry["batch"]
+
+
+def _versions(entry: Mapping[str, Any]) -> tuple[int, int]:
+    version = entry["version"]
+    return (version[0], version[1]) if isinstance(version, list) else (version, version)
