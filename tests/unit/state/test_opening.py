@@ -1,0 +1,358 @@
+"""How a flow starts: every refusal of the protocol's table, and what each remedy then does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.state.identity import CheckpointIdentity, SourceIdentity
+from headrace.state.opening import (
+    FENCED,
+    Adopt,
+    CheckpointFacts,
+    Continue,
+    FlowFacts,
+    KafkaFacts,
+    Open,
+    Opening,
+    TableFacts,
+    decide,
+)
+
+OURS, OLDER = "headrace-ours", "headrace-older"
+KAFKA = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-1"}})
+DELTA = SourceIdentity(index=0, kind="delta", identity={"table_id": "upstream", "path": "/lake/up"})
+FILES = SourceIdentity(index=0, kind="files", identity={"path": "/in"})
+BROKER = KafkaFacts(
+    ids={"sales": "id-1"}, earliest={"sales": {0: 0, 1: 0}}, latest={"sales": {0: 100, 1: 100}}
+)
+READ = {0: {"sales": {"0": 40, "1": 50}}}
+"""How far the flow has come in the tests below."""
+
+FLOW = FlowFacts(
+    flow="sales",
+    dataset="default.sales",
+    location=SourceLocation("sales.py", 3),
+    declared_flows=frozenset({"sales"}),
+    sources=(KAFKA,),
+    stateful=False,
+    kafka={0: BROKER},
+)
+TABLE = TableFacts(
+    table_id="table",
+    fresh=False,
+    checkpoints={"sales": OURS},
+    transactions={OURS: 7},
+    positions=READ,
+    sources=(KAFKA,),
+)
+IDENTITY = CheckpointIdentity(
+    pipeline="shop",
+    flow="sales",
+    dataset="default.sales",
+    checkpoint=OURS,
+    generation=1,
+    table_id="table",
+    created="2026-11-21T00:00:00+00:00",
+    sources=(KAFKA,),
+)
+CHECKPOINT = CheckpointFacts(identity=IDENTITY, last_planned=7, last_finished=7, positions=READ)
+
+
+def broker(**changes: Any) -> dict[int, KafkaFacts]:
+    return {0: replace(BROKER, **changes)}
+
+
+def read_by(*sources: SourceIdentity) -> CheckpointFacts:
+    return replace(CHECKPOINT, identity=replace(IDENTITY, sources=sources))
+
+
+def refused(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> HeadraceError:
+    with pytest.raises(HeadraceError) as caught:
+        decide(flow, table, checkpoint)
+    error = caught.value
+    assert not error.transient
+    assert error.params["flow"] == "sales"
+    assert error.location == FLOW.location
+    return error
+
+
+# What goes on.
+
+
+@pytest.mark.parametrize(
+    ("transaction", "planned", "finished"),
+    [
+        pytest.param(7, 7, 7, id="stopped between two batches"),
+        pytest.param(6, 7, 6, id="killed before the commit"),
+        pytest.param(7, 7, 6, id="killed after the commit"),
+        pytest.param(None, 0, -1, id="killed in the first batch"),
+        pytest.param(None, -1, -1, id="killed before the first batch"),
+    ],
+)
+def test_a_checkpoint_that_agrees_with_its_table_goes_on(
+    transaction: int | None, planned: int, finished: int
+) -> None:
+    table = replace(TABLE, transactions={} if transaction is None else {OURS: transaction})
+    checkpoint = replace(CHECKPOINT, last_planned=planned, last_finished=finished)
+    assert decide(FLOW, table, checkpoint) == Continue(identity=IDENTITY)
+
+
+def test_a_flow_that_never_ran_opens_its_first_checkpoint() -> None:
+    assert decide(FLOW, replace(TABLE, checkpoints={}, transactions={}), None) == Open(reason="first")
+
+
+def test_a_second_flow_of_a_table_opens_its_first_checkpoint() -> None:
+    flow = replace(FLOW, declared_flows=frozenset({"sales", "returns"}))
+    table = replace(TABLE, checkpoints={"returns": OLDER}, transactions={OLDER: 3})
+    assert decide(flow, table, None) == Open(reason="first")
+
+
+def test_a_topic_that_a_subscription_gains_is_read_from_its_beginning() -> None:
+    both = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-1", "more": "id-2"}})
+    flow = replace(
+        FLOW,
+        sources=(both,),
+        kafka=broker(
+            ids={"sales": "id-1", "more": "id-2"},
+            earliest={**BROKER.earliest, "more": {0: 0}},
+            latest={**BROKER.latest, "more": {0: 9}},
+        ),
+    )
+    assert decide(flow, TABLE, CHECKPOINT) == Continue(identity=IDENTITY)
+
+
+# What is refused.
+
+RENAMED = replace(TABLE, checkpoints={"old": OLDER}, transactions={OLDER: 3})
+ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
+
+
+@pytest.mark.parametrize(
+    ("code", "table", "checkpoint", "remedy"),
+    [
+        pytest.param("CHECKPOINT_LOST", TABLE, None, "run --resume-from-table sales", id="checkpoint lost"),
+        pytest.param(
+            "CHECKPOINT_BEHIND_TABLE",
+            replace(TABLE, transactions={OURS: 9}),
+            CHECKPOINT,
+            "run --resume-from-table sales",
+            id="an older copy was restored",
+        ),
+        pytest.param(
+            "CHECKPOINT_BEHIND_TABLE",
+            replace(TABLE, checkpoints={"sales": "headrace-newer"}),
+            CHECKPOINT,
+            "run --resume-from-table sales",
+            id="another checkpoint feeds the table now",
+        ),
+        pytest.param(
+            "CHECKPOINT_BEHIND_TABLE",
+            replace(TABLE, checkpoints={"sales": "headrace-newer"}, transactions={OURS: FENCED}),
+            CHECKPOINT,
+            "run --resume-from-table sales",
+            id="the checkpoint was fenced",
+        ),
+        pytest.param(
+            "TABLE_BEHIND_CHECKPOINT",
+            replace(TABLE, transactions={OURS: 5}),
+            CHECKPOINT,
+            "run --resume-from-table sales",
+            id="the table went back",
+        ),
+        pytest.param(
+            "TABLE_LOST", ANEW, CHECKPOINT, "full-refresh default.sales", id="the table was made anew"
+        ),
+        pytest.param(
+            "TABLE_LOST",
+            replace(TABLE, checkpoints={}),
+            CHECKPOINT,
+            "full-refresh default.sales",
+            id="the table does not know the checkpoint",
+        ),
+        pytest.param("FLOW_RENAMED", RENAMED, None, "run --adopt old=sales", id="the flow was renamed"),
+    ],
+)
+def test_what_could_lose_or_double_records_is_refused(
+    code: str, table: TableFacts, checkpoint: CheckpointFacts | None, remedy: str
+) -> None:
+    error = refused(FLOW, table, checkpoint)
+    assert error.code == code
+    assert any(remedy in line for line in error.remedies)
+
+
+@pytest.mark.parametrize("latest", [10, 45, 1000], ids=["shorter", "as long", "longer"])
+def test_a_topic_that_was_created_again_is_refused_however_long_it_is(latest: int) -> None:
+    again = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-2"}})
+    kafka = broker(ids={"sales": "id-2"}, latest={"sales": {0: latest, 1: latest}})
+    error = refused(replace(FLOW, sources=(again,), kafka=kafka), TABLE, CHECKPOINT)
+    assert error.code == "TOPIC_RECREATED"
+    assert (error.params["topic"], error.params["was"], error.params["is"]) == ("sales", "id-1", "id-2")
+    assert any("run --new-generation sales" in line for line in error.remedies)
+
+
+def test_a_topic_that_is_gone_is_refused() -> None:
+    gone = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": None}})
+    kafka = broker(ids={"sales": None}, earliest={}, latest={})
+    assert refused(replace(FLOW, sources=(gone,), kafka=kafka), TABLE, CHECKPOINT).code == "TOPIC_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "code"),
+    [
+        (KAFKA, DELTA, "SOURCES_CHANGED"),
+        (DELTA, KAFKA, "SOURCES_CHANGED"),
+        (
+            SourceIdentity(index=0, kind="kafka", identity={"topics": {"other": "id-9"}}),
+            KAFKA,
+            "SOURCES_CHANGED",
+        ),
+        (
+            SourceIdentity(index=0, kind="delta", identity={"table_id": "anew", "path": "/lake/up"}),
+            DELTA,
+            "SOURCES_CHANGED",
+        ),
+        (SourceIdentity(index=0, kind="files", identity={"path": "/elsewhere"}), FILES, "SOURCES_CHANGED"),
+    ],
+    ids=["kafka for delta", "delta for kafka", "another topic", "upstream made anew", "another folder"],
+)
+def test_positions_of_other_sources_are_refused(now: SourceIdentity, then: SourceIdentity, code: str) -> None:
+    flow = replace(FLOW, sources=(now,), kafka={})
+    assert refused(flow, TABLE, read_by(then)).code == code
+
+
+def test_a_source_more_or_less_is_refused() -> None:
+    second = SourceIdentity(index=1, kind="files", identity={"path": "/in"})
+    assert refused(replace(FLOW, sources=(KAFKA, second)), TABLE, CHECKPOINT).code == "SOURCES_CHANGED"
+    assert refused(FLOW, TABLE, read_by(KAFKA, second)).code == "SOURCES_CHANGED"
+
+
+def test_a_broker_that_lost_what_was_read_is_refused() -> None:
+    error = refused(replace(FLOW, kafka=broker(latest={"sales": {0: 39, 1: 50}})), TABLE, CHECKPOINT)
+    assert error.code == "OFFSETS_BEYOND_END"
+    assert (error.params["topic"], error.params["partition"]) == ("sales", 0)
+
+
+EXPIRED = broker(earliest={"sales": {0: 45, 1: 0}})
+
+
+def test_records_that_expired_unread_are_refused_by_default() -> None:
+    error = refused(replace(FLOW, kafka=EXPIRED), TABLE, CHECKPOINT)
+    assert error.code == "OFFSETS_EXPIRED"
+    assert error.params["losses"] == [
+        {"source": 0, "topic": "sales", "partition": 0, "from": 40, "until": 45}
+    ]
+
+
+def test_a_partition_that_expired_before_it_was_ever_read_counts_too() -> None:
+    kafka = broker(earliest={"sales": {0: 0, 1: 0, 2: 8}}, latest={"sales": {0: 100, 1: 100, 2: 20}})
+    error = refused(replace(FLOW, kafka=kafka), TABLE, CHECKPOINT)
+    assert error.params["losses"] == [{"source": 0, "topic": "sales", "partition": 2, "from": 0, "until": 8}]
+
+
+# What the remedies do.
+
+
+def test_recorded_losses_open_a_generation_behind_them_and_fence_the_old_one() -> None:
+    opening = decide(replace(FLOW, kafka=EXPIRED, on_data_loss="record"), TABLE, CHECKPOINT)
+    assert opening == Open(
+        reason="data-loss",
+        positions={0: {"sales": {"0": 45, "1": 50}}},
+        fences=OURS,
+        losses=({"source": 0, "topic": "sales", "partition": 0, "from": 40, "until": 45},),
+    )
+
+
+def test_a_stateful_flow_cannot_go_on_behind_losses() -> None:
+    flow = replace(FLOW, kafka=EXPIRED, on_data_loss="record", stateful=True)
+    assert refused(flow, TABLE, CHECKPOINT).code == "RESUME_IMPOSSIBLE"
+
+
+RESUME = replace(FLOW, resume=True)
+
+
+def test_a_resumed_flow_starts_where_the_table_ends() -> None:
+    assert decide(RESUME, TABLE, None) == Open(reason="resume-from-table", positions=READ, fences=OURS)
+
+
+def test_a_resumed_flow_that_never_committed_starts_at_the_beginning() -> None:
+    opening = decide(RESUME, replace(TABLE, transactions={}, positions=None), None)
+    assert opening == Open(reason="resume-from-table", fences=OURS)
+
+
+def test_a_resume_of_a_flow_that_never_ran_is_a_first_start() -> None:
+    assert decide(RESUME, replace(TABLE, checkpoints={}, transactions={}), None) == Open(reason="first")
+
+
+@pytest.mark.parametrize(
+    ("flow", "table", "code"),
+    [
+        (replace(RESUME, stateful=True), TABLE, "RESUME_IMPOSSIBLE"),
+        (replace(RESUME, sources=(FILES,), kafka={}), TABLE, "RESUME_IMPOSSIBLE"),
+        (RESUME, replace(TABLE, positions=None), "RESUME_IMPOSSIBLE"),
+        (RESUME, RENAMED, "FLOW_RENAMED"),
+        (replace(RESUME, kafka=EXPIRED), TABLE, "OFFSETS_EXPIRED"),
+        (replace(RESUME, kafka=broker(latest={"sales": {0: 1, 1: 1}})), TABLE, "OFFSETS_BEYOND_END"),
+        (replace(RESUME, sources=(DELTA,), kafka={}), TABLE, "SOURCES_CHANGED"),
+    ],
+    ids=["stateful", "files", "no positions", "renamed", "expired", "beyond the end", "other sources"],
+)
+def test_a_resume_that_would_lose_or_double_records_is_refused(
+    flow: FlowFacts, table: TableFacts, code: str
+) -> None:
+    assert refused(flow, table, None).code == code
+
+
+def test_a_resume_never_takes_positions_to_a_topic_that_was_created_again() -> None:
+    again = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-2"}})
+    flow = replace(RESUME, sources=(again,), kafka=broker(ids={"sales": "id-2"}))
+    assert refused(flow, TABLE, None).code == "TOPIC_RECREATED"
+
+
+def test_a_resume_behind_expired_records_records_them() -> None:
+    opening = decide(replace(RESUME, kafka=EXPIRED, on_data_loss="record"), TABLE, None)
+    assert isinstance(opening, Open)
+    assert (opening.reason, opening.fences) == ("data-loss", OURS)
+    assert [loss["until"] for loss in opening.losses] == [45]
+
+
+def test_an_adopted_flow_goes_on_under_its_new_name() -> None:
+    assert decide(replace(FLOW, adopt_from="old"), RENAMED, None) == Adopt(old_flow="old")
+
+
+def test_an_adoption_that_a_crash_cut_short_is_repeated() -> None:
+    assert decide(replace(FLOW, adopt_from="old"), TABLE, None) == Adopt(old_flow="old")
+
+
+def test_an_adoption_that_is_done_changes_nothing() -> None:
+    assert decide(replace(FLOW, adopt_from="old"), TABLE, CHECKPOINT) == Continue(identity=IDENTITY)
+
+
+def test_a_flow_that_is_still_declared_cannot_be_adopted() -> None:
+    flow = replace(FLOW, adopt_from="old", declared_flows=frozenset({"sales", "old"}))
+    assert refused(flow, RENAMED, None).code == "ADOPT_IMPOSSIBLE"
+
+
+def test_a_new_generation_fences_the_one_before() -> None:
+    opening = decide(replace(FLOW, new_generation=True), TABLE, CHECKPOINT)
+    assert isinstance(opening, Open)
+    assert (opening.reason, opening.fences) == ("new-generation", OURS)
+
+
+@pytest.mark.parametrize("stateful", [False, True])
+@pytest.mark.parametrize("source", [KAFKA, FILES], ids=["kafka", "files"])
+def test_no_refusal_names_a_resume_that_would_itself_be_refused(
+    source: SourceIdentity, stateful: bool
+) -> None:
+    flow = replace(FLOW, sources=(source,), stateful=stateful)
+    error = refused(flow, TABLE, None)
+    proposed = any("--resume-from-table" in line for line in error.remedies)
+    possible: Opening | None
+    try:
+        possible = decide(replace(flow, resume=True), replace(TABLE, sources=(source,)), None)
+    except HeadraceError:
+        possible = None
+    assert proposed == (possible is not None)
