@@ -49,10 +49,12 @@ class Comparison:
 
 def load_gold(table: Path) -> list[dict[str, Any]]:
     """The rows of the table, read without Spark."""
+    import pyarrow
     from deltalake import DeltaTable, QueryBuilder
 
-    gold = QueryBuilder().register("gold", DeltaTable(table))
-    rows: list[dict[str, Any]] = gold.execute("SELECT name, date, sales FROM gold").read_all().to_pylist()
+    query = QueryBuilder().register("gold", DeltaTable(table))
+    found = query.execute("SELECT name, date, sales FROM gold").read_all()
+    rows: list[dict[str, Any]] = pyarrow.table(found).to_pylist()
     return rows
 
 

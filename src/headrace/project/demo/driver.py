@@ -35,6 +35,7 @@ class Driver:
         project: The pipeline's folder.
         environment: Variables beside this process's own.
         log_file: Takes what the process writes to its standard error.
+        pid_file: Names the process to a later demo, should this one be killed.
         emit: Takes the events that it reports; called from a thread of the driver's.
     """
 
@@ -44,6 +45,7 @@ class Driver:
         *,
         environment: Mapping[str, str],
         log_file: Path,
+        pid_file: Path,
         emit: Callable[[Event], None],
     ) -> None:
         self._log_file = log_file
@@ -60,6 +62,8 @@ class Driver:
                 # Ctrl-C is for the demo, which then ends everything in order.
                 start_new_session=True,
             )
+        started = psutil.Process(self._process.pid).create_time()
+        pid_file.write_text(json.dumps({"pid": self._process.pid, "started": started}), encoding="utf-8")
         self._reader = threading.Thread(target=self._read, name="headrace-demo-driver", daemon=True)
         self._reader.start()
 
@@ -138,3 +142,19 @@ class Driver:
             return self._log_file.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES:]
         except OSError:
             return []
+
+
+def end_leftover(pid_file: Path) -> bool:
+    """Kill the process of a demo that was killed itself; whether there was one."""
+    try:
+        known = json.loads(pid_file.read_text(encoding="utf-8"))
+        process = psutil.Process(int(known["pid"]))
+        # A pid is used again: the time of creation tells the processes apart.
+        if abs(process.create_time() - float(known["started"])) > 1.0:
+            return False
+        family = [*process.children(recursive=True), process]
+        process.kill()
+        psutil.wait_procs(family, timeout=_DEATH_TIMEOUT_S)
+    except (OSError, ValueError, KeyError, psutil.NoSuchProcess):
+        return False
+    return True

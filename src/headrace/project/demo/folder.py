@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -24,13 +26,11 @@ class DemoFolder:
 
     Args:
         path: The pipeline's folder.
-        renewed: Whether an earlier demo had left one, which was taken away.
-        kept: Where files went that the user had changed or added since then.
+        renewed: Whether an earlier demo had left one.
     """
 
     path: Path
     renewed: bool = False
-    kept: Path | None = None
 
     @property
     def own(self) -> Path:
@@ -45,58 +45,91 @@ class DemoFolder:
     def driver_log(self) -> Path:
         return self.own / "driver.log"
 
+    @property
+    def driver_pid(self) -> Path:
+        return self.own / "driver.json"
 
-def find_demo(path: Path) -> DemoFolder | None:
-    """The folder that an earlier demo has left; ``None`` where there is nothing yet.
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other demos out; the kernel gives the lock back however this process ends.
 
-    Raises:
-        DemoFolderTakenError: Something is there that no demo has written.
-    """
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return None
-    if path.is_dir() and (path / _OWN / _WRITTEN).is_file():
-        return DemoFolder(path)
-    what = "a folder that no demo has written" if path.is_dir() else "a file"
-    raise DemoFolderTakenError(
-        f"{path} is {what}",
-        facts=("nothing was changed",),
-        remedies=("headrace demo --directory another-folder",),
-        params={"path": str(path)},
-    )
+        Raises:
+            DemoFolderTakenError: A demo is running there.
+        """
+        with (self.own / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise DemoFolderTakenError(
+                    f"a demo is running in {self.path}",
+                    facts=("nothing was changed",),
+                    remedies=("headrace demo --directory another-folder",),
+                    params={"path": str(self.path)},
+                ) from error
+            yield
 
 
-def write_demo(path: Path, files: Mapping[str, str]) -> DemoFolder:
-    """Write the pipeline, in place of an earlier demo's.
-
-    The broker and the runs of the earlier demo must have ended.
-
-    Args:
-        path: The folder.
-        files: Text by relative path.
+def open_demo(path: Path) -> DemoFolder:
+    """The folder, new or as an earlier demo has left it; nothing in it is changed but the mark.
 
     Raises:
         DemoFolderTakenError: Something is there that no demo has written.
         StorageUnwritableError: The folder cannot be written.
     """
-    before = find_demo(path)
+    renewed = path.is_dir() and (path / _OWN / _WRITTEN).is_file()
+    if not renewed and path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        what = "a folder that no demo has written" if path.is_dir() else "a file"
+        raise DemoFolderTakenError(
+            f"{path} is {what}",
+            facts=("nothing was changed",),
+            remedies=("headrace demo --directory another-folder",),
+            params={"path": str(path)},
+        )
+    demo = DemoFolder(path, renewed=renewed)
+    if not renewed:
+        try:
+            demo.own.mkdir(parents=True, exist_ok=True)
+            # From here on the folder is a demo's: one that ends at once is renewed, not refused.
+            (demo.own / _WRITTEN).write_text("{}", encoding="utf-8")
+        except OSError as error:
+            raise _unwritable(path, error) from error
+    return demo
+
+
+def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
+    """Write the pipeline, in place of an earlier demo's tables, topic and files.
+
+    What the earlier demo has left running must have ended.
+
+    Args:
+        demo: The folder, locked.
+        files: Text by relative path.
+
+    Returns:
+        Where files went that the user had changed or added since the earlier demo.
+
+    Raises:
+        StorageUnwritableError: The folder cannot be written.
+    """
     try:
-        kept = None if before is None else _clear(before)
-        own = path / _OWN
-        own.mkdir(parents=True, exist_ok=True)
-        # First what makes the folder ours: a demo that ends here is renewed, not refused.
+        kept = _clear(demo) if demo.renewed else None
         sums = {name: _sum(text.encode()) for name, text in files.items()}
-        (own / _WRITTEN).write_text(json.dumps(sums, indent=2), encoding="utf-8")
+        (demo.own / _WRITTEN).write_text(json.dumps(sums, indent=2), encoding="utf-8")
         for name, text in files.items():
-            file = path / name
+            file = demo.path / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise StorageUnwritableError(
-            f"{path} cannot be written: {error.strerror}",
-            remedies=("headrace demo --directory another-folder",),
-            params={"path": str(path)},
-        ) from error
-    return DemoFolder(path, renewed=before is not None, kept=kept)
+        raise _unwritable(demo.path, error) from error
+    return kept
+
+
+def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:
+    return StorageUnwritableError(
+        f"{path} cannot be written: {error.strerror}",
+        remedies=("headrace demo --directory another-folder",),
+        params={"path": str(path)},
+    )
 
 
 def _clear(demo: DemoFolder) -> Path | None:

@@ -1,0 +1,71 @@
+"""`headrace demo`: the main job on a real broker, killed in the middle, and proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import Output, Result, TextOutput
+from headrace.cli.verb import Invocation, verb
+
+if TYPE_CHECKING:
+    from headrace.project.demo.story import Screen
+
+
+@verb(
+    examples=("headrace demo", "headrace demo --records 200000 --rate 8000 --directory /tmp/sales"),
+    project=False,
+)
+@click.option(
+    "--records",
+    type=click.IntRange(min=100),
+    default=60_000,
+    show_default=True,
+    help="How many sales are written.",
+)
+@click.option(
+    "--rate", type=click.IntRange(min=10), default=4_000, show_default=True, help="How many a second."
+)
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("headrace-demo"),
+    metavar="PATH",
+    help="Where the pipeline is written; ./headrace-demo by default.",
+)
+def command(invocation: Invocation, records: int, rate: int, directory: Path) -> Result:
+    """Run the main job, kill it, and prove the result.
+
+    Starts a Kafka broker, writes an example pipeline, produces sales, and runs the pipeline beside
+    it; kills it in the middle of a batch, starts it again, and shows that no record was lost or
+    doubled. Everything that it starts has ended when it ends; the tables stay.
+    """
+    from headrace.project.demo.closing import closing_data, closing_text
+    from headrace.project.demo.story import Demo, DemoRequest
+    from headrace.project.template import template_files
+
+    request = DemoRequest(directory=directory, records=records, rate=rate)
+    result = Demo(request, _screen(invocation.output), template_files("demo")).run()
+    _make_cache_later()
+    return Result(
+        data=closing_data(result), text=lambda: closing_text(result), exit_code=0 if result.ok else 1
+    )
+
+
+def _screen(output: Output) -> Screen:
+    from headrace.project.demo.screens import LineScreen, LiveScreen, SilentScreen
+
+    if not isinstance(output, TextOutput):
+        return SilentScreen()
+    return LiveScreen(output.console()) if output.is_terminal else LineScreen(output.console())
+
+
+def _make_cache_later() -> None:
+    """The JVM's cache, which a run makes at its end, and which would have taken the demo's cores."""
+    from headrace.runtime.aot import make_later
+    from headrace.runtime.fetch import ensure_jars
+    from headrace.runtime.java import find_java
+
+    make_later(find_java(), ensure_jars("spark"))

@@ -1,0 +1,148 @@
+"""What the demo says at its end: the proof, gold beside the ledger, and how to read on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from headrace.project.demo.comparison import ComparedRow, Comparison
+from headrace.project.demo.story import DemoResult
+from headrace.verify.report import DatasetProof, GradeReport
+
+_SHOWN = 5
+_MARKS = {"proven": "✓", "partial": "✓", "unjudged": "–", "refuted": "✗"}  # noqa: RUF001
+_NOTHING = "(nothing)"
+
+
+def closing_text(result: DemoResult) -> str:
+    """The end of the demo, as a person reads it."""
+    lines = [
+        "",
+        "Proof",
+        *_proof_lines(result),
+        "",
+        *_gold_lines(result.comparison),
+        "",
+        *_reading_lines(result),
+    ]
+    if not result.ok:
+        lines += ["", *(f"not as it should be: {reason}" for reason in faults(result))]
+    return "\n".join(lines)
+
+
+def closing_data(result: DemoResult) -> dict[str, Any]:
+    """The same facts as JSON values."""
+    ledger, comparison = result.producer.ledger, result.comparison
+    return {
+        "ok": result.ok,
+        "faults": list(faults(result)),
+        "directory": str(result.folder.path),
+        "tables": str(result.settings.storage.tables),
+        "broker": str(result.folder.broker),
+        "records": ledger.records,
+        "duration_s": round(result.duration_s, 2),
+        "crashes": [
+            {
+                "flow": crash.flow,
+                "planned": crash.planned,
+                "finished": crash.finished,
+                "inside_batch": crash.inside_batch,
+                "in_table": crash.in_table,
+            }
+            for crash in result.crashes
+        ],
+        "replay": result.replay,
+        "drained": result.drained,
+        "proof": result.proof.to_json(),
+        "gold": {
+            "equal": comparison.equal,
+            "rows": len(comparison.rows),
+            "differences": [_row_data(row) for row in comparison.differences],
+            "doubled": [list(key) for key in comparison.doubled],
+            "sales": str(comparison.total),
+            "ledger_sales": str(ledger.sales),
+        },
+    }
+
+
+def faults(result: DemoResult) -> Iterator[str]:
+    """Why the demo did not come out as it should."""
+    ledger = result.producer.ledger
+    if not result.crashes[-1].inside_batch:
+        yield f"none of {len(result.crashes)} kills hit a batch that was under way"
+    if not result.drained:
+        yield f"the tables never came to hold the {ledger.records:,} records of the producer"
+    if not result.proof.proven:
+        yield f"the proof does not hold: {len(result.proof.findings)} findings, see `headrace verify`"
+    if not result.comparison.equal:
+        wrong = len(result.comparison.differences) + len(result.comparison.doubled)
+        yield f"gold differs from the producer's ledger in {wrong} of {len(result.comparison.rows)} rows"
+
+
+def _proof_lines(result: DemoResult) -> Iterator[str]:
+    for dataset in result.proof.datasets:
+        first = dataset.dataset.name
+        for report in _reports(dataset):
+            text = report.text + (f"; {'; '.join(report.reasons)}" if report.reasons else "")
+            yield f" {first:<8} {report.grade:<8} {text}   {_MARKS[report.verdict]}"
+            for finding in report.findings:
+                yield f" {'':<8} {'':<8} {finding.text}"
+            first = ""
+    comparison, ledger = result.comparison, result.producer.ledger
+    if comparison.equal:
+        said = f"equals the producer's own ledger ({ledger.dates} dates × {ledger.names} names, "  # noqa: RUF001
+        yield f" {'gold':<8} {'sums':<8} {said}{comparison.total:,})   ✓"
+    else:
+        wrong = len(comparison.differences) + len(comparison.doubled)
+        yield f" {'gold':<8} {'sums':<8} {wrong} rows differ from the producer's own ledger   ✗"
+
+
+def _reports(dataset: DatasetProof) -> Iterator[GradeReport]:
+    for flow in dataset.flows:
+        # What cannot be judged for this kind of flow is the business of `headrace verify`.
+        yield from (report for report in flow.grades if report.verdict != "unjudged")
+
+
+def _gold_lines(comparison: Comparison) -> Iterator[str]:
+    rows = [*comparison.differences, *(row for row in comparison.rows if row.equal)][:_SHOWN]
+    yield f" {'date':<12} {'name':<14} {'gold':>12} {'ledger':>12}"
+    for row in rows:
+        mark = "✓" if row.equal else "✗"
+        yield f" {row.date:<12} {row.name:<14} {_money(row.gold):>12} {_money(row.ledger):>12}  {mark}"
+    if len(comparison.rows) > len(rows):
+        yield f" … and {len(comparison.rows) - len(rows):,} more, all compared"
+
+
+def _reading_lines(result: DemoResult) -> Iterator[str]:
+    settings = result.settings
+    project = _shown(result.folder.path)
+    gold = _shown(settings.storage.table(result.gold))
+    yield f"Everything in {_shown(settings.storage.root)} is plain Delta:"
+    yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\""
+    yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\""
+    yield f"  headrace read gold --limit 5 --project {project}"
+    yield f"How it stands:  headrace status --project {project}"
+    broker = _shown(result.folder.broker)
+    yield f"Run it again:   HEADRACE_BROKER_DIR={broker} headrace run --project {project}"
+    yield "Next:           headrace init my-pipeline"
+
+
+def _shown(path: Path) -> str:
+    """The path as one would type it here."""
+    return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
+
+
+def _money(amount: Decimal | None) -> str:
+    return _NOTHING if amount is None else f"{amount:,}"
+
+
+def _row_data(row: ComparedRow) -> dict[str, str | None]:
+    return {
+        "name": row.name,
+        "date": row.date,
+        "gold": None if row.gold is None else str(row.gold),
+        "ledger": None if row.ledger is None else str(row.ledger),
+    }

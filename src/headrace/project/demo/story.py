@@ -1,0 +1,344 @@
+"""The demo from beginning to end: broker, pipeline, producer, crash, restart, proof."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.declare.spec import load_project
+from headrace.errors import DemoDriverError
+from headrace.model.events import BatchCommitted, BatchReplayed, Event, FlowStarted
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.project.demo.comparison import Comparison, compare, load_gold
+from headrace.project.demo.crash import Crash, await_batch, look_at_crash
+from headrace.project.demo.driver import Driver, end_leftover
+from headrace.project.demo.folder import DemoFolder, open_demo, write_pipeline
+from headrace.project.demo.producer import SalesProducer
+from headrace.project.demo.tables import TableWatch
+
+if TYPE_CHECKING:
+    from headrace.verify.report import Proof
+
+TOPIC = "sales"
+PARTITIONS = 4
+FLOW = "bronze"
+"""The flow that is watched and killed in a batch: the one that reads the topic."""
+
+_CRASH_AT = 0.4
+"""The share of the records that is written when the crash comes."""
+_CRASH_AFTER_BATCHES = 3
+_ATTEMPTS = 5
+_START_TIMEOUT_S = 180.0
+_IDLE_TIMEOUT_S = 60.0
+"""No table has moved for so long: what is missing will not come, and the proof says what it is."""
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoRequest:
+    """What the demo is asked to do.
+
+    Args:
+        directory: Where the pipeline is written.
+        records: How many sales the producer writes.
+        rate: How many a second.
+    """
+
+    directory: Path
+    records: int = 60_000
+    rate: int = 4_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoResult:
+    """What came out of it.
+
+    Args:
+        folder: Where everything lies.
+        settings: The pipeline's settings.
+        producer: Records, sums, names and dates of the producer's ledger.
+        crashes: Every SIGKILL; the last one was inside a batch, where one was.
+        replay: What the restarted process did with the batch that was under way.
+        drained: Whether the tables came to hold as many rows as the producer has written.
+    """
+
+    folder: DemoFolder
+    settings: ProjectSettings
+    producer: SalesProducer
+    crashes: tuple[Crash, ...]
+    replay: str | None
+    drained: bool
+    proof: Proof
+    comparison: Comparison
+    duration_s: float
+
+    @property
+    def gold(self) -> TableName:
+        return _name(self.settings, "gold")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the proof holds, the sums are equal, and the crash was what it was meant to be."""
+        return self.drained and self.proof.proven and self.comparison.equal and self.crashes[-1].inside_batch
+
+
+class Screen(Protocol):
+    """Shows the demo as it goes; called from several threads."""
+
+    def fact(self, title: str, text: str) -> None:
+        """One line that stays."""
+
+    def note(self, text: str) -> None:
+        """Something that happened."""
+
+    def event(self, event: Event) -> None:
+        """An event of the pipeline's process."""
+
+    def killed(self) -> None:
+        """The pipeline's process is gone."""
+
+    def doing(self, text: str) -> None:
+        """What is being waited for."""
+
+    def watching(self) -> AbstractContextManager[object]:
+        """While the pipeline runs."""
+
+
+@dataclass
+class _Witness:
+    """What the driver has said; written by its thread, read by the story."""
+
+    screen: Screen
+    started: threading.Event = field(default_factory=threading.Event)
+    batches: int = 0
+    watched: int | None = None
+    replay: str | None = None
+
+    def restart(self, crashed: int) -> None:
+        self.started.clear()
+        self.batches = 0
+        self.watched = crashed
+
+    def __call__(self, event: Event) -> None:
+        self.screen.event(event)
+        match event:
+            case FlowStarted(flow=flow) if flow == FLOW:
+                self.started.set()
+            case BatchReplayed(flow=flow, batch=batch) if flow == FLOW and batch == self.watched:
+                self._tell(f"{FLOW}'s batch {batch} was in the table already, and was skipped")
+            case BatchCommitted(flow=flow, batch=batch) if flow == FLOW:
+                self.batches += 1
+                if batch == self.watched:
+                    self._tell(f"{FLOW}'s batch {batch} was not in the table, and was read again")
+            case _:
+                pass
+
+    def _tell(self, text: str) -> None:
+        self.watched = None
+        self.replay = text
+        self.screen.note(f"✓ {text}")
+
+
+class Demo:
+    """One demo.
+
+    Args:
+        request: What to do.
+        screen: Where it is shown.
+        files: The example pipeline: text by relative path.
+    """
+
+    def __init__(self, request: DemoRequest, screen: Screen, files: Mapping[str, str]) -> None:
+        self._request = request
+        self._screen = screen
+        self._files = files
+        self._witness = _Witness(screen)
+        self._driver: Driver | None = None
+
+    def run(self) -> DemoResult:
+        """Tell the whole story; whatever was started has ended when this returns or raises.
+
+        Raises:
+            HeadraceError: The demo could not go on.
+        """
+        began = time.monotonic()
+        with ExitStack() as stack:
+            folder = self._open_folder(stack)
+            settings = self._start_broker(folder, stack)
+            servers = settings.kafka.bootstrap_servers
+            producer = SalesProducer(servers, TOPIC, records=self._request.records, rate=self._request.rate)
+            # Last in, first out: the driver ends before the producer, and both before the broker.
+            stack.callback(producer.stop)
+            stack.callback(self._stop_driver)
+            with self._screen.watching():
+                self._start_driver(folder)
+                producer.start()
+                crashes = self._crash(folder, settings, producer)
+                drained = self._drain(settings, producer)
+                self._screen.doing("stopping the pipeline")
+                self._stop_driver()
+            proof = _verify(settings)
+            gold = load_gold(settings.storage.table(_name(settings, "gold")))
+            return DemoResult(
+                folder=folder,
+                settings=settings,
+                producer=producer,
+                crashes=crashes,
+                replay=self._witness.replay,
+                drained=drained,
+                proof=proof,
+                comparison=compare(gold, producer.ledger.entries),
+                duration_s=time.monotonic() - began,
+            )
+
+    def _open_folder(self, stack: ExitStack) -> DemoFolder:
+        from headrace.runtime.broker import Broker
+
+        folder = open_demo(self._request.directory)
+        stack.enter_context(folder.locked())
+        if folder.renewed:
+            end_leftover(folder.driver_pid)
+            Broker(folder.broker).stop()
+        kept = write_pipeline(folder, self._files)
+        self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   edit it, it is yours")
+        if folder.renewed:
+            self._screen.fact("", "an earlier demo was here; its tables and its topic were made anew")
+        if kept is not None:
+            self._screen.fact("", f"what you had changed in it is now in {kept}")
+        return folder
+
+    def _start_broker(self, folder: DemoFolder, stack: ExitStack) -> ProjectSettings:
+        from headrace.runtime.broker import VERSION, Broker
+
+        broker = Broker(folder.broker)
+        stack.callback(broker.stop)
+        servers = broker.start()
+        broker.create_topic(TOPIC, PARTITIONS)
+        self._screen.fact(
+            "Broker", f"Apache Kafka {VERSION} on {servers}, topic {TOPIC}, {PARTITIONS} partitions"
+        )
+        settings = load_project(folder.path)
+        return replace(settings, kafka=settings.kafka.with_bootstrap_servers(servers))
+
+    def _start_driver(self, folder: DemoFolder) -> None:
+        self._screen.doing("starting Spark")
+        self._driver = Driver(
+            folder.path,
+            environment=_environment(folder),
+            log_file=folder.driver_log,
+            pid_file=folder.driver_pid,
+            emit=self._witness,
+        )
+        self._wait(self._witness.started.is_set, _START_TIMEOUT_S, "it did not start a flow")
+
+    def _crash(
+        self, folder: DemoFolder, settings: ProjectSettings, producer: SalesProducer
+    ) -> tuple[Crash, ...]:
+        """Kill the process in the middle of a batch; again, where the batch had just ended."""
+        bronze = _name(settings, FLOW)
+        crashes: list[Crash] = []
+        enough = int(producer.records * _CRASH_AT)
+        self._screen.doing("the producer writes, the pipeline follows")
+        while not (crashes and crashes[-1].inside_batch) and len(crashes) < _ATTEMPTS:
+            self._wait(
+                lambda: (
+                    (producer.ledger.records >= enough and self._witness.batches >= _CRASH_AFTER_BATCHES)
+                    or producer.done
+                ),
+                _START_TIMEOUT_S,
+                "it committed no batch",
+            )
+            assert self._driver is not None
+            await_batch(settings.storage, bronze, FLOW, timeout_s=10.0, check=self._driver.check)
+            self._driver.kill()
+            self._screen.killed()
+            crash = look_at_crash(settings.storage, bronze, FLOW)
+            crashes.append(crash)
+            self._witness.restart(crash.planned)
+            self._screen.note(crash_text(crash))
+            self._start_driver(folder)
+        return tuple(crashes)
+
+    def _drain(self, settings: ProjectSettings, producer: SalesProducer) -> bool:
+        """Wait until the tables hold what the producer has written; whether they came to."""
+        self._screen.doing("draining the topic")
+        watch = TableWatch(
+            settings.storage,
+            streams=(_name(settings, "bronze"), _name(settings, "silver")),
+            view=_name(settings, "gold"),
+        )
+        last, moved = None, time.monotonic()
+        while time.monotonic() - moved < _IDLE_TIMEOUT_S:
+            now = watch.look()
+            if producer.done and watch.holds(producer.ledger.records):
+                return True
+            if now != last:
+                last, moved = now, time.monotonic()
+            self._check(producer)
+            time.sleep(_POLL_S)
+        return False
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            self._check(None)
+            if time.monotonic() > deadline:
+                raise DemoDriverError(
+                    f"the pipeline's process was given up: {otherwise} within {timeout_s:.0f} s",
+                    remedies=("headrace doctor",),
+                    params={"waited_s": timeout_s},
+                )
+            time.sleep(_POLL_S)
+
+    def _check(self, producer: SalesProducer | None) -> None:
+        if producer is not None:
+            producer.check()
+        if self._driver is not None:
+            self._driver.check()
+
+    def _stop_driver(self) -> None:
+        if self._driver is not None:
+            self._driver.stop()
+            self._driver = None
+
+
+def crash_text(crash: Crash) -> str:
+    """What the storage says of the crash."""
+    if not crash.inside_batch:
+        return (
+            f"⚡ killed the driver (SIGKILL), just after {crash.flow}'s batch {crash.planned}: "
+            "not what was wanted, once more …"
+        )
+    table = "the table holds it already" if crash.in_table else "the table does not hold it"
+    return (
+        f"⚡ killed the driver (SIGKILL) in the middle of {crash.flow}'s batch {crash.planned}, "
+        "restarting …\n"
+        f"  offsets/{crash.planned} is there, commits/{crash.planned} is not; {table}"
+    )
+
+
+def _environment(folder: DemoFolder) -> dict[str, str]:
+    import os
+
+    from headrace.runtime import aot
+
+    # `embedded` means the demo's own broker. A cache of the JVM's is not made while the demo runs:
+    # it would take the cores from it.
+    chosen = "off" if os.environ.get(aot.VARIABLE) == "off" else "use"
+    return {"HEADRACE_BROKER_DIR": str(folder.broker.absolute()), aot.VARIABLE: chosen}
+
+
+def _verify(settings: ProjectSettings) -> Proof:
+    from headrace.project.pipeline import Pipeline
+
+    return Pipeline(settings).verify()
+
+
+def _name(settings: ProjectSettings, table: str) -> TableName:
+    return TableName(settings.database, table)

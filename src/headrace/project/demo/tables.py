@@ -1,0 +1,59 @@
+"""How far the tables have come, read from their logs without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headrace.model.names import Storage, TableName
+from headrace.sinks.delta.table import is_table
+from headrace.state.table_log import load_commit, versions
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+class TableWatch:
+    """Counts rows again and again.
+
+    Args:
+        storage: Where the tables lie.
+        streams: The streaming tables; the last one feeds the view.
+        view: The materialized view.
+    """
+
+    def __init__(self, storage: Storage, *, streams: tuple[TableName, ...], view: TableName) -> None:
+        self._storage = storage
+        self._streams = streams
+        self._view = view
+        self._tables: dict[TableName, DeltaTable] = {}
+        self._rows: dict[TableName, int] = dict.fromkeys(streams, 0)
+
+    def look(self) -> Mapping[TableName, int]:
+        """The rows of each streaming table now."""
+        from deltalake import DeltaTable
+
+        for name in self._streams:
+            path = self._storage.table(name)
+            if name in self._tables:
+                self._tables[name].update_incremental()
+            elif is_table(path):
+                self._tables[name] = DeltaTable(path)
+            else:
+                continue
+            self._rows[name] = self._tables[name].count()
+        return dict(self._rows)
+
+    def holds(self, rows: int) -> bool:
+        """Whether every stream held so many rows at the last look, and the view has seen them all."""
+        return all(found >= rows for found in self._rows.values()) and self._view_is_fresh()
+
+    def _view_is_fresh(self) -> bool:
+        path = self._storage.table(self._view)
+        source = self._tables.get(self._streams[-1])
+        for version in reversed(versions(path)):
+            said = load_commit(path, version).metadata
+            if said is not None and "inputs" in said:
+                seen = said["inputs"].get(str(self._streams[-1]), {}).get("version", -1)
+                return source is not None and bool(seen >= source.version())
+        return False

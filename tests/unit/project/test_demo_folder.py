@@ -1,0 +1,90 @@
+"""The demo's folder: never somebody else's, and never a loss of what the user has changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import DemoFolderTakenError
+from headrace.project.demo.folder import open_demo, write_pipeline
+
+FILES = {"headrace.yml": "name: demo\n", "transformations/sales.py": "x = 1\n"}
+
+
+def test_a_new_folder_holds_the_pipeline(tmp_path: Path) -> None:
+    demo = open_demo(tmp_path / "demo")
+    assert not demo.renewed
+    assert write_pipeline(demo, FILES) is None
+    assert (tmp_path / "demo/transformations/sales.py").read_text() == "x = 1\n"
+
+
+def test_an_empty_folder_is_taken(tmp_path: Path) -> None:
+    assert not open_demo(tmp_path).renewed
+
+
+@pytest.mark.parametrize("kind", ["folder", "file"])
+def test_what_no_demo_has_written_is_refused_and_left_alone(tmp_path: Path, kind: str) -> None:
+    target = tmp_path / "mine"
+    if kind == "folder":
+        target.mkdir()
+        (target / "thesis.txt").write_text("years of work")
+    else:
+        target.write_text("years of work")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DemoFolderTakenError) as caught:
+        open_demo(target)
+    assert caught.value.code == "DEMO_FOLDER_TAKEN"
+    assert caught.value.params == {"path": str(target)}
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_earlier_demo_is_renewed(tmp_path: Path) -> None:
+    path = tmp_path / "demo"
+    write_pipeline(open_demo(path), FILES)
+    (path / "lake/tables").mkdir(parents=True)
+    (path / "lake/tables/row").write_text("old")
+    again = open_demo(path)
+    again.broker.mkdir()
+    (again.broker / "old").write_text("old")
+    assert again.renewed
+    assert write_pipeline(again, FILES) is None
+    assert not (path / "lake").exists()
+    assert not again.broker.exists()
+    assert (path / "headrace.yml").read_text() == "name: demo\n"
+
+
+def test_what_the_user_has_changed_or_added_is_moved_aside_not_lost(tmp_path: Path) -> None:
+    path = tmp_path / "demo"
+    write_pipeline(open_demo(path), FILES)
+    (path / "transformations/sales.py").write_text("x = 2  # mine\n")
+    (path / "transformations/more.py").write_text("y = 1\n")
+    (path / ".git").mkdir()
+    (path / ".git/config").write_text("mine")
+    kept = write_pipeline(open_demo(path), FILES)
+    assert kept is not None
+    assert (kept / "transformations/sales.py").read_text() == "x = 2  # mine\n"
+    assert (kept / "transformations/more.py").read_text() == "y = 1\n"
+    assert not (kept / "headrace.yml").exists()
+    assert (path / "transformations/sales.py").read_text() == "x = 1\n"
+    assert not (path / "transformations/more.py").exists()
+    assert (path / ".git/config").read_text() == "mine"
+    assert write_pipeline(open_demo(path), FILES) is None
+    assert (kept / "transformations/sales.py").exists()
+
+
+def test_a_demo_that_ended_before_it_wrote_anything_is_renewed_not_refused(tmp_path: Path) -> None:
+    path = tmp_path / "demo"
+    open_demo(path)
+    assert open_demo(path).renewed
+
+
+def test_two_demos_at_once_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with (
+        open_demo(tmp_path / "demo").locked(),
+        pytest.raises(DemoFolderTakenError),
+        open_demo(tmp_path / "demo").locked(),
+    ):
+        pass
+    with open_demo(tmp_path / "demo").locked():
+        pass
