@@ -1,1 +1,6 @@
+"""The proof: what the tables' logs, the data and the broker say, read without Spark."""
 
+from headrace.verify.proof import verify_pipeline
+from headrace.verify.report import Finding, Grade, GradeReport, Proof
+
+__all__ = ["Finding", "Grade", "GradeReport", "Proof", "verify_pipeline"]

@@ -1,0 +1,205 @@
+"""The third grade for all tables: one connection, every file read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import BrokerUnreachableError
+from headrace.model.connections import KafkaConnection
+from headrace.model.names import Storage, TableName
+from headrace.model.ranges import SourceRange
+from headrace.verify.claims import (
+    Claims,
+    build_derived_claims,
+    build_kafka_claims,
+    join_claims,
+    topics_of,
+)
+from headrace.verify.coordinates import (
+    Columns,
+    CoordinateReader,
+    CoordinatesUnreadableError,
+    Present,
+    find_columns,
+)
+from headrace.verify.delta_log import LogDamagedError
+from headrace.verify.evidence import Evidence, list_tables, load_evidence
+from headrace.verify.lineages import Lineage
+from headrace.verify.offsets import Topic, load_offsets, load_topics
+from headrace.verify.records import compare, judge_records, offsets_to_ask, unjudged_records
+from headrace.verify.report import GradeReport
+from headrace.verify.table_records import read_others, read_table_records
+
+_END_INDEX = 1 << 62
+"""Delta marks a version that was read whole by an index beyond every file."""
+
+
+class _CannotJudgeError(Exception):
+    """Why the third grade of a flow cannot be judged."""
+
+
+class RecordsJudge:
+    """Judges records; what tables have in common is asked and read once.
+
+    Args:
+        storage: Where tables read by others are looked up.
+        evidence: What is judged.
+        connection: The broker.
+        answer_s: How long the broker may take for one question.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        evidence: Mapping[TableName, Evidence],
+        connection: KafkaConnection,
+        answer_s: float,
+    ) -> None:
+        self._storage = storage
+        self._evidence = dict(evidence)
+        self._connection = connection
+        self._answer_s = answer_s
+        self._reader = CoordinateReader()
+        self._topics: dict[str, Topic | None] | None = None
+        self._silence = ""
+        self._asked = False
+
+    def judge(self, evidence: Evidence) -> dict[str, GradeReport]:
+        """The third grade of every flow of a table, by flow."""
+        try:
+            columns = find_columns(evidence.log.metadata)
+        except CoordinatesUnreadableError as error:
+            return self._unjudged(evidence, str(error))
+        if columns is None:
+            return self._unjudged(
+                evidence, "the table keeps no coordinates (table property headrace.coordinates)"
+            )
+        claims: dict[str, Claims] = {}
+        reports: dict[str, GradeReport] = {}
+        for lineage in evidence.lineages:
+            try:
+                claims[lineage.flow] = self._claims(evidence, lineage)
+            except _CannotJudgeError as error:
+                reports[lineage.flow] = unjudged_records(str(error))
+        if reports:
+            # The rows of a flow that cannot be judged would be strangers to the others.
+            reason = next(iter(reports.values())).reasons[0]
+            return self._unjudged(evidence, reason)
+        return self._judge_claims(evidence, columns, claims)
+
+    def _judge_claims(
+        self, evidence: Evidence, columns: Columns, claims: Mapping[str, Claims]
+    ) -> dict[str, GradeReport]:
+        derived = any(one.upstream is not None for one in claims.values())
+        table = read_table_records(
+            self._reader,
+            evidence.log,
+            evidence.accounts,
+            columns,
+            all_files=derived or evidence.beginning.expected is not None,
+        )
+        together = join_claims(claims.values())
+        asked = offsets_to_ask(together, table)
+        try:
+            found = load_offsets(self._connection, asked, self._answer_s * 2) if asked else {}
+        except BrokerUnreachableError as error:
+            self._topics, self._silence = None, f"{error.summary}: ranges and counts"
+            return self.judge(evidence)
+        compared = compare(together, table, asked, found, self._topics or {})
+        return {
+            flow: judge_records(one, compared, table, is_first=number == 0)
+            for number, (flow, one) in enumerate(claims.items())
+        }
+
+    def _claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
+        kinds = {source.kind for batch in lineage.batches for source in batch.sources}
+        match sorted(kinds):
+            case [] | ["kafka"]:
+                self._ask_topics()
+                return build_kafka_claims(lineage, self._topics, evidence.since, self._silence)
+            case ["delta"]:
+                return self._derived(lineage)
+            case found:
+                raise _CannotJudgeError(f"rows that come from {' and '.join(found)} have no place in Kafka")
+
+    def _ask_topics(self) -> None:
+        """Ask the broker once for all topics of all flows."""
+        if self._asked:
+            return
+        self._asked = True
+        names = {name for one in self._evidence.values() for name in topics_of(one.lineages)}
+        try:
+            self._topics = load_topics(self._connection, names, self._answer_s)
+        except BrokerUnreachableError as error:
+            self._silence = f"{error.summary}: ranges and counts"
+
+    def _derived(self, lineage: Lineage) -> Claims:
+        """A flow that reads another table must hold what that table held at the version it read."""
+        last = lineage.last
+        assert last is not None
+        musts, mays, names = [], [], []
+        excused = 0
+        for source in last.sources:
+            version = int(source.until["reservoirVersion"])
+            upstream = self._upstream(source, version)
+            try:
+                columns = find_columns(upstream.log.metadata)
+                if columns is None:
+                    raise _CannotJudgeError(f"{upstream.dataset}, which it reads, keeps no coordinates")
+                must, may, whole = self._rows_read(upstream, columns, source)
+            except (CoordinatesUnreadableError, LogDamagedError) as error:
+                raise _CannotJudgeError(
+                    f"what {upstream.dataset} held at version {version} is gone: {error}"
+                ) from error
+            others = read_others(self._reader, upstream.log, upstream.accounts, columns)
+            excused += others.gone_unknown
+            musts.append(must)
+            mays += [may, others.gone]
+            names.append(f"{upstream.dataset.name} v{whole}")
+        return build_derived_claims(" and ".join(names), Present.joined(musts), Present.joined(mays), excused)
+
+    def _rows_read(
+        self, upstream: Evidence, columns: Columns, source: SourceRange
+    ) -> tuple[Present, Present, int]:
+        """The rows of the versions that were read whole, and those of one that was read in part."""
+        version, index = int(source.until["reservoirVersion"]), int(source.until["index"])
+        if source.until.get("isStartingVersion") and index < _END_INDEX:
+            files = upstream.log.active(version).values()
+            return Present(), self._reader.read_all(upstream.log, files, columns), version
+        whole = version if index >= _END_INDEX else version - 1
+        part = Present()
+        if 0 <= index < _END_INDEX:
+            added = [c.added for c in upstream.log.commits if c.version == version]
+            part = self._reader.read_all(upstream.log, [f for files in added for f in files], columns)
+        if whole < 0:
+            return Present(), part, whole
+        must = self._reader.read_all(upstream.log, upstream.log.active(whole).values(), columns)
+        return must, part, whole
+
+    def _upstream(self, source: SourceRange, version: int) -> Evidence:
+        """The table that a flow reads, at the version that it has read or later."""
+        name = self._name_of(source)
+        found = None if name is None else self._evidence.get(name)
+        if name is not None and (found is None or found.log.version < version - 1 or found.since is not None):
+            try:
+                found = load_evidence(self._storage, name, inspect=False)
+            except LogDamagedError as error:
+                raise _CannotJudgeError(f"{name}, which it reads: {error}") from error
+            self._evidence[name] = found
+        if found is None or found.log.metadata.id != source.identity.get("table_id"):
+            raise _CannotJudgeError(
+                f"the table that it reads, {source.identity.get('path')}, is no dataset of this storage"
+            )
+        return found
+
+    def _name_of(self, source: SourceRange) -> TableName | None:
+        text = str(source.identity.get("path", ""))
+        parts = urlsplit(text)
+        path = Path(unquote(parts.path) if parts.scheme == "file" else text)
+        name = TableName(path.parent.name, path.name)
+        return name if name in list_tables(self._storage) else None
+
+    def _unjudged(self, evidence: Evidence, reason: str) -> dict[str, GradeReport]:
+        return {lineage.flow: unjudged_records(reason) for lineage in evidence.lineages}

@@ -1,0 +1,94 @@
+"""A third witness: what Spark's own checkpoints say that they planned and finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.model.ranges import Position
+
+_KEPT = 200
+"""Spark keeps the last hundred batches; more are not read even where somebody told it to keep more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointLog:
+    """One checkpoint folder.
+
+    Args:
+        checkpoint: The id in its identity; ``None`` where the identity is missing or damaged.
+        planned: The last batch in its offset log; -1 before the first.
+        finished: The last batch in its commit log; -1 before the first.
+        positions: The end of each planned batch by source index, as far as it is kept.
+    """
+
+    folder: Path
+    generation: int
+    checkpoint: str | None
+    planned: int = -1
+    finished: int = -1
+    positions: Mapping[int, tuple[Position | None, ...]] = field(default_factory=dict)
+
+
+def load_checkpoints(folder: Path) -> tuple[CheckpointLog, ...]:
+    """Read the generations of one flow, oldest first.
+
+    The commit log is read before the offset log, and both before the table: whatever a running
+    flow does in between can only make the table hold more than the checkpoint says.
+
+    Args:
+        folder: ``checkpoints/<dataset>/<flow>``.
+    """
+    if not folder.is_dir():
+        return ()
+    found = [
+        _load(path, int(path.name)) for path in folder.iterdir() if path.name.isdigit() and path.is_dir()
+    ]
+    return tuple(sorted(found, key=lambda log: log.generation))
+
+
+def _load(folder: Path, generation: int) -> CheckpointLog:
+    finished = _batches(folder / "commits")
+    planned = _batches(folder / "offsets")
+    positions = {batch: _positions(folder / "offsets" / str(batch)) for batch in planned[-_KEPT:]}
+    return CheckpointLog(
+        folder=folder,
+        generation=generation,
+        checkpoint=_identity(folder / "headrace.json"),
+        planned=max(planned, default=-1),
+        finished=max(finished, default=-1),
+        positions={batch: found for batch, found in positions.items() if found is not None},
+    )
+
+
+def _batches(folder: Path) -> list[int]:
+    try:
+        return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    except FileNotFoundError:
+        return []
+
+
+def _identity(path: Path) -> str | None:
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["checkpoint"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _positions(path: Path) -> tuple[Position | None, ...] | None:
+    """The lines of an offset log after its version and its settings; ``None`` if it is not one."""
+    try:
+        version, _, *lines = path.read_text(encoding="utf-8").splitlines()
+        if version != "v1":
+            return None
+        return tuple(_position(line) for line in lines)
+    except (OSError, ValueError):
+        return None
+
+
+def _position(line: str) -> Position | None:
+    value: Any = None if line == "-" else json.loads(line)
+    return value if isinstance(value, dict) else None

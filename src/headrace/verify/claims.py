@@ -1,0 +1,186 @@
+"""Which offsets a flow claims to have put into its table, and which of them can still be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.verify.coordinates import Present
+from headrace.verify.lineages import Lineage
+from headrace.verify.offsets import Topic
+from headrace.verify.ranges import Place, kafka_positions, topic_id
+from headrace.verify.spans import Spans
+
+_NONE = Spans.of(())
+_NAMED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """One partition's offsets, each as often as it may be in the table.
+
+    Args:
+        live: Committed ranges whose records the broker still holds.
+        past: Committed ranges that nobody can be asked about any more.
+        derived: What the table upstream holds and must be here, too.
+        may: What the table upstream held once, and may be here.
+    """
+
+    live: Spans = _NONE
+    past: Spans = _NONE
+    derived: Spans = _NONE
+    may: Spans = _NONE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What one flow claims.
+
+    Args:
+        places: By topic and partition.
+        reasons: Why some of it cannot be checked.
+        upstream: The table that the flow reads instead of Kafka, with its version, for people.
+        excused: Rows of the table upstream that were removed there, nobody knows which.
+    """
+
+    places: Mapping[Place, Claim] = field(default_factory=dict)
+    reasons: tuple[str, ...] = ()
+    upstream: str | None = None
+    excused: int = 0
+
+    def total(self, layer: str) -> int:
+        """Offsets in one layer of all places."""
+        return sum(getattr(claim, layer).total for claim in self.places.values())
+
+
+def join_claims(several: Iterable[Claims]) -> dict[Place, Claim]:
+    """What all flows of a table claim together."""
+    parts: dict[Place, list[Claim]] = {}
+    for claims in several:
+        for place, claim in claims.places.items():
+            parts.setdefault(place, []).append(claim)
+    return {
+        place: Claim(
+            live=Spans.joined([claim.live for claim in found]),
+            past=Spans.joined([claim.past for claim in found]),
+            derived=Spans.joined([claim.derived for claim in found]),
+            may=Spans.joined([claim.may for claim in found]),
+        )
+        for place, found in parts.items()
+    }
+
+
+def build_kafka_claims(
+    lineage: Lineage, topics: Mapping[str, Topic | None] | None, since: int | None, silence: str = ""
+) -> Claims:
+    """What a flow from Kafka claims.
+
+    Args:
+        lineage: The flow with all its batches, those before ``since`` too.
+        topics: The broker's topics; ``None`` when it cannot be asked, ``silence`` says why.
+        since: Batches before this version are not judged.
+    """
+    reasons: list[str] = []
+    parts: dict[Place, list[Claim]] = {}
+    committed, early = _committed(lineage, since)
+    expired: list[str] = []
+    for (topic, identity, partition), spans in sorted(committed.items(), key=lambda item: str(item[0])):
+        place = (topic, partition)
+        now = None if topics is None else topics.get(topic)
+        if now is None or now.id != identity or partition not in now.high:
+            parts.setdefault(place, []).append(Claim(past=spans))
+            if topics is not None:
+                reasons.append(_why_gone(topic, identity, now))
+            continue
+        low, high = now.low.get(partition, 0), now.high[partition]
+        live = spans.within(low, high)
+        below, above = spans.within(None, low), spans.within(high, None)
+        parts.setdefault(place, []).append(Claim(live=live, past=Spans.joined([below, above])))
+        if below:
+            expired.append(f"{topic}/{partition} from {low:,} on")
+        if above:
+            reasons.append(
+                f"the broker's {topic}/{partition} ends at {high:,}, before {int(above.ends.max()):,}, "
+                "up to which it was read"
+            )
+    for (topic, _, partition), spans in early.items():
+        parts.setdefault((topic, partition), []).append(Claim(past=spans))
+    if expired:
+        more = "" if len(expired) <= _NAMED else f" and {len(expired) - _NAMED} more partitions"
+        reasons.insert(
+            0, f"records for offsets of {', '.join(expired[:_NAMED])}{more}; below: ranges and counts"
+        )
+    if topics is None and committed:
+        reasons.insert(0, silence)
+    claims = {
+        place: join_claims([Claims(places={place: c}) for c in found])[place]
+        for place, found in parts.items()
+    }
+    return Claims(places=claims, reasons=tuple(dict.fromkeys(reasons)))
+
+
+def build_derived_claims(upstream: str, must: Present, may: Present, excused: int) -> Claims:
+    """What a flow from another table claims: every row that the table had at a version.
+
+    Args:
+        upstream: The table and its version, for people.
+        must: The rows of the versions that were read whole.
+        may: Rows that were read in part, or that were removed later.
+        excused: Removed rows of which nobody knows which they were.
+    """
+    places = {
+        place: Claim(derived=must.places.get(place, _NONE), may=may.places.get(place, _NONE))
+        for place in {*must.places, *may.places}
+    }
+    return Claims(places=places, upstream=upstream, excused=excused)
+
+
+def topics_of(lineages: Iterable[Lineage]) -> set[str]:
+    """The topics that flows have read."""
+    return {
+        topic
+        for lineage in lineages
+        for batch in lineage.batches
+        for source in batch.sources
+        if source.kind == "kafka"
+        for topic in source.until
+    }
+
+
+_Partition = tuple[str, str | None, int]
+
+
+def _committed(
+    lineage: Lineage, since: int | None
+) -> tuple[dict[_Partition, Spans], dict[_Partition, Spans]]:
+    """The committed ranges by topic, topic id and partition, each offset once; and the earlier ones."""
+    judged: dict[_Partition, list[tuple[int, int]]] = {}
+    early: dict[_Partition, list[tuple[int, int]]] = {}
+    for batch in lineage.batches:
+        target = early if since is not None and batch.first_version < since else judged
+        for source in batch.sources:
+            start = kafka_positions(source, source.start)
+            for (topic, partition), until in kafka_positions(source, source.until).items():
+                spans = target.setdefault((topic, topic_id(source, topic), partition), [])
+                low = start.get((topic, partition), until)
+                if spans and spans[-1][1] == low:
+                    spans[-1] = (spans[-1][0], until)
+                else:
+                    spans.append((low, until))
+    if lineage.unwitnessed or since is not None:
+        # What was committed before the first known batch can only lie below it.
+        for key in judged:
+            first = min(low for low, _ in early.get(key, judged[key]))
+            early.setdefault(key, []).append((0, first))
+    return (
+        {key: Spans.of(spans).merged() for key, spans in judged.items()},
+        {key: Spans.of(spans).merged() for key, spans in early.items()},
+    )
+
+
+def _why_gone(topic: str, identity: str | None, now: Topic | None) -> str:
+    if now is None:
+        return f"the broker has no topic {topic} any more: ranges and counts"
+    if now.id == identity:
+        return f"the broker's {topic} has fewer partitions than were read: ranges and counts"
+    return f"the topic {topic} that was read ({identity}) was deleted: ranges and counts for its rows"

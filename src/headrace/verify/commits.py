@@ -1,0 +1,293 @@
+"""What Headrace's commits say of themselves: batches with their ranges, openings, refreshes.
+
+Two witnesses are read, the table's log and the ledger beside it. Nothing here judges.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.model.ranges import SourceRange
+from headrace.verify.delta_log import Commit, TableLog
+
+FENCED = 2**63 - 1
+"""The batch number of the transaction that ends a checkpoint for good."""
+
+PROPERTY_PIPELINE = "headrace.pipeline"
+PROPERTY_DATASET = "headrace.dataset"
+PROPERTY_KIND = "headrace.kind"
+PROPERTY_COORDINATES = "headrace.coordinates"
+PROPERTY_CHECKPOINT = "headrace.checkpoint."
+"""Prefix of the properties that name the checkpoint which feeds the table, by flow."""
+
+Role = Literal["batch", "opening", "view", "rewrite", "foreign", "unnumbered", "metadata"]
+"""What a commit is to the proof. ``rewrite`` moves rows and changes none; ``foreign`` is another
+writer's; ``unnumbered`` carries a batch's metadata without its transaction, so its ranges do not count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """One batch of a checkpoint, or several that the ledger has merged."""
+
+    flow: str
+    checkpoint: str
+    first: int
+    last: int
+    first_version: int
+    last_version: int
+    timestamp_ms: int
+    input: int
+    accepted: int
+    rejected: int
+    sources: tuple[SourceRange, ...]
+
+    @property
+    def name(self) -> str:
+        return f"batch {self.first}" if self.first == self.last else f"batches {self.first} to {self.last}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opening:
+    """A generation begins: which checkpoint feeds the table from here on, and why."""
+
+    flow: str
+    checkpoint: str
+    generation: int
+    reason: str
+    version: int
+    fences: str | None = None
+    fenced: bool = True
+    """Whether the commit holds the fence that it speaks of; the ledger cannot tell."""
+    losses: tuple[Mapping[str, Any], ...] = ()
+    adopted: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refresh:
+    """A materialized view was computed anew.
+
+    Args:
+        rows: Rows written, where the commit says it.
+        inputs: The id and the version of each table that it was computed from.
+    """
+
+    version: int
+    timestamp_ms: int
+    rows: int | None
+    inputs: Mapping[str, tuple[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fold:
+    """One file of the ledger."""
+
+    path: Path
+    flow: str
+    table_id: str
+    first_version: int
+    last_version: int
+    batches: tuple[Batches, ...]
+    openings: tuple[Opening, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """A dataset's ledger.
+
+    Args:
+        folds: In the order of their versions.
+        losses: What was written down as lost, before a flow went on behind it.
+        damaged: Files that cannot be read, with the reason.
+    """
+
+    folds: tuple[Fold, ...] = ()
+    losses: tuple[Mapping[str, Any], ...] = ()
+    damaged: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """Everything that the commits of a table say.
+
+    Args:
+        roles: What each commit of the log is, by version.
+        repeated: Versions that name a batch of ours whose ranges they do not hold, with the reason.
+    """
+
+    batches: tuple[Batches, ...]
+    openings: tuple[Opening, ...]
+    refreshes: tuple[Refresh, ...]
+    roles: Mapping[int, Role]
+    repeated: Mapping[int, str]
+
+
+def build_said(log: TableLog) -> Said:
+    """Read the meaning of every commit that the log still holds."""
+    batches, openings, refreshes = [], [], []
+    roles: dict[int, Role] = {}
+    repeated: dict[int, str] = {}
+    known = {value for key, value in log.metadata.properties.items() if key.startswith(PROPERTY_CHECKPOINT)}
+    for commit in log.commits:
+        words = _ours(commit.user_metadata)
+        role = roles[commit.version] = _role(commit, words)
+        numbered = words is not None and _is_numbered(words, commit)
+        for application, batch in commit.transactions.items():
+            if application in known and batch != FENCED and not numbered:
+                repeated[commit.version] = f"it holds the transaction of batch {batch}, and no ranges"
+        if role == "unnumbered":
+            repeated[commit.version] = "its metadata names a batch, and it lacks that batch's transaction"
+        try:
+            if words is not None and role == "view":
+                refreshes.append(_refresh(words, commit))
+            if words is not None and role == "opening":
+                openings.append(_opening(words, commit.version, commit.transactions))
+                known.add(words["checkpoint"])
+            if words is not None and numbered:
+                batches.append(_batches(words, commit.version, commit.timestamp_ms))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            repeated[commit.version] = f"what it says of itself cannot be read ({error!r})"
+    return Said(
+        batches=tuple(batches),
+        openings=tuple(openings),
+        refreshes=tuple(refreshes),
+        roles=roles,
+        repeated=repeated,
+    )
+
+
+def feeding_checkpoints(properties: Mapping[str, str]) -> dict[str, str]:
+    """The flow that each checkpoint feeds the table through, by checkpoint id."""
+    return {
+        value: key.removeprefix(PROPERTY_CHECKPOINT)
+        for key, value in properties.items()
+        if key.startswith(PROPERTY_CHECKPOINT) and value
+    }
+
+
+def load_ledger(folder: Path, table_id: str) -> Ledger:
+    """Read the ledger of a dataset: the folds of all its flows.
+
+    Args:
+        folder: ``ledger/<dataset>``.
+        table_id: Folds of an earlier table of the same name are left out.
+    """
+    folds, losses, damaged = [], [], []
+    for path in sorted(folder.glob("*/*.json")):
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+            if path.name == "losses.json":
+                losses += [{**loss, "flow": path.parent.name} for loss in value]
+            elif value["table_id"] == table_id:
+                folds.append(_fold(path, value))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            damaged.append(f"{path.parent.name}/{path.name}: {error}")
+    folds.sort(key=lambda fold: (fold.first_version, fold.last_version))
+    return Ledger(folds=tuple(folds), losses=tuple(losses), damaged=tuple(damaged))
+
+
+def _role(commit: Commit, words: Mapping[str, Any] | None) -> Role:
+    if words is not None and "opens" in words:
+        return "opening"
+    if words is not None and "view" in words and (commit.changes_data or not commit.added):
+        return "view"
+    if words is not None and _is_numbered(words, commit):
+        return "batch"
+    if not commit.changes_data:
+        return "rewrite" if commit.added or commit.removed else "metadata"
+    return "unnumbered" if words is not None and "batch" in words else "foreign"
+
+
+def _is_numbered(words: Mapping[str, Any], commit: Commit) -> bool:
+    return "batch" in words and commit.transactions.get(str(words.get("checkpoint"))) == words["batch"]
+
+
+def _ours(text: str | None) -> Mapping[str, Any] | None:
+    if text is None or '"headrace"' not in text:
+        return None
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and value.get("headrace") == 1 else None
+
+
+def _fold(path: Path, value: Mapping[str, Any]) -> Fold:
+    batches, openings = [], []
+    for entry in value["batches"]:
+        version = entry["version"]
+        if "opens" in entry:
+            openings.append(_opening(entry, version, None))
+        if "batch" in entry or "batches" in entry:
+            batches.append(_batches(entry, version, int(entry.get("timestamp") or 0)))
+    first, last = value["versions"]
+    return Fold(
+        path=path,
+        flow=value["flow"],
+        table_id=value["table_id"],
+        first_version=first,
+        last_version=last,
+        batches=tuple(batches),
+        openings=tuple(openings),
+    )
+
+
+def _batches(words: Mapping[str, Any], version: int | Sequence[int], timestamp_ms: int) -> Batches:
+    first, last = words["batches"] if "batches" in words else (words["batch"], words["batch"])
+    first_version, last_version = version if isinstance(version, Sequence) else (version, version)
+    return Batches(
+        flow=words["flow"],
+        checkpoint=words["checkpoint"],
+        first=int(first),
+        last=int(last),
+        first_version=first_version,
+        last_version=last_version,
+        timestamp_ms=timestamp_ms,
+        input=int(words["input"]),
+        accepted=int(words["accepted"]),
+        rejected=int(words["rejected"]),
+        sources=_sources(words["sources"]),
+    )
+
+
+def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
+    return tuple(
+        SourceRange(
+            index=int(value["index"]),
+            kind=value["kind"],
+            identity=value["identity"],
+            start=value["from"],
+            until=value["until"],
+        )
+        for value in values
+    )
+
+
+def _opening(words: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None) -> Opening:
+    opens = words["opens"]
+    fences = opens.get("fences")
+    return Opening(
+        flow=words["flow"],
+        checkpoint=words["checkpoint"],
+        generation=int(opens["generation"]),
+        reason=opens["reason"],
+        version=version,
+        fences=fences,
+        fenced=fences is None or transactions is None or transactions.get(fences) == FENCED,
+        losses=tuple(opens.get("losses") or ()),
+        adopted=(opens.get("adopted") or {}).get("flow"),
+    )
+
+
+def _refresh(words: Mapping[str, Any], commit: Commit) -> Refresh:
+    return Refresh(
+        version=commit.version,
+        timestamp_ms=commit.timestamp_ms,
+        rows=None if words.get("rows") is None else int(words["rows"]),
+        inputs={
+            name: (str(value["table_id"]), int(value["version"])) for name, value in words["inputs"].items()
+        },
+    )

@@ -1,0 +1,197 @@
+"""The places in Kafka that a table's rows carry, read column by column and file by file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.verify.commits import PROPERTY_COORDINATES
+from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata
+from headrace.verify.ranges import Place
+from headrace.verify.spans import Layers, Spans
+from headrace.verify.vectors import VectorDamagedError, load_deleted_rows
+
+PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """Where the coordinates are, as the names stand in the Parquet files."""
+
+    topic: str
+    partition: str
+    offset: str
+
+
+@dataclass(frozen=True)
+class Present:
+    """The coordinates of some rows.
+
+    Args:
+        places: The offsets of each topic's partitions; a multiset.
+        without: Rows that carry none.
+        rows: All rows.
+    """
+
+    places: Mapping[Place, Spans] = field(default_factory=dict)
+    without: int = 0
+    rows: int = 0
+
+    @classmethod
+    def joined(cls, several: Iterable[Present]) -> Present:
+        parts: dict[Place, list[Spans]] = {}
+        without = rows = 0
+        for one in several:
+            without += one.without
+            rows += one.rows
+            for place, spans in one.places.items():
+                parts.setdefault(place, []).append(spans)
+        return cls({place: Spans.joined(spans) for place, spans in parts.items()}, without, rows)
+
+    def less(self, other: Present) -> Present:
+        """The rows of this one that are not in the other, as often as they are not."""
+        places = {}
+        for place, spans in self.places.items():
+            layers = Layers.of(spans, other.places.get(place, Spans.of(())))
+            more = layers.counts[0] - layers.counts[1]
+            repeated = [layers.where(more >= times) for times in range(1, int(more.max(initial=0)) + 1)]
+            if repeated:
+                places[place] = Spans.joined(repeated)
+        rows = sum(spans.total for spans in places.values())
+        without = max(self.without - other.without, 0)
+        return Present(places, without, rows + without)
+
+
+class CoordinatesUnreadableError(Exception):
+    """A file's coordinates cannot be read, with the reason."""
+
+
+def find_columns(metadata: TableMetadata) -> Columns | None:
+    """The columns that a table property names; ``None`` where the table keeps no coordinates.
+
+    Raises:
+        CoordinatesUnreadableError: The property is not what it must be, or names no column.
+    """
+    text = metadata.properties.get(PROPERTY_COORDINATES)
+    if text is None:
+        return None
+    try:
+        named = json.loads(text)
+        schema = json.loads(metadata.schema)
+        return Columns(
+            **{key: _physical(schema, str(named[key])) for key in ("topic", "partition", "offset")}
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise CoordinatesUnreadableError(
+            f"the table property {PROPERTY_COORDINATES} is {text!r}: {error}"
+        ) from error
+
+
+class CoordinateReader:
+    """Reads each file once, however many questions are asked of it."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, FileKey, Columns], Present] = {}
+
+    def read(self, log: TableLog, file: DataFile, columns: Columns) -> Present:
+        """The coordinates of the rows of a file that its deletion vector leaves.
+
+        Raises:
+            CoordinatesUnreadableError: The file or its deletion vector cannot be read.
+        """
+        key = (str(log.path), file.key, columns)
+        if key not in self._read:
+            self._read[key] = _load(log, file, columns)
+        return self._read[key]
+
+    def read_all(self, log: TableLog, files: Iterable[DataFile], columns: Columns) -> Present:
+        return Present.joined([self.read(log, file, columns) for file in files])
+
+
+def _physical(schema: Mapping[str, Any], path: str) -> str:
+    """A dotted path as the Parquet file names it, which column mapping may have changed."""
+    names = []
+    fields: Any = schema
+    for part in path.split("."):
+        candidates = fields["fields"] if isinstance(fields, Mapping) else []
+        found = next((f for f in candidates if f["name"].lower() == part.lower()), None)
+        if found is None:
+            raise KeyError(f"no column {path}")
+        names.append(str((found.get("metadata") or {}).get(PHYSICAL_NAME, found["name"])))
+        fields = found["type"]
+    return ".".join(names)
+
+
+def _load(log: TableLog, file: DataFile, columns: Columns) -> Present:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    wanted = {"topic": columns.topic, "partition": columns.partition, "offset": columns.offset}
+    try:
+        with pq.ParquetFile(log.file_path(file.path)) as parquet:
+            table = parquet.read(columns=[p for p in wanted.values() if p not in file.partition_values])
+        if file.deletion_vector is not None:
+            kept = np.ones(table.num_rows, dtype=bool)
+            kept[load_deleted_rows(log.path, file.deletion_vector)] = False
+            table = table.filter(pa.array(kept))
+        found = {name: _column(table, path, file) for name, path in wanted.items()}
+    except (OSError, ValueError, IndexError, VectorDamagedError) as error:
+        raise CoordinatesUnreadableError(f"{file.path}: {str(error).splitlines()[0]}") from error
+    return _grouped(found["topic"], found["partition"], found["offset"])
+
+
+def _column(table: Any, path: str, file: DataFile) -> Any:
+    """One column by its dotted path: from the file, or from the log for a partition column."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if path in file.partition_values:
+        return pa.chunked_array([pa.array([file.partition_values[path]] * table.num_rows, pa.string())])
+    head, *rest = path.split(".")
+    if head not in table.column_names:
+        return pa.chunked_array([pa.nulls(table.num_rows)])
+    column = table.column(head)
+    for name in rest:
+        if column.type.get_field_index(name) < 0:
+            return pa.chunked_array([pa.nulls(table.num_rows)])
+        column = pc.struct_field(column, name)
+    return column
+
+
+def _grouped(topic: Any, partition: Any, offset: Any) -> Present:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = len(offset)
+    complete = pc.and_(pc.and_(pc.is_valid(topic), pc.is_valid(partition)), pc.is_valid(offset))
+    whole = bool(pc.all(complete).as_py()) if rows else True
+    if not whole:
+        topic, partition, offset = (column.filter(complete) for column in (topic, partition, offset))
+    kept = len(offset)
+    if kept == 0:
+        return Present({}, rows, rows)
+    names = pc.cast(topic, pa.string()).combine_chunks().dictionary_encode()
+    codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    partitions = pc.cast(partition, pa.int64()).to_numpy()
+    offsets = pc.cast(offset, pa.int64()).to_numpy()
+    keys = (codes << 32) | partitions
+    topics = names.dictionary.to_pylist()
+    places = {
+        (topics[key >> 32], key & 0xFFFFFFFF): Spans.of_offsets(group) for key, group in _split(keys, offsets)
+    }
+    return Present(places, rows - kept, rows)
+
+
+def _split(keys: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    if keys.min() == keys.max():
+        return [(int(keys[0]), values)]
+    order = np.argsort(keys, kind="stable")
+    keys, values = keys[order], values[order]
+    cuts = np.flatnonzero(np.diff(keys)) + 1
+    firsts = np.concatenate(([0], cuts))
+    return list(zip(keys[firsts].tolist(), np.split(values, cuts), strict=True))

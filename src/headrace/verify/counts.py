@@ -1,0 +1,346 @@
+"""The second grade: the rows that left the query are the rows that lie in the table's files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from headrace.verify.commits import Batches, Role, Said
+from headrace.verify.data_files import FileFacts, contradictions
+from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
+from headrace.verify.lineages import Lineage
+from headrace.verify.report import Finding, GradeReport, verdict_of
+from headrace.verify.wording import counted
+
+_COPIED_MS = 10_000
+"""A commit file that is so much younger than its commit was copied here, and the data with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Movement:
+    """What one commit did to the number of rows.
+
+    Args:
+        gone: The files that it removed.
+        unknown: Files whose rows neither the log nor the disk can tell.
+    """
+
+    commit: Commit
+    role: Role
+    added: int
+    removed: int
+    gone: tuple[DataFile, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def net(self) -> int:
+        return self.added - self.removed
+
+    @property
+    def words(self) -> str:
+        """What a foreign commit did, for people."""
+        who = f"version {self.commit.version}: {self.commit.operation} by {self.commit.engine}"
+        match self.added, self.removed:
+            case added, 0:
+                return f"{who} added {counted(added, 'row')}"
+            case 0, removed:
+                return f"{who} removed {counted(removed, 'row')}"
+            case added, removed:
+                return f"{who} wrote {counted(added, 'row')} in place of {removed:,}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounts:
+    """The rows of a table: where it began, how it moved, and what there is now.
+
+    Args:
+        baseline: The version before the first movement; -1 when everything is known.
+        opened_with: Rows at the baseline.
+        movements: By version.
+        files: The active files now.
+        origins: The version that added each active file, where the log still says it.
+        rows: Rows in the active files, as they lie on disk.
+        copied: Whether the table's files were copied here after they had been committed.
+    """
+
+    baseline: int
+    opened_with: int
+    movements: Mapping[int, Movement]
+    files: Mapping[FileKey, DataFile]
+    origins: Mapping[FileKey, int]
+    rows: int
+    copied: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """Where the accounts of a table begin, and what must be there then.
+
+    Args:
+        version: The state after this version is the first that counts; -1 is the empty table.
+        expected: Rows that the state must have; ``None`` takes it as it is.
+        exact: Whether more rows than expected contradict, too; commits that are gone could explain them.
+        why: Where the rows of that state come from, for people.
+    """
+
+    version: int = -1
+    expected: int | None = 0
+    exact: bool = True
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class FileFindings:
+    """Files that differ from the log, by the version that added them (``None``: unknown)."""
+
+    by_version: Mapping[int | None, tuple[Finding, ...]] = field(default_factory=dict)
+
+    def of(self, versions: Iterable[int | None]) -> tuple[Finding, ...]:
+        return tuple(finding for version in versions for finding in self.by_version.get(version, ()))
+
+
+def files_to_inspect(log: TableLog, beginning: Beginning) -> set[str]:
+    """The files whose footers are to be read: what was added since the beginning, and is there now."""
+    added = {f.path for c in log.commits if c.version > beginning.version for f in c.added}
+    if beginning.expected is None:
+        return added
+    return added | {file.path for file in log.active().values()}
+
+
+def build_accounts(
+    log: TableLog, said: Said, facts: Mapping[str, FileFacts], beginning: Beginning
+) -> Accounts:
+    """Follow the rows from the beginning to the snapshot."""
+    movements: dict[int, Movement] = {}
+    origins: dict[FileKey, int] = {}
+    opened_with = sum(_live(file, facts)[0] for file in log.base.values())
+    for commit, active in log.states():
+        if commit.version == beginning.version + 1:
+            opened_with = sum(_live(file, facts)[0] for file in active.values())
+        files = tuple(active[key] for key, _ in commit.removed if key in active)
+        added = [_live(file, facts) for file in commit.added]
+        gone = [_live(file, facts) for file in files]
+        if commit.version > beginning.version:
+            movements[commit.version] = Movement(
+                commit=commit,
+                role=said.roles.get(commit.version, "foreign"),
+                added=sum(rows for rows, _ in added),
+                removed=sum(rows for rows, _ in gone),
+                gone=files,
+                unknown=tuple(unknown for _, unknown in [*added, *gone] if unknown),
+            )
+            origins.update({file.key: commit.version for file in commit.added})
+    now = log.active()
+    if beginning.version == log.version:
+        opened_with = sum(_live(file, facts)[0] for file in now.values())
+    return Accounts(
+        baseline=beginning.version,
+        opened_with=opened_with,
+        movements=movements,
+        files=now,
+        origins={key: version for key, version in origins.items() if key in now},
+        rows=sum(_live(file, facts)[0] for file in now.values()),
+        copied=_is_copied(log.commits),
+    )
+
+
+def judge_files(accounts: Accounts, facts: Mapping[str, FileFacts]) -> FileFindings:
+    """Compare every active file with what the log says of it."""
+    found: dict[int | None, list[Finding]] = {}
+    for key, file in accounts.files.items():
+        if file.path not in facts:
+            continue
+        version = accounts.origins.get(key)
+        where = "" if version is None else f" of version {version}"
+        for code, words in contradictions(file, facts[file.path], judge_age=not accounts.copied):
+            place = {"file": file.path, **({} if version is None else {"version": version})}
+            found.setdefault(version, []).append(
+                Finding(code=code, text=f"file {file.path}{where} {words}", place=place)
+            )
+    return FileFindings({version: tuple(findings) for version, findings in found.items()})
+
+
+def judge_counts(lineage: Lineage, accounts: Accounts, files: FileFindings) -> GradeReport:
+    """Judge the second grade of one flow: batch by batch, and the files of its batches."""
+    findings: list[Finding] = []
+    reasons: list[str] = []
+    for batch in lineage.batches:
+        findings += _judge_balance(batch)
+        movement = accounts.movements.get(batch.first_version) if batch.first == batch.last else None
+        if movement is not None:
+            _judge_movement(batch, movement, findings, reasons)
+    findings += files.of({batch.first_version for batch in lineage.batches if batch.first == batch.last})
+    taken, accepted, rejected = (
+        sum(getattr(batch, name) for batch in lineage.batches) for name in ("input", "accepted", "rejected")
+    )
+    summed = [batch for batch in lineage.batches if batch.first_version not in accounts.movements]
+    text = f"{taken:,} in = {accepted:,} accepted + {rejected:,} rejected"
+    if summed:
+        last = max(batch.last_version for batch in summed)
+        text += f", up to version {last} in sum"
+    return GradeReport(
+        grade="counts",
+        verdict=verdict_of(findings, reasons),
+        text=text,
+        reasons=tuple(reasons),
+        findings=tuple(findings),
+        figures={"input": taken, "accepted": accepted, "rejected": rejected},
+    )
+
+
+def judge_table(
+    accounts: Accounts, beginning: Beginning, said: Said, lineages: Sequence[Lineage], files: FileFindings
+) -> GradeReport:
+    """Judge the equation of the whole table: every row in it is somebody's."""
+    findings = list(
+        files.of({None, *accounts.movements} - {b.first_version for x in lineages for b in x.batches})
+    )
+    reasons: list[str] = []
+    for version, why in sorted(said.repeated.items()):
+        if version > accounts.baseline:
+            text = f"version {version} does not count as a batch: {why}"
+            findings.append(Finding(code="COMMIT_UNNUMBERED", text=text, place={"version": version}))
+    _judge_beginning(accounts, beginning, lineages, findings, reasons)
+    ours = foreign = removed = 0
+    for movement in accounts.movements.values():
+        match movement.role:
+            case "batch" | "opening" | "view":
+                ours += movement.net
+            case "rewrite":
+                if movement.net != 0 and not movement.unknown:
+                    findings.append(_rewrite_differs(movement))
+            case _ if movement.removed > movement.added:
+                removed -= movement.net
+            case _:
+                foreign += movement.net
+    unknown = sorted({path for movement in accounts.movements.values() for path in movement.unknown})
+    if unknown:
+        reasons.append(
+            f"{counted(len(unknown), 'file')} without statistics cannot be counted: no longer on disk "
+            f"({unknown[0]}{', ..' if len(unknown) > 1 else ''})"
+        )
+    expected = accounts.opened_with + ours + foreign - removed
+    if accounts.rows != expected and not unknown:
+        text = f"the table has {accounts.rows:,} rows, and its commits make {expected:,}"
+        findings.append(Finding(code="ROWS_DIFFER", text=text))
+    text = f"{counted(accounts.rows, 'row')} in {counted(len(accounts.files), 'file')}"
+    made = "by refreshes" if said.refreshes else "accepted"
+    parts = [(accounts.opened_with, beginning.why), (ours, made), (foreign, "by other writers")]
+    sums = [f"{number:,} {words}" for number, words in parts if number or words == made]
+    text += " = " + " + ".join(sums) + (f" - {removed:,} removed" if removed else "")
+    return GradeReport(
+        grade="counts",
+        verdict=verdict_of(findings, reasons),
+        text=text,
+        reasons=tuple(reasons),
+        findings=tuple(findings),
+        figures={"rows": accounts.rows, "accepted": ours, "foreign": foreign, "removed": removed},
+    )
+
+
+def describe_others(accounts: Accounts) -> list[str]:
+    """What others did to the table, and what was only moved within it."""
+    notes = []
+    rewrites = [m for m in accounts.movements.values() if m.role == "rewrite"]
+    for movement in accounts.movements.values():
+        if movement.role in ("foreign", "unnumbered"):
+            beside = ", a writer beside ours" if movement.net > 0 or movement.added else ""
+            notes.append(movement.words + beside)
+    if rewrites:
+        kinds = ", ".join(sorted({m.commit.operation for m in rewrites}))
+        moved = sum(m.added for m in rewrites)
+        notes.append(
+            f"{counted(len(rewrites), 'rewrite')} ({kinds}), the last in version "
+            f"{rewrites[-1].commit.version}, moved {counted(moved, 'row')} to other files"
+        )
+    if accounts.copied:
+        notes.append("the files were copied here after they had been committed: their age says nothing")
+    return notes
+
+
+def _judge_balance(batch: Batches) -> list[Finding]:
+    place = {"batch": batch.first, "version": batch.first_version}
+    if batch.input != batch.accepted + batch.rejected:
+        text = (
+            f"{batch.name}: {batch.input:,} rows left the query, and "
+            f"{batch.accepted:,} accepted + {batch.rejected:,} rejected do not make that"
+        )
+        return [Finding(code="COUNTS_UNBALANCED", text=text, place=place)]
+    if batch.rejected:
+        text = f"{batch.name}: {batch.rejected:,} rows were rejected, and no quarantine holds them"
+        return [Finding(code="QUARANTINE_MISSING", text=text, place=place)]
+    return []
+
+
+def _judge_movement(batch: Batches, movement: Movement, findings: list[Finding], reasons: list[str]) -> None:
+    place = {"batch": batch.first, "version": batch.first_version}
+    if movement.unknown:
+        reasons.append(f"{batch.name} cannot be counted: {movement.unknown[0]} has no statistics and is gone")
+    elif movement.added != batch.accepted:
+        text = (
+            f"{batch.name} says that it added {counted(batch.accepted, 'row')}, and the files of version "
+            f"{batch.first_version} hold {movement.added:,}"
+        )
+        findings.append(Finding(code="COUNTS_DIFFER", text=text, place=place))
+    if movement.removed and movement.role == "batch":
+        text = f"{batch.name} removed {counted(movement.removed, 'row')} of the table"
+        findings.append(Finding(code="BATCH_REMOVES", text=text, place=place))
+
+
+def _judge_beginning(
+    accounts: Accounts,
+    beginning: Beginning,
+    lineages: Sequence[Lineage],
+    findings: list[Finding],
+    reasons: list[str],
+) -> None:
+    early = [
+        batch
+        for lineage in lineages
+        for batch in lineage.batches
+        if batch.last_version <= beginning.version and batch.accepted
+    ]
+    if beginning.expected == 0 and early:
+        text = f"{early[0].name} of {early[0].flow} was removed by the refresh of version {beginning.version}"
+        findings.append(Finding(code="REFRESH_REMOVED", text=text, place={"version": beginning.version}))
+    if beginning.expected is None or accounts.opened_with == beginning.expected:
+        return
+    difference = accounts.opened_with - beginning.expected
+    if any(lineage.unwitnessed for lineage in lineages):
+        reasons.append(f"rows up to version {beginning.version} cannot be counted: their commits are gone")
+    elif difference < 0 or beginning.exact:
+        text = (
+            f"version {beginning.version} has {counted(accounts.opened_with, 'row')}, "
+            f"and {beginning.expected:,} are {beginning.why or 'expected'}"
+        )
+        findings.append(Finding(code="ROWS_DIFFER", text=text, place={"version": beginning.version}))
+    else:
+        reasons.append(
+            f"{counted(difference, 'row')} from before version {beginning.version + 1} belong to no batch: "
+            "whose they are, only commits that are gone could tell"
+        )
+
+
+def _rewrite_differs(movement: Movement) -> Finding:
+    version = movement.commit.version
+    text = (
+        f"version {version}, {movement.commit.operation}, says that it changes no data, and makes "
+        f"{movement.added:,} rows of {movement.removed:,}"
+    )
+    return Finding(code="REWRITE_DIFFERS", text=text, place={"version": version})
+
+
+def _live(file: DataFile, facts: Mapping[str, FileFacts]) -> tuple[int, str]:
+    """Rows of a file that count, as it lies on disk, else as the log says; and its path if neither."""
+    seen = facts.get(file.path)
+    rows = file.rows if seen is None or seen.rows is None else seen.rows
+    if rows is None:
+        return 0, file.path
+    return rows - file.deleted, ""
+
+
+def _is_copied(commits: Sequence[Commit]) -> bool:
+    if not commits:
+        return True
+    return median(commit.written_ms - commit.timestamp_ms for commit in commits) > _COPIED_MS

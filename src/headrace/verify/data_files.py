@@ -1,0 +1,148 @@
+"""The data files themselves: what really lies on disk for a file of the log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.verify.delta_log import DataFile, TableLog
+
+_READERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnBounds:
+    """What a footer says of one integer column; ``None`` where it does not say it."""
+
+    least: int | None
+    most: int | None
+    nulls: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """A data file as it lies on disk.
+
+    Args:
+        size: Bytes; ``None`` when there is no such file.
+        modified_ms: When it was last written to.
+        rows: By its footer.
+        problem: Why the footer cannot be read.
+        bounds: By dotted column path, integer columns only.
+    """
+
+    size: int | None = None
+    modified_ms: int = 0
+    rows: int | None = None
+    problem: str | None = None
+    bounds: Mapping[str, ColumnBounds] | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        return self.size is None
+
+
+def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
+    """Look at each file once: its size, its age, and its footer."""
+    wanted = sorted(set(paths))
+    with ThreadPoolExecutor(_READERS) as pool:
+        return dict(zip(wanted, pool.map(lambda path: _facts(log.file_path(path)), wanted), strict=True))
+
+
+def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list[tuple[str, str]]:
+    """Where a file differs from what the log says of it, as pairs of code and words.
+
+    Args:
+        judge_age: Whether the file must be as old as the log says; a table that was copied is younger.
+    """
+    if facts.size is None:
+        return [("FILE_MISSING", "is in the log and not on disk")]
+    found = []
+    if facts.size != file.size:
+        found.append(("FILE_SIZE_DIFFERS", f"has {facts.size:,} bytes, and the log says {file.size:,}"))
+    if facts.problem is not None:
+        found.append(("FILE_UNREADABLE", f"cannot be read: {facts.problem}"))
+    elif file.rows is not None and facts.rows != file.rows:
+        found.append(("FILE_ROWS_DIFFER", f"has {facts.rows:,} rows, and the log says {file.rows:,}"))
+    else:
+        found += [("FILE_STATS_DIFFER", words) for words in _differing_columns(file, facts)[:1]]
+    # A writer notes the age when it has closed the file, so the file can be older and never younger.
+    # Clocks and file systems that count in whole seconds are allowed one.
+    if judge_age and facts.modified_ms > file.modified_ms + _tolerance_ms(file):
+        late = (facts.modified_ms - file.modified_ms) / 1000
+        found.append(("FILE_REPLACED", f"was written to {late:,.1f} s after it was committed"))
+    return found
+
+
+def _tolerance_ms(file: DataFile) -> int:
+    return 1000 if file.modified_ms % 1000 == 0 else 2
+
+
+def _facts(path: Path) -> FileFacts:
+    try:
+        stat = path.stat()
+    except OSError:
+        return FileFacts()
+    modified_ms = stat.st_mtime_ns // 1_000_000
+    import pyarrow.parquet as pq
+
+    try:
+        footer = pq.read_metadata(path)
+        bounds = _bounds(footer)
+    except (OSError, ValueError) as error:
+        problem = str(error).splitlines()[0]
+        return FileFacts(size=stat.st_size, modified_ms=modified_ms, problem=problem)
+    return FileFacts(size=stat.st_size, modified_ms=modified_ms, rows=footer.num_rows, bounds=bounds)
+
+
+def _bounds(footer: Any) -> dict[str, ColumnBounds]:
+    """Bounds of the integer columns that do not repeat, over all row groups."""
+    found: dict[str, ColumnBounds] = {}
+    schema = footer.schema
+    for index in range(footer.num_columns):
+        column = schema.column(index)
+        if column.max_repetition_level > 0 or column.physical_type not in ("INT32", "INT64"):
+            continue
+        if column.logical_type.type not in ("NONE", "INT"):
+            continue
+        groups = [footer.row_group(g).column(index).statistics for g in range(footer.num_row_groups)]
+        if not groups or any(group is None for group in groups):
+            continue
+        limits = [(g.min, g.max) for g in groups if g.has_min_max]
+        found[column.path] = ColumnBounds(
+            least=min((low for low, _ in limits), default=None),
+            most=max((high for _, high in limits), default=None),
+            nulls=sum(g.null_count for g in groups) if all(g.has_null_count for g in groups) else None,
+        )
+    return found
+
+
+def _differing_columns(file: DataFile, facts: FileFacts) -> list[str]:
+    if file.stats is None or file.deletion_vector is not None or not facts.bounds:
+        # With a deletion vector the log's bounds may be wider than the rows that are left.
+        return []
+    stats = json.loads(file.stats)
+    found = []
+    for path, bounds in facts.bounds.items():
+        for name, actual in (("minValues", bounds.least), ("maxValues", bounds.most)):
+            said = _at(stats.get(name), path)
+            if said is not None and actual is not None and said != actual:
+                word = "least" if name == "minValues" else "most"
+                found.append(f"holds {actual} as the {word} {path}, and the log says {said}")
+        nulls = _at(stats.get("nullCount"), path)
+        if nulls is not None and bounds.nulls is not None and nulls != bounds.nulls:
+            found.append(f"has {bounds.nulls:,} rows without {path}, and the log says {nulls:,}")
+    return found
+
+
+def _at(values: Any, path: str) -> int | None:
+    """A statistic by its path; anything but a whole number is not compared."""
+    for part in path.split("."):
+        if not isinstance(values, dict):
+            return None
+        values = values.get(part)
+    return values if isinstance(values, int) and not isinstance(values, bool) else None

@@ -1,0 +1,403 @@
+"""A Delta table's own log as it lies on disk: what each commit added, removed and said.
+
+The parser is `verify`'s own. It keeps to the Delta protocol and knows nothing of what Headrace
+means by its commits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_COMMIT = re.compile(r"^(\d{20})\.json$")
+_CHECKPOINT = re.compile(
+    r"^(?P<version>\d{20})\.checkpoint"
+    r"(?:\.(?P<part>\d{10})\.(?P<parts>\d{10})\.parquet|\.parquet|\.[0-9a-fA-F-]{36}\.(?:parquet|json))$"
+)
+
+FileKey = tuple[str, str]
+"""A data file together with its deletion vector: what a remove action names."""
+
+
+class LogDamagedError(Exception):
+    """The table's log is not what the Delta protocol allows; turned into a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionVector:
+    """Which rows of a file are deleted: where the bitmap lies, and how many bits it has set."""
+
+    storage: str
+    place: str
+    offset: int | None
+    size: int
+    cardinality: int
+
+    @property
+    def id(self) -> str:
+        return f"{self.storage}{self.place}" + ("" if self.offset is None else f"@{self.offset}")
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that a commit added.
+
+    Args:
+        path: Relative to the table, or absolute.
+        size: Bytes, as the log says.
+        modified_ms: When it was written, as the log says.
+        rows: Rows in the file, by the log's statistics; ``None`` where it keeps none.
+        data_change: Whether the rows are new; a rewrite of rows that the table had says no.
+        stats: The statistics as the log holds them.
+        partition_values: By column.
+        deletion_vector: Rows of the file that do not count.
+    """
+
+    path: str
+    size: int
+    modified_ms: int
+    rows: int | None
+    data_change: bool
+    stats: str | None = None
+    partition_values: Mapping[str, str | None] = field(default_factory=dict)
+    deletion_vector: DeletionVector | None = None
+
+    @property
+    def key(self) -> FileKey:
+        return (self.path, "" if self.deletion_vector is None else self.deletion_vector.id)
+
+    @property
+    def deleted(self) -> int:
+        return 0 if self.deletion_vector is None else self.deletion_vector.cardinality
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    """A table's metadata action."""
+
+    id: str
+    properties: Mapping[str, str]
+    partition_columns: tuple[str, ...]
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One version of the table.
+
+    Args:
+        written_ms: When the commit's file was last modified on disk.
+    """
+
+    version: int
+    timestamp_ms: int
+    operation: str
+    engine: str
+    user_metadata: str | None
+    transactions: Mapping[str, int]
+    added: tuple[DataFile, ...]
+    removed: tuple[tuple[FileKey, bool], ...]
+    metadata: TableMetadata | None
+    written_ms: int
+
+    @property
+    def changes_data(self) -> bool:
+        return any(file.data_change for file in self.added) or any(change for _, change in self.removed)
+
+
+@dataclass(frozen=True)
+class TableLog:
+    """A table's log up to one version.
+
+    Args:
+        path: The table.
+        version: The snapshot's version; nothing newer was read.
+        metadata: The metadata in force at that version.
+        commits: Every commit that the log still holds, without a hole, up to ``version``.
+        base: The files of the oldest state that can be known; empty when the log is whole.
+        base_version: The version of that state; -1 when the log is whole.
+    """
+
+    path: Path
+    version: int
+    metadata: TableMetadata
+    commits: tuple[Commit, ...]
+    base: Mapping[FileKey, DataFile]
+    base_version: int
+
+    @property
+    def first_version(self) -> int:
+        """The first version whose commit the log still holds."""
+        return self.commits[0].version if self.commits else self.version + 1
+
+    def states(self) -> Iterator[tuple[Commit, Mapping[FileKey, DataFile]]]:
+        """Each commit after the base with the files that were active *before* it.
+
+        The mapping is one and the same object, brought forward between two items.
+        """
+        active = dict(self.base)
+        for commit in self.commits:
+            if commit.version <= self.base_version:
+                continue
+            yield commit, active
+            _apply(commit, active)
+
+    def active(self, version: int | None = None) -> dict[FileKey, DataFile]:
+        """The files of the table as it was at a version; by default at the snapshot's."""
+        last = self.version if version is None else version
+        if last < self.base_version:
+            raise LogDamagedError(f"version {last} is older than what the log still holds")
+        active = dict(self.base)
+        for commit in self.commits:
+            if self.base_version < commit.version <= last:
+                _apply(commit, active)
+        return active
+
+    def file_path(self, path: str) -> Path:
+        """Where a file of the log lies on this machine."""
+        return self.path / path
+
+
+def list_versions(table: Path) -> list[int]:
+    """The versions whose commit files are there, ascending."""
+    try:
+        with os.scandir(table / "_delta_log") as entries:
+            found = [int(match[1]) for entry in entries if (match := _COMMIT.match(entry.name))]
+    except FileNotFoundError:
+        return []
+    return sorted(found)
+
+
+def load_table_log(table: Path, at: int | None = None, since: int | None = None) -> TableLog:
+    """Read a table's log up to its newest version.
+
+    Args:
+        table: The table's folder.
+        at: Read nothing newer than this version; by default the newest that is there now.
+        since: What lies before this version need only be known as a state, not commit by commit.
+
+    Raises:
+        LogDamagedError: The log cannot be read, or has a hole.
+    """
+    versions = [version for version in list_versions(table) if at is None or version <= at]
+    checkpoints = {v: paths for v, paths in _checkpoints(table).items() if at is None or v <= at}
+    newest = max([*versions[-1:], *checkpoints], default=None)
+    if newest is None:
+        raise LogDamagedError(f"{table} is not a Delta table: its log holds no commit")
+    held = _unbroken(versions, newest)
+    first = held[0] if held else newest + 1
+    base_version = _base_version(first, since, checkpoints)
+    base, metadata = _no_files(), None
+    if base_version >= 0:
+        base, metadata = _load_checkpoint(checkpoints[base_version])
+    start = first if since is None else max(first, min(since, base_version + 1))
+    commits = tuple(load_commit(table, version) for version in held if version >= start)
+    for commit in commits:
+        if commit.metadata is not None and commit.version > base_version:
+            metadata = commit.metadata
+    if metadata is None:
+        raise LogDamagedError(f"the log of {table} has no metadata action")
+    return TableLog(table, newest, metadata, commits, base, base_version)
+
+
+def load_commit(table: Path, version: int) -> Commit:
+    """Read one commit file.
+
+    Raises:
+        LogDamagedError: It cannot be read as one.
+    """
+    path = table / "_delta_log" / f"{version:020d}.json"
+    info: dict[str, Any] = {}
+    transactions: dict[str, int] = {}
+    added: list[DataFile] = []
+    removed: list[tuple[FileKey, bool]] = []
+    metadata = None
+    try:
+        written_ms = path.stat().st_mtime_ns // 1_000_000
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if not line.strip():
+                continue
+            for name, value in json.loads(line).items():
+                match name:
+                    case "add":
+                        added.append(_data_file(value))
+                    case "remove":
+                        removed.append((_key(value), bool(value.get("dataChange", True))))
+                    case "txn":
+                        transactions[value["appId"]] = int(value["version"])
+                    case "metaData":
+                        metadata = _metadata(value)
+                    case "commitInfo":
+                        info = value
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise LogDamagedError(f"{path.name} cannot be read: {error}") from error
+    text = info.get("userMetadata")
+    return Commit(
+        version=version,
+        timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or written_ms),
+        operation=str(info.get("operation", "unknown")),
+        engine=str(info.get("engineInfo") or info.get("clientVersion") or "an unknown writer"),
+        user_metadata=text if isinstance(text, str) else None,
+        transactions=transactions,
+        added=tuple(added),
+        removed=tuple(removed),
+        metadata=metadata,
+        written_ms=written_ms,
+    )
+
+
+def _apply(commit: Commit, active: dict[FileKey, DataFile]) -> None:
+    for key, _ in commit.removed:
+        active.pop(key, None)
+    for file in commit.added:
+        active[file.key] = file
+
+
+def _no_files() -> dict[FileKey, DataFile]:
+    return {}
+
+
+def _unbroken(versions: list[int], newest: int) -> list[int]:
+    """The longest run of versions that ends at the newest."""
+    held: list[int] = []
+    expected = newest
+    for version in reversed(versions):
+        if version != expected:
+            break
+        held.append(version)
+        expected -= 1
+    return held[::-1]
+
+
+def _base_version(first: int, since: int | None, checkpoints: Mapping[int, Any]) -> int:
+    """The checkpoint to start from; -1 starts at the beginning of a log that is whole."""
+    if since is not None:
+        near = [version for version in checkpoints if first - 1 <= version < since]
+        if near:
+            return max(near)
+    if first == 0:
+        return -1
+    usable = [version for version in checkpoints if version >= first - 1]
+    if not usable:
+        raise LogDamagedError(
+            f"the commits before version {first} are gone, and no checkpoint has their state"
+        )
+    return min(usable)
+
+
+def _checkpoints(table: Path) -> dict[int, list[Path]]:
+    """The complete checkpoints by version."""
+    found: dict[int, list[tuple[Path, int]]] = {}
+    for path in (table / "_delta_log").glob("*.checkpoint*"):
+        if match := _CHECKPOINT.match(path.name):
+            found.setdefault(int(match["version"]), []).append((path, int(match["parts"] or 1)))
+    complete: dict[int, list[Path]] = {}
+    for version, files in found.items():
+        # A checkpoint may be there in several forms; the first form whose parts are all there will do.
+        for parts in sorted({parts for _, parts in files}):
+            paths = sorted(path for path, of in files if of == parts)
+            if parts == 1:
+                complete[version] = paths[:1]
+            elif len(paths) == parts:
+                complete[version] = paths
+            if version in complete:
+                break
+    return complete
+
+
+def _load_checkpoint(paths: Iterable[Path]) -> tuple[dict[FileKey, DataFile], TableMetadata | None]:
+    files: dict[FileKey, DataFile] = {}
+    metadata = None
+    pending = list(paths)
+    while pending:
+        path = pending.pop()
+        try:
+            actions = list(_checkpoint_actions(path))
+        except (OSError, ValueError) as error:
+            raise LogDamagedError(f"checkpoint {path.name} cannot be read: {error}") from error
+        for name, value in actions:
+            if name == "add":
+                file = _data_file(value)
+                files[file.key] = file
+            elif name == "metaData":
+                metadata = _metadata(value)
+            elif name == "sidecar":
+                pending.append(path.parent / "_sidecars" / value["path"])
+    return files, metadata
+
+
+def _checkpoint_actions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    if path.suffix == ".json":
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.strip():
+                yield from json.loads(line).items()
+        return
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    names = set(file.schema_arrow.names)
+    for name in ("metaData", "add", "sidecar"):
+        if name not in names:
+            continue
+        for value in file.read(columns=[name]).column(name).to_pylist(maps_as_pydicts="lossy"):
+            if value is not None and any(item is not None for item in value.values()):
+                yield name, value
+
+
+def _data_file(value: Mapping[str, Any]) -> DataFile:
+    stats = value.get("stats")
+    rows = None
+    if stats:
+        rows = json.loads(stats).get("numRecords")
+    elif value.get("stats_parsed"):
+        rows = value["stats_parsed"].get("numRecords")
+    return DataFile(
+        path=_decoded(value["path"]),
+        size=int(value["size"]),
+        modified_ms=int(value.get("modificationTime") or 0),
+        rows=None if rows is None else int(rows),
+        data_change=bool(value.get("dataChange", True)),
+        stats=stats,
+        partition_values=value.get("partitionValues") or {},
+        deletion_vector=_vector(value),
+    )
+
+
+def _key(value: Mapping[str, Any]) -> FileKey:
+    vector = _vector(value)
+    return (_decoded(value["path"]), "" if vector is None else vector.id)
+
+
+def _vector(value: Mapping[str, Any]) -> DeletionVector | None:
+    vector = value.get("deletionVector")
+    if not vector or vector.get("storageType") is None:
+        return None
+    offset = vector.get("offset")
+    return DeletionVector(
+        storage=vector["storageType"],
+        place=vector["pathOrInlineDv"],
+        offset=None if offset is None else int(offset),
+        size=int(vector["sizeInBytes"]),
+        cardinality=int(vector["cardinality"]),
+    )
+
+
+def _metadata(value: Mapping[str, Any]) -> TableMetadata:
+    return TableMetadata(
+        id=value["id"],
+        properties=dict(value.get("configuration") or {}),
+        partition_columns=tuple(value.get("partitionColumns") or ()),
+        schema=value["schemaString"],
+    )
+
+
+def _decoded(path: str) -> str:
+    """A path of the log is a URI: relative and percent-encoded, or absolute with a scheme."""
+    parts = urlsplit(path)
+    return unquote(parts.path) if parts.scheme == "file" else unquote(path)

@@ -1,0 +1,186 @@
+"""What lies on disk of one dataset, read once: its log, its ledger, its checkpoints, its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from headrace.model.names import Storage, TableName
+from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
+from headrace.verify.commits import (
+    PROPERTY_DATASET,
+    PROPERTY_KIND,
+    PROPERTY_PIPELINE,
+    Ledger,
+    Said,
+    build_said,
+    load_ledger,
+)
+from headrace.verify.counts import Accounts, Beginning, build_accounts, files_to_inspect
+from headrace.verify.data_files import FileFacts, load_facts
+from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
+from headrace.verify.lineages import Lineage, build_lineages
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One dataset.
+
+    Args:
+        log: The table's log up to the judged version.
+        said: What its commits say of themselves.
+        lineages: Its flows with all their batches.
+        checkpoints: Spark's checkpoints by flow; read before the table.
+        since: Judged only from this version on.
+        beginning: Where the accounts begin.
+        facts: The files as they lie on disk.
+    """
+
+    dataset: TableName
+    log: TableLog
+    said: Said
+    ledger: Ledger
+    lineages: tuple[Lineage, ...]
+    checkpoints: Mapping[str, tuple[CheckpointLog, ...]]
+    since: int | None
+    beginning: Beginning
+    accounts: Accounts
+    facts: Mapping[str, FileFacts]
+
+    @property
+    def kind(self) -> str:
+        return self.log.metadata.properties.get(PROPERTY_KIND, "materialized_view")
+
+    @property
+    def pipeline(self) -> str | None:
+        return self.log.metadata.properties.get(PROPERTY_PIPELINE)
+
+    @property
+    def judged(self) -> tuple[Lineage, ...]:
+        """The flows as far as they are judged."""
+        if self.since is None:
+            return self.lineages
+        return tuple(lineage.with_since(self.since) for lineage in self.lineages)
+
+
+def list_tables(storage: Storage) -> list[TableName]:
+    """The Delta tables that lie in the storage."""
+    logs = storage.tables.glob("*/*/_delta_log")
+    return sorted(TableName(log.parent.parent.name, log.parent.name) for log in logs)
+
+
+def load_evidence(
+    storage: Storage,
+    dataset: TableName,
+    since: datetime | int | None = None,
+    *,
+    at: int | None = None,
+    inspect: bool = True,
+) -> Evidence:
+    """Read everything about one dataset.
+
+    Args:
+        storage: Where it is kept.
+        dataset: Its name.
+        since: A version, or a moment; what is older is taken as it is.
+        at: Read nothing newer than this version.
+        inspect: Whether to look at the data files, too.
+
+    Raises:
+        LogDamagedError: The table's log cannot be read.
+    """
+    path = storage.table(dataset)
+    # Before the table: what a running flow commits meanwhile must not look like a lost batch.
+    folder = storage.flow_checkpoints(dataset, "x").parent
+    checkpoints = {flow.name: load_checkpoints(flow) for flow in _folders(folder)}
+    version = _version_of(path, since)
+    log = load_table_log(path, at=at, since=version)
+    said = build_said(log)
+    ledger = load_ledger(storage.ledger(dataset, "x").parent, log.metadata.id)
+    lineages = build_lineages(said, ledger, log.first_version, log.metadata.properties)
+    beginning = _beginning(log, said, lineages, version)
+    lineages = tuple(one for one in lineages if one.in_force or _outlives(one, beginning))
+    facts = load_facts(log, files_to_inspect(log, beginning)) if inspect else {}
+    return Evidence(
+        dataset=dataset,
+        log=log,
+        said=said,
+        ledger=ledger,
+        lineages=lineages,
+        checkpoints=checkpoints,
+        since=version,
+        beginning=beginning,
+        accounts=build_accounts(log, said, facts, beginning),
+        facts=facts,
+    )
+
+
+def is_ours(log: TableLog) -> bool:
+    """Whether a pipeline's table property says that the table is a dataset."""
+    return PROPERTY_DATASET in log.metadata.properties
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def _version_of(table: Path, since: datetime | int | None) -> int | None:
+    """The first version at a moment or later; one more than the last where there is none."""
+    if since is None or isinstance(since, int):
+        return since
+    versions = list_versions(table)
+    if not versions:
+        raise LogDamagedError(f"{table} is not a Delta table: its log holds no commit")
+    moment = since if since.tzinfo is not None else since.replace(tzinfo=UTC)
+    limit_ms = moment.timestamp() * 1000
+    low, high = 0, len(versions)
+    while low < high:
+        middle = (low + high) // 2
+        if load_commit(table, versions[middle]).timestamp_ms < limit_ms:
+            low = middle + 1
+        else:
+            high = middle
+    return versions[low] if low < len(versions) else versions[-1] + 1
+
+
+def _beginning(log: TableLog, said: Said, lineages: Sequence[Lineage], since: int | None) -> Beginning:
+    """The latest of: a full refresh, the version that was asked for, the oldest state that is known."""
+    refreshed = _last_refresh(log, said)
+    asked = -1 if since is None else since - 1
+    start = max(refreshed, asked, log.base_version)
+    if start < 0:
+        return Beginning()
+    if start == refreshed:
+        return Beginning(version=start, why="after the refresh")
+    if since is not None:
+        return Beginning(
+            version=min(start, log.version), expected=None, why=f"from before version {start + 1}"
+        )
+    if said.refreshes or not lineages:
+        return Beginning(version=start, expected=None, why=f"from before version {start + 1}")
+    accepted = sum(
+        batch.accepted
+        for lineage in lineages
+        for batch in lineage.batches
+        if batch.last_version <= log.base_version
+    )
+    return Beginning(
+        version=start, expected=accepted, exact=False, why=f"accepted up to version {start} by the ledger"
+    )
+
+
+def _last_refresh(log: TableLog, said: Said) -> int:
+    """The last full refresh that left the table empty; -1 where there is none."""
+    openings = {opening.version for opening in said.openings if opening.reason == "full-refresh"}
+    found = previous = -1
+    for commit, active in log.states():
+        if previous in openings and not active:
+            found = previous
+        previous = commit.version
+    return previous if previous in openings and not log.active() else found
+
+
+def _outlives(lineage: Lineage, beginning: Beginning) -> bool:
+    return any(batch.last_version > beginning.version for batch in lineage.batches) or bool(lineage.late)

@@ -1,0 +1,226 @@
+"""The life of a flow: its generations in order, each with the batches that were committed through it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from headrace.verify.commits import Batches, Ledger, Opening, Said, feeding_checkpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generation:
+    """One checkpoint of a flow.
+
+    Args:
+        opening: ``None`` where neither log nor ledger hold the opening commit any more.
+        batches: In the order of their versions; several witnesses of one batch are one entry.
+    """
+
+    checkpoint: str
+    opening: Opening | None
+    batches: tuple[Batches, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lineage:
+    """A flow with all generations since its last full refresh.
+
+    Args:
+        in_force: Whether the table names this flow's last checkpoint as one that feeds it.
+        late: Batches that were committed through a checkpoint after it had been fenced.
+        unwitnessed: Versions ``(first, last)`` that are neither in the log nor in the ledger.
+        since: Judged only from this version on, because the user asked so.
+    """
+
+    flow: str
+    generations: tuple[Generation, ...]
+    in_force: bool
+    late: tuple[Batches, ...] = ()
+    unwitnessed: tuple[tuple[int, int], ...] = ()
+    since: int | None = None
+
+    @property
+    def batches(self) -> tuple[Batches, ...]:
+        return tuple(batch for generation in self.generations for batch in generation.batches)
+
+    @property
+    def last(self) -> Batches | None:
+        return next((g.batches[-1] for g in reversed(self.generations) if g.batches), None)
+
+    @property
+    def checkpoint(self) -> str:
+        return self.generations[-1].checkpoint
+
+    @property
+    def number(self) -> int:
+        """The generation's number, 0 where nothing says it."""
+        opening = self.generations[-1].opening
+        return 0 if opening is None else opening.generation
+
+    def with_since(self, version: int) -> Lineage:
+        """Only what was committed at a version or later; generations without such batches go."""
+        kept = []
+        for generation in self.generations:
+            batches = tuple(b for b in generation.batches if b.first_version >= version)
+            opening = generation.opening
+            if opening is not None and opening.version < version:
+                opening = None
+            if batches or opening is not None or generation is self.generations[-1]:
+                kept.append(replace(generation, batches=batches, opening=opening))
+        late = tuple(b for b in self.late if b.first_version >= version)
+        return replace(self, generations=tuple(kept), late=late, unwitnessed=(), since=version)
+
+
+def build_lineages(
+    said: Said, ledger: Ledger, first_version: int, properties: Mapping[str, str]
+) -> tuple[Lineage, ...]:
+    """Put the generations of every flow in order.
+
+    Args:
+        said: What the log's commits say.
+        ledger: Speaks alone for versions before ``first_version``.
+        first_version: The first version that the log still holds.
+        properties: The table's properties: which checkpoint feeds it through which flow.
+    """
+    folded = _folded(ledger)
+    older = [b for b in folded if b.last_version < first_version]
+    older += [cut for b in folded if (cut := _before(b, first_version, said.batches)) is not None]
+    batches = sorted([*older, *said.batches], key=lambda b: (b.first_version, b.first))
+    openings = {
+        o.version: o
+        for o in [
+            *(o for fold in ledger.folds for o in fold.openings if o.version < first_version),
+            *said.openings,
+        ]
+    }
+    ordered = [openings[version] for version in sorted(openings)]
+    flows, dropped = _order(ordered)
+    feeding = feeding_checkpoints(properties)
+    _add_unopened(flows, dropped, ordered, batches, feeding)
+    by_checkpoint: dict[str, list[Batches]] = {}
+    for batch in batches:
+        by_checkpoint.setdefault(batch.checkpoint, []).append(batch)
+    return tuple(
+        Lineage(
+            flow=feeding.get(chain[-1][0], flow),
+            generations=tuple(
+                Generation(checkpoint=c, opening=o, batches=tuple(by_checkpoint.get(c, ()))) for c, o in chain
+            ),
+            in_force=chain[-1][0] in feeding,
+            late=_late(chain, by_checkpoint),
+            unwitnessed=_unwitnessed(chain, by_checkpoint, ledger, first_version, flow),
+        )
+        for flow, chain in flows.items()
+    )
+
+
+Chain = list[tuple[str, Opening | None]]
+
+
+def _order(openings: Iterable[Opening]) -> tuple[dict[str, Chain], set[str]]:
+    """The generations of each flow since its last full refresh, and the checkpoints before it."""
+    flows: dict[str, Chain] = {}
+    dropped: set[str] = set()
+    for opening in openings:
+        if opening.reason == "full-refresh":
+            dropped.update(checkpoint for checkpoint, _ in flows.pop(opening.flow, []))
+        elif opening.adopted is not None:
+            flows[opening.flow] = flows.pop(opening.adopted, [])
+            if any(checkpoint == opening.checkpoint for checkpoint, _ in flows[opening.flow]):
+                continue
+        flows.setdefault(opening.flow, []).append((opening.checkpoint, opening))
+    return flows, dropped
+
+
+def _folded(ledger: Ledger) -> list[Batches]:
+    """The ledger's batches; what a later fold of the same flow repeats counts once."""
+    found = []
+    covered: dict[str, int] = {}
+    for fold in ledger.folds:
+        folder = fold.path.parent.name
+        found += [b for b in fold.batches if b.first_version > covered.get(folder, -1)]
+        covered[folder] = max(covered.get(folder, -1), fold.last_version)
+    return found
+
+
+def _unwitnessed(
+    chain: Chain, batches: Mapping[str, list[Batches]], ledger: Ledger, first_version: int, flow: str
+) -> tuple[tuple[int, int], ...]:
+    names = {flow, *(o.flow for _, o in chain if o is not None)}
+    names |= {batch.flow for checkpoint, _ in chain for batch in batches.get(checkpoint, ())}
+    holes = []
+    next_version = 0
+    for fold in ledger.folds:
+        if fold.flow in names:
+            if fold.first_version > next_version:
+                holes.append((next_version, min(fold.first_version, first_version) - 1))
+            next_version = max(next_version, fold.last_version + 1)
+    if next_version < first_version:
+        holes.append((next_version, first_version - 1))
+    return tuple(hole for hole in holes if hole[0] <= hole[1])
+
+
+def _late(chain: Chain, batches: Mapping[str, list[Batches]]) -> tuple[Batches, ...]:
+    return tuple(
+        batch
+        for _, opening in chain
+        if opening is not None and opening.fences is not None
+        for batch in batches.get(opening.fences, ())
+        if batch.last_version > opening.version
+    )
+
+
+def _add_unopened(
+    flows: dict[str, Chain],
+    dropped: set[str],
+    openings: Iterable[Opening],
+    batches: Iterable[Batches],
+    feeding: Mapping[str, str],
+) -> None:
+    """Checkpoints whose opening nobody holds any more: the oldest of their flow."""
+    known = {checkpoint for chain in flows.values() for checkpoint, _ in chain} | dropped
+    refreshed = {}
+    for opening in openings:
+        if opening.reason == "full-refresh":
+            refreshed[opening.flow] = opening.version
+            known.add(opening.fences or opening.checkpoint)
+    unopened: dict[str, list[str]] = {}
+    for batch in batches:
+        if batch.checkpoint not in known and batch.first_version >= refreshed.get(batch.flow, 0):
+            known.add(batch.checkpoint)
+            unopened.setdefault(batch.flow, []).append(batch.checkpoint)
+    for checkpoint, flow in feeding.items():
+        if checkpoint not in known:
+            unopened.setdefault(flow, []).append(checkpoint)
+    for flow, checkpoints in unopened.items():
+        chain: Chain = [(checkpoint, None) for checkpoint in checkpoints]
+        flows[flow] = chain + flows.get(flow, [])
+
+
+def _before(merged: Batches, first_version: int, logged: Iterable[Batches]) -> Batches | None:
+    """The part of a merged ledger entry that lies before the log, where it reaches into the log.
+
+    The part's end is where the first batch in the log starts; without such a batch it is unknown,
+    and the entry is left out. Its counts are what remains after the log's own batches.
+    """
+    if not (merged.first_version < first_version <= merged.last_version):
+        return None
+    inside = [
+        b for b in logged if b.checkpoint == merged.checkpoint and merged.first <= b.first <= merged.last
+    ]
+    if not inside:
+        return None
+    first = min(inside, key=lambda b: b.first)
+    ends = {source.index: source.start for source in first.sources}
+    return replace(
+        merged,
+        last=first.first - 1,
+        last_version=first_version - 1,
+        input=merged.input - sum(b.input for b in inside),
+        accepted=merged.accepted - sum(b.accepted for b in inside),
+        rejected=merged.rejected - sum(b.rejected for b in inside),
+        sources=tuple(
+            replace(source, until=ends.get(source.index) or source.until) for source in merged.sources
+        ),
+    )

@@ -1,0 +1,238 @@
+"""The broker's side: which offsets really exist. Asked through librdkafka, read committed."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import BrokerUnreachableError
+from headrace.model.connections import KafkaConnection
+from headrace.verify.ranges import Place
+from headrace.verify.spans import Spans
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+_AT_ONCE = 10_000
+_KNOCK_S = 2.0
+_SILENT = logging.getLogger("headrace.librdkafka.verify")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic as the broker has it now.
+
+    Args:
+        id: What tells it from an earlier topic of the same name.
+        low: The first offset that each partition still holds.
+        high: The offset after the last committed record of each partition.
+        compacted: Whether the broker may drop a record before its time; ``None`` where it does not say.
+    """
+
+    id: str
+    low: Mapping[int, int]
+    high: Mapping[int, int]
+    compacted: bool | None = None
+
+
+def load_topics(
+    connection: KafkaConnection, names: Iterable[str], timeout_s: float
+) -> dict[str, Topic | None]:
+    """Ask the broker for topics; ``None`` for one that it does not have.
+
+    Raises:
+        BrokerUnreachableError: It does not answer in time, or may not be asked.
+    """
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    if connection.is_embedded:
+        raise _unreachable(connection, "the embedded broker is not running")
+    _knock(connection)
+    try:
+        admin = AdminClient(_settings(connection), logger=_SILENT)
+        described = _describe(admin, sorted(set(names)), timeout_s)
+        partitions = {
+            name: [partition.id for partition in topic.partitions]
+            for name, topic in described.items()
+            if topic is not None
+        }
+        low, high = _watermarks(admin, partitions, timeout_s)
+        compacted = _compacted(admin, list(partitions), timeout_s)
+    except (KafkaException, TimeoutError) as error:
+        raise _unreachable(connection, error) from error
+    return {
+        name: None
+        if topic is None
+        else Topic(str(topic.topic_id), low.get(name, {}), high.get(name, {}), compacted.get(name))
+        for name, topic in described.items()
+    }
+
+
+def load_offsets(
+    connection: KafkaConnection, asked: Mapping[Place, Spans], stall_s: float
+) -> dict[Place, Spans]:
+    """The offsets within ``asked`` that hold a committed record.
+
+    Transaction markers, aborted records and what compaction took away are not among them.
+
+    Args:
+        asked: Spans that do not overlap, all of them between the watermarks.
+        stall_s: Give up when the broker sends nothing for so long.
+
+    Raises:
+        BrokerUnreachableError: It stopped answering.
+    """
+    from confluent_kafka import Consumer, KafkaException
+
+    found: dict[Place, list[Spans]] = {place: [] for place in asked}
+    todo = {place: spans.pairs() for place, spans in asked.items()}
+    settings: dict[str, Any] = {
+        **_settings(connection),
+        "group.id": "headrace-verify",
+        "isolation.level": "read_committed",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+    }
+    try:
+        consumer = Consumer(settings, logger=_SILENT)
+        try:
+            while todo := {place: spans for place, spans in todo.items() if spans}:
+                _read_round(consumer, {place: spans.pop(0) for place, spans in todo.items()}, found, stall_s)
+        finally:
+            consumer.close()
+    except (KafkaException, TimeoutError) as error:
+        raise _unreachable(connection, error) from error
+    return {place: Spans.joined(several).merged() for place, several in found.items()}
+
+
+def _knock(connection: KafkaConnection) -> None:
+    """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
+    reasons = []
+    for server in connection.bootstrap_servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+            return
+        except (OSError, ValueError) as error:
+            reasons.append(str(error))
+    raise _unreachable(connection, reasons[0])
+
+
+def _read_round(
+    consumer: Consumer, wanted: dict[Place, tuple[int, int]], found: dict[Place, list[Spans]], stall_s: float
+) -> None:
+    """Read one span of each partition, all partitions at once."""
+    from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+    consumer.assign([TopicPartition(topic, part, wanted[topic, part][0]) for topic, part in wanted])
+    offsets: dict[Place, list[int]] = {place: [] for place in wanted}
+    left = dict(wanted)
+    deadline = time.monotonic() + stall_s
+    while left:
+        messages = consumer.consume(num_messages=_AT_ONCE, timeout=0.1)
+        if messages:
+            deadline = time.monotonic() + stall_s
+        elif time.monotonic() > deadline:
+            raise TimeoutError(f"no record came for {stall_s:g} s")
+        for message in messages:
+            place = (message.topic(), message.partition())
+            error = message.error()
+            if error is not None:
+                if error.code() != KafkaError._PARTITION_EOF:
+                    raise KafkaException(error)
+                left.pop(place, None)
+            elif place in left:
+                offset = message.offset()
+                if offset < left[place][1]:
+                    offsets[place].append(offset)
+                if offset >= left[place][1] - 1:
+                    _finish(consumer, left, place)
+    for place, several in offsets.items():
+        found[place].append(Spans.of_offsets(np.array(several, dtype=np.int64)))
+
+
+def _finish(consumer: Consumer, left: dict[Place, tuple[int, int]], place: Place) -> None:
+    """A partition that has reached its end must not fill the queue any more."""
+    from confluent_kafka import TopicPartition
+
+    left.pop(place)
+    consumer.pause([TopicPartition(*place)])
+
+
+def _settings(connection: KafkaConnection) -> dict[str, Any]:
+    return {**connection.for_librdkafka(), "log_level": "0"}
+
+
+def _describe(admin: Any, names: list[str], timeout_s: float) -> dict[str, Any]:
+    from confluent_kafka import KafkaError, KafkaException, TopicCollection
+
+    if not names:
+        return {}
+    found: dict[str, Any] = {}
+    for name, future in admin.describe_topics(TopicCollection(names), request_timeout=timeout_s).items():
+        try:
+            found[name] = future.result(timeout_s)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise
+            found[name] = None
+    return found
+
+
+def _watermarks(
+    admin: Any, partitions: Mapping[str, list[int]], timeout_s: float
+) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
+    from confluent_kafka import IsolationLevel, TopicPartition
+    from confluent_kafka.admin import OffsetSpec
+
+    places = [TopicPartition(topic, part) for topic, parts in partitions.items() for part in parts]
+    both: list[dict[str, dict[int, int]]] = []
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+        offsets: dict[str, dict[int, int]] = {}
+        if places:
+            asked = admin.list_offsets(
+                dict.fromkeys(places, spec),
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=timeout_s,
+            )
+            for place, future in asked.items():
+                offsets.setdefault(place.topic, {})[place.partition] = future.result(timeout_s).offset
+        both.append(offsets)
+    return both[0], both[1]
+
+
+def _compacted(admin: Any, names: list[str], timeout_s: float) -> dict[str, bool]:
+    """Whether topics are compacted, as far as we may know: describing settings can be forbidden."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    found: dict[str, bool] = {}
+    if not names:
+        return found
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+    for resource, future in admin.describe_configs(resources, request_timeout=timeout_s).items():
+        try:
+            found[resource.name] = "compact" in future.result(timeout_s)["cleanup.policy"].value
+        except (KafkaException, KeyError, TimeoutError):
+            # Not knowing is an answer: what a compaction could explain is then no finding.
+            continue
+    return found
+
+
+def _unreachable(connection: KafkaConnection, error: object) -> BrokerUnreachableError:
+    servers = connection.bootstrap_servers or "no address"
+    reason = str(error) or type(error).__name__
+    return BrokerUnreachableError(
+        f"no Kafka broker answers at {servers} ({reason})",
+        params={"servers": servers},
+    )

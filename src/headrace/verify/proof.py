@@ -1,0 +1,176 @@
+"""`verify` as a whole: find the datasets in the storage, read them, and judge every flow.
+
+No Spark, no JVM, and none of the code that wrote what is judged here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+from headrace.errors import NothingToVerifyError, TableUnknownError
+from headrace.model.connections import KafkaConnection
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
+from headrace.verify.delta_log import LogDamagedError
+from headrace.verify.evidence import Evidence, is_ours, list_tables, load_evidence
+from headrace.verify.lineages import Lineage
+from headrace.verify.ranges import judge_ranges
+from headrace.verify.report import (
+    DatasetProof,
+    Finding,
+    FlowProof,
+    Grade,
+    GradeReport,
+    Proof,
+    verdict_of,
+)
+from headrace.verify.views import Input, judge_view
+from headrace.verify.witnesses import (
+    compare_checkpoints,
+    compare_ledger,
+    describe_checkpoint,
+    pending_batch,
+)
+
+_ANSWER_S = 5.0
+"""How long the broker may take for one question, before the third grade goes without it."""
+
+
+def verify_pipeline(
+    settings: ProjectSettings,
+    *,
+    datasets: Sequence[TableName] = (),
+    since: datetime | int | None = None,
+    require: Grade | None = None,
+    connection: KafkaConnection,
+) -> Proof:
+    """Prove from the tables, the ledger and the broker that every record was processed exactly once.
+
+    Args:
+        settings: The pipeline; its storage is read, its files are not.
+        datasets: What to judge; by default every dataset in the storage.
+        since: A version, or a moment: what was committed earlier is taken as it is.
+        require: The grade that must be judged for every flow.
+        connection: How to reach the broker.
+
+    Raises:
+        TableUnknownError: A dataset is not in the storage.
+        NothingToVerifyError: The storage holds none.
+    """
+    from headrace.verify.broker_side import RecordsJudge
+
+    names = _chosen(settings, datasets)
+    evidence: dict[TableName, Evidence] = {}
+    damaged: dict[TableName, str] = {}
+    for name in names:
+        try:
+            found = load_evidence(settings.storage, name, since)
+        except LogDamagedError as error:
+            damaged[name] = str(error)
+            continue
+        if is_ours(found.log) and (datasets or found.pipeline == settings.name):
+            evidence[name] = found
+    if not evidence and not damaged:
+        raise NothingToVerifyError(
+            f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
+            remedies=("headrace run",),
+            params={"storage": str(settings.storage.root), "pipeline": settings.name},
+        )
+    records = RecordsJudge(settings.storage, evidence, connection, _ANSWER_S)
+    proofs = [_judge(settings, found, records.judge(found)) for found in evidence.values()]
+    proofs += [_damaged(name, words) for name, words in damaged.items()]
+    return Proof(
+        pipeline=settings.name,
+        datasets=tuple(sorted(proofs, key=lambda proof: proof.dataset)),
+        require=require,
+    )
+
+
+def _chosen(settings: ProjectSettings, datasets: Sequence[TableName]) -> list[TableName]:
+    there = list_tables(settings.storage)
+    for name in datasets:
+        if name not in there:
+            known = [str(one) for one in there]
+            near = difflib.get_close_matches(str(name), known, n=1)
+            raise TableUnknownError(
+                f"the storage {settings.storage.root} holds no table {name}",
+                remedies=(f"did you mean `{near[0]}`?" if near else "headrace status",),
+                params={"table": str(name), "known": known},
+            )
+    return sorted(set(datasets)) or there
+
+
+def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
+    files = judge_files(evidence.accounts, evidence.facts)
+    flows = tuple(_judge_flow(evidence, lineage, files, records[lineage.flow]) for lineage in evidence.judged)
+    table = judge_table(evidence.accounts, evidence.beginning, evidence.said, evidence.judged, files)
+    view, findings = judge_view(evidence.said, evidence.accounts, lambda name: _find_input(settings, name))
+    notes = describe_others(evidence.accounts)
+    notes += [f"the ledger cannot be read: {words}" for words in evidence.ledger.damaged]
+    if evidence.since is not None:
+        notes.append(f"judged from version {evidence.since} on")
+    return DatasetProof(
+        dataset=evidence.dataset,
+        kind=evidence.kind,
+        version=evidence.log.version,
+        table=_with_findings(table, findings),
+        flows=flows,
+        view=view,
+        notes=tuple(notes),
+    )
+
+
+def _judge_flow(evidence: Evidence, lineage: Lineage, files: FileFindings, records: GradeReport) -> FlowProof:
+    names = {lineage.flow, *(batch.flow for batch in lineage.batches)}
+    logs = [log for name in sorted(names) for log in evidence.checkpoints.get(name, ())]
+    ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
+    others = compare_ledger(lineage, evidence.ledger, evidence.said, evidence.log.first_version)
+    others += compare_checkpoints(lineage, logs)
+    last = lineage.last
+    return FlowProof(
+        flow=lineage.flow,
+        checkpoint=lineage.checkpoint,
+        generation=lineage.number,
+        batch=None if last is None else last.last,
+        version=None if last is None else last.last_version,
+        grades=(
+            _with_findings(ranges, others),
+            judge_counts(lineage, evidence.accounts, files),
+            records,
+        ),
+        pending=pending_batch(lineage, logs),
+        notes=tuple(describe_checkpoint(lineage, logs)),
+    )
+
+
+def _with_findings(report: GradeReport, findings: Sequence[Finding]) -> GradeReport:
+    if not findings:
+        return report
+    together = (*report.findings, *findings)
+    return replace(report, findings=together, verdict=verdict_of(together, report.reasons))
+
+
+def _find_input(settings: ProjectSettings, text: str) -> Input | None:
+    name = TableName.parse(text, settings.database)
+    try:
+        found = load_evidence(settings.storage, name, inspect=False)
+    except LogDamagedError:
+        return None
+    changes = [commit.version for commit in found.log.commits if commit.changes_data]
+    return Input(table_id=found.log.metadata.id, version=max(changes, default=found.log.base_version))
+
+
+def _damaged(name: TableName, words: str) -> DatasetProof:
+    finding = Finding(code="LOG_DAMAGED", text=words, place={"dataset": str(name)})
+    return DatasetProof(
+        dataset=name,
+        kind="unknown",
+        version=-1,
+        table=GradeReport(
+            grade="counts", verdict="refuted", text="the log cannot be read", findings=(finding,)
+        ),
+    )

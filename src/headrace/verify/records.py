@@ -1,0 +1,321 @@
+"""The third grade: every record that the broker holds is in the table, once, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from headrace.verify.claims import Claim, Claims
+from headrace.verify.coordinates import Present
+from headrace.verify.offsets import Topic
+from headrace.verify.ranges import Place
+from headrace.verify.report import Finding, GradeReport, Verdict, verdict_of
+from headrace.verify.spans import Layers, Spans
+from headrace.verify.wording import counted, spans_text
+
+READ_WHOLE = 3_000_000
+"""Up to so many offsets are read from the broker one by one; above, only those the table lacks."""
+
+_REACH = 20_000
+"""Gaps that lie closer than this are read in one go: asking anew costs more than reading on."""
+
+_NONE = Spans.of(())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """What other writers did to the rows that carry coordinates.
+
+    Args:
+        came: Rows that they added.
+        gone: Rows that they removed.
+        came_unknown: Rows that they added and that cannot be read any more.
+        gone_unknown: Rows that they removed and that cannot be read any more.
+    """
+
+    came: Present = field(default_factory=Present)
+    gone: Present = field(default_factory=Present)
+    came_unknown: int = 0
+    gone_unknown: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """One partition of a topic, compared. All spans hold each offset as often as it is at fault.
+
+    Args:
+        missing: On the broker, or in the table upstream, and not in the table.
+        twice: In the table more often than committed.
+        strangers: In the table, outside of every committed range.
+        phantoms: In the table, within the ranges, where the broker holds no committed record.
+        held: Offsets that the broker was found to hold, or that the table upstream holds.
+        empty: Offsets within the ranges that hold no record on the broker.
+        whole: Whether the broker was asked for every offset.
+    """
+
+    missing: Spans = _NONE
+    twice: Spans = _NONE
+    strangers: Spans = _NONE
+    phantoms: Spans = _NONE
+    held: int = 0
+    empty: int = 0
+    whole: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRecords:
+    """What the third grade knows of a table: its rows' places, and what others did to them.
+
+    Args:
+        unreadable: Active files whose coordinates cannot be read, with the reason.
+    """
+
+    present: Present
+    others: Others = field(default_factory=Others)
+    unreadable: tuple[str, ...] = ()
+
+
+def offsets_to_ask(
+    claims: Mapping[Place, Claim], table: TableRecords, limit: int = READ_WHOLE
+) -> dict[Place, Spans]:
+    """What has to be read from the broker to judge the claims.
+
+    Args:
+        claims: Of all flows of the table together.
+        table: What the table holds.
+        limit: Up to so many offsets, every one is asked for; above, only those that the table lacks.
+    """
+    live = {place: claim.live.merged() for place, claim in claims.items() if claim.live}
+    if sum(spans.total for spans in live.values()) <= limit:
+        return live
+    asked = {}
+    for place, spans in live.items():
+        present = table.present.places.get(place, _NONE)
+        layers = Layers.of(spans, present)
+        lacking = layers.where((layers.counts[0] > 0) & (layers.counts[1] < 1))
+        if lacking:
+            asked[place] = lacking.merged(_REACH)
+    return asked
+
+
+def compare(
+    claims: Mapping[Place, Claim],
+    table: TableRecords,
+    asked: Mapping[Place, Spans],
+    found: Mapping[Place, Spans],
+    topics: Mapping[str, Topic | None],
+) -> dict[Place, Comparison]:
+    """Compare what the flows claim with what the table and the broker hold."""
+    places = {*claims, *table.present.places}
+    return {
+        place: _compare_place(
+            claims.get(place, Claim()),
+            [
+                present.places.get(place, _NONE)
+                for present in (table.present, table.others.came, table.others.gone)
+            ],
+            asked.get(place, _NONE),
+            found.get(place, _NONE),
+            topics.get(place[0]),
+        )
+        for place in places
+    }
+
+
+def judge_records(
+    claims: Claims, compared: Mapping[Place, Comparison], table: TableRecords, *, is_first: bool
+) -> GradeReport:
+    """Judge the third grade of one flow.
+
+    Args:
+        claims: What this flow claims.
+        compared: The whole table's comparison; this flow's partitions are taken from it.
+        table: What the table holds.
+        is_first: Whether rows that no flow claims are to be reported here.
+    """
+    mine = {
+        place: compared[place]
+        for place in sorted(compared)
+        if place in claims.places or (is_first and compared[place].strangers)
+    }
+    findings: list[Finding] = []
+    reasons = list(claims.reasons)
+    _judge_missing(mine, claims, table, findings, reasons)
+    _judge_surplus(mine, claims, table, findings, reasons)
+    if is_first:
+        _judge_nowhere(table, findings, reasons)
+    return GradeReport(
+        grade="records",
+        verdict=_verdict(claims, findings, reasons),
+        text=_text(claims, mine, table),
+        reasons=tuple(reasons),
+        findings=tuple(findings),
+        figures={
+            "rows": sum(table.present.places.get(place, _NONE).total for place in claims.places),
+            "held": sum(one.held for one in mine.values()),
+            **{
+                name: sum(getattr(one, name).total for one in mine.values())
+                for name in ("missing", "twice", "strangers", "phantoms")
+            },
+        },
+    )
+
+
+def unjudged_records(reason: str) -> GradeReport:
+    """The third grade of a flow whose records cannot be told apart."""
+    return GradeReport(grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,))
+
+
+def _compare_place(
+    claim: Claim, rows: list[Spans], asked: Spans, found: Spans, topic: Topic | None
+) -> Comparison:
+    layers = Layers.of(*rows, claim.live, claim.past, claim.derived, claim.may, asked, found)
+    present, came, gone, live, past, derived, may, questions, answers = layers.counts
+    ours = present - came + gone
+    unheld = (questions > 0) & (answers == 0)
+    must = np.where(unheld, 0, live) + derived
+    surplus = np.maximum(ours - (live + past + derived + may), 0)
+    claimed = live + past + derived + may > 0
+    only_live = (live > 0) & (past + derived + may == 0)
+    is_certain = topic is not None and topic.compacted is False
+    return Comparison(
+        missing=_repeated(layers, np.maximum(must - ours, 0)),
+        twice=_repeated(layers, np.where(claimed, surplus, 0)),
+        strangers=_repeated(layers, np.where(claimed, 0, surplus)),
+        phantoms=layers.where(unheld & only_live & (ours > 0)) if is_certain else _NONE,
+        held=layers.times(np.where(live > 0, np.where(unheld, 0, 1), 0) + derived),
+        empty=layers.times(np.where((live > 0) & unheld & (present == 0), 1, 0)),
+        whole=not bool(((live > 0) & (questions == 0)).any()),
+    )
+
+
+def _repeated(layers: Layers, counts: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Spans:
+    most = int(counts.max(initial=0))
+    return Spans.joined([layers.where(counts >= times) for times in range(1, most + 1)])
+
+
+def _judge_missing(
+    mine: Mapping[Place, Comparison],
+    claims: Claims,
+    table: TableRecords,
+    findings: list[Finding],
+    reasons: list[str],
+) -> None:
+    missing = {place: one.missing for place, one in mine.items() if one.missing}
+    total = sum(spans.total for spans in missing.values())
+    if not total:
+        return
+    if total <= table.others.gone_unknown:
+        reasons.append(
+            f"{counted(total, 'record')} missing, and others removed {table.others.gone_unknown:,} rows "
+            "whose files are gone: which they were cannot be told"
+        )
+    elif claims.upstream is not None and _begins_later(missing, table):
+        first = ", ".join(f"{t}/{p} from {_first(table, (t, p)):,} on" for t, p in missing)
+        reasons.append(f"what it read begins at {first}; {counted(total, 'earlier record')} were never read")
+    else:
+        held = "the broker" if claims.upstream is None else claims.upstream
+        _find(findings, "RECORDS_MISSING", missing, f"on {held} and not in the table", claims)
+
+
+def _judge_surplus(
+    mine: Mapping[Place, Comparison],
+    claims: Claims,
+    table: TableRecords,
+    findings: list[Finding],
+    reasons: list[str],
+) -> None:
+    twice = {place: one.twice for place, one in mine.items() if one.twice}
+    _find(findings, "RECORDS_TWICE", twice, "in the table more than once", claims)
+    phantoms = {place: one.phantoms for place, one in mine.items() if one.phantoms}
+    words = "in the table, and the broker has no committed record there"
+    _find(findings, "RECORDS_UNCOMMITTED", phantoms, words, claims)
+    strangers = {place: one.strangers for place, one in mine.items() if one.strangers}
+    total = sum(spans.total for spans in strangers.values())
+    excused = table.others.came_unknown + claims.excused
+    if total and total <= excused:
+        reasons.append(
+            f"{counted(total, 'row')} outside the committed ranges, and {excused:,} rows are others' "
+            "whose files are gone: whose they are cannot be told"
+        )
+    else:
+        _find(findings, "RECORDS_STRANGE", strangers, "in the table, outside the committed ranges", claims)
+
+
+def _judge_nowhere(table: TableRecords, findings: list[Finding], reasons: list[str]) -> None:
+    """Rows without coordinates can only be other writers', and every active file must be readable."""
+    for words in table.unreadable:
+        text = f"coordinates cannot be read: {words}"
+        findings.append(Finding(code="RECORDS_UNREADABLE", text=text, place={"file": words.split(": ")[0]}))
+    lacking = table.present.without - table.others.came.without + table.others.gone.without
+    if lacking <= 0:
+        return
+    words = f"{counted(lacking, 'row')} in the table without coordinates"
+    if lacking <= table.others.came_unknown:
+        reasons.append(f"{words}, which may be other writers', whose files are gone")
+    else:
+        findings.append(Finding(code="RECORDS_NOWHERE", text=words, place={"rows": lacking}))
+
+
+def _find(
+    findings: list[Finding], code: str, places: Mapping[Place, Spans], words: str, claims: Claims
+) -> None:
+    for (topic, partition), spans in places.items():
+        ranges = spans.pairs()
+        verb = "is" if spans.total == 1 else "are"
+        findings.append(
+            Finding(
+                code=code,
+                text=f"{topic}/{partition}: {spans_text(ranges)} {verb} {words}",
+                place={"topic": topic, "partition": partition, "ranges": [list(pair) for pair in ranges]},
+            )
+        )
+
+
+def _begins_later(missing: Mapping[Place, Spans], table: TableRecords) -> bool:
+    """Whether only the beginning is missing: a stream may have been told to start later."""
+    rows = [table.present.places.get(place, _NONE) for place in missing]
+    return any(rows) and all(
+        not present or int(spans.ends.max()) <= int(present.starts.min())
+        for present, spans in zip(rows, missing.values(), strict=True)
+    )
+
+
+def _first(table: TableRecords, place: Place) -> int:
+    present = table.present.places.get(place, _NONE)
+    return int(present.starts.min()) if present else 0
+
+
+def _verdict(claims: Claims, findings: list[Finding], reasons: list[str]) -> Verdict:
+    verdict = verdict_of(findings, reasons)
+    checked = claims.total("live") + claims.total("derived")
+    if verdict == "partial" and not checked and claims.total("past"):
+        return "unjudged"
+    return verdict
+
+
+def _text(claims: Claims, mine: Mapping[Place, Comparison], table: TableRecords) -> str:
+    rows = sum(table.present.places.get(place, _NONE).total for place in claims.places)
+    held = sum(one.held for one in mine.values())
+    if not claims.places:
+        return "no record yet"
+    if not claims.total("live") and not claims.total("derived"):
+        twice = any(one.twice or one.strangers for one in mine.values())
+        return f"{counted(rows, 'row')} in the table" + ("" if twice else ", none twice")
+    equal = not any(one.missing or one.twice or one.phantoms or one.strangers for one in mine.values())
+    if claims.upstream is not None:
+        return f"{held:,} in {claims.upstream} {'=' if equal else '≠'} {rows:,} in the table"
+    past = claims.total("past")
+    if past or claims.total("may"):
+        return f"{held:,} on the broker, {counted(rows, 'row')} in the table" + (
+            ", none missing, none twice" if equal else ""
+        )
+    if all(one.whole for one in mine.values()):
+        return f"{held:,} on the broker {'=' if equal else '≠'} {rows:,} in the table + 0 in quarantine"
+    empty = sum(one.empty for one in mine.values())
+    return (
+        f"{held + empty:,} offsets {'=' if equal else '≠'} {rows:,} in the table + 0 in quarantine "
+        f"+ {empty:,} without a record"
+    )

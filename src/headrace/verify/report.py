@@ -1,0 +1,202 @@
+"""The proof as data: what was judged, what holds, and every place where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from headrace.model.names import TableName
+
+Grade = Literal["ranges", "counts", "records"]
+GRADES: tuple[Grade, ...] = ("ranges", "counts", "records")
+
+Verdict = Literal["proven", "partial", "unjudged", "refuted"]
+"""``partial``: holds as far as it can still be judged, and the reasons say how far that is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that contradicts the claim of exactly once.
+
+    Args:
+        code: Stable, for machines.
+        text: One sentence for people.
+        place: Where: version, batch, topic, partition, ranges (``[from, until)`` pairs), file.
+    """
+
+    code: str
+    text: str
+    place: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"code": self.code, "text": self.text, **self.place}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradeReport:
+    """One grade of one flow.
+
+    Args:
+        text: What was compared, in figures.
+        reasons: Why the grade is ``partial`` or ``unjudged``.
+        figures: The numbers of ``text``.
+    """
+
+    grade: Grade
+    verdict: Verdict
+    text: str
+    reasons: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    figures: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "text": self.text,
+            "reasons": list(self.reasons),
+            "findings": [finding.to_json() for finding in self.findings],
+            "figures": dict(self.figures),
+        }
+
+
+def verdict_of(findings: Iterable[Finding], reasons: Iterable[str]) -> Verdict:
+    """The verdict of a grade that could be judged at all."""
+    if any(True for _ in findings):
+        return "refuted"
+    return "partial" if any(True for _ in reasons) else "proven"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowProof:
+    """What holds for one flow.
+
+    Args:
+        checkpoint: The checkpoint that feeds the table through this flow.
+        generation: Its generation.
+        batch: The last committed batch; ``None`` before the first.
+        version: The table version that holds it.
+        pending: A batch that Spark has planned and not committed; no fault.
+        notes: What a reader should know and what contradicts nothing.
+    """
+
+    flow: str
+    checkpoint: str
+    generation: int
+    batch: int | None
+    version: int | None
+    grades: tuple[GradeReport, ...]
+    pending: int | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flow": self.flow,
+            "checkpoint": self.checkpoint,
+            "generation": self.generation,
+            "batch": self.batch,
+            "version": self.version,
+            "pending": self.pending,
+            "grades": {report.grade: report.to_json() for report in self.grades},
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewProof:
+    """What a materialized view was computed from, and whether that still is the latest."""
+
+    version: int
+    rows: int
+    fresh: bool
+    text: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": self.version, "rows": self.rows, "fresh": self.fresh, "text": self.text}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetProof:
+    """What holds for one dataset.
+
+    Args:
+        version: The table version that was judged; nothing newer was read.
+        table: The equation of the whole table: every row in it accounted for.
+    """
+
+    dataset: TableName
+    kind: str
+    version: int
+    table: GradeReport
+    flows: tuple[FlowProof, ...] = ()
+    view: ViewProof | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        reports = [self.table, *(report for flow in self.flows for report in flow.grades)]
+        return tuple(finding for report in reports for finding in report.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset": str(self.dataset),
+            "kind": self.kind,
+            "version": self.version,
+            "table": self.table.to_json(),
+            "flows": [flow.to_json() for flow in self.flows],
+            "view": None if self.view is None else self.view.to_json(),
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """The report of `verify`.
+
+    Args:
+        require: The grade that was demanded of every flow.
+    """
+
+    pipeline: str
+    datasets: tuple[DatasetProof, ...]
+    require: Grade | None = None
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return tuple(finding for dataset in self.datasets for finding in dataset.findings)
+
+    @property
+    def proven(self) -> bool:
+        """Whether nothing contradicts exactly once, as far as it can be judged."""
+        return not self.findings
+
+    @property
+    def unmet(self) -> tuple[str, ...]:
+        """Why the demanded grade cannot be judged, one line for each flow where it cannot."""
+        lines = []
+        for dataset in self.datasets:
+            for flow in dataset.flows:
+                for report in flow.grades:
+                    if report.grade == self.require and report.verdict in ("partial", "unjudged"):
+                        lines.append(f"{flow.flow}: {report.grade}: {'; '.join(report.reasons)}")
+        return tuple(lines)
+
+    @property
+    def exit_code(self) -> int:
+        """0 proven, 1 not proven, 3 a grade that was demanded cannot be judged."""
+        if not self.proven:
+            return 1
+        return 3 if self.unmet else 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "at": self.at.isoformat(timespec="milliseconds"),
+            "proven": self.proven,
+            "exit_code": self.exit_code,
+            "require": self.require,
+            "unmet": list(self.unmet),
+            "datasets": [dataset.to_json() for dataset in self.datasets],
+        }

@@ -1,0 +1,64 @@
+"""Reading what the third grade needs of a table: the places of its rows, and of what others moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from headrace.verify.coordinates import Columns, CoordinateReader, CoordinatesUnreadableError, Present
+from headrace.verify.counts import Accounts
+from headrace.verify.delta_log import DataFile, TableLog
+from headrace.verify.records import Others, TableRecords
+
+
+def read_table_records(
+    reader: CoordinateReader, log: TableLog, accounts: Accounts, columns: Columns, *, all_files: bool = True
+) -> TableRecords:
+    """Read the coordinates of a table, column by column.
+
+    Args:
+        all_files: Read every active file, and not only those that were added since the accounts begin.
+    """
+    files = [f for key, f in accounts.files.items() if all_files or key in accounts.origins]
+    present, unreadable = read_readable(reader, log, files, columns)
+    return TableRecords(
+        present=present,
+        others=read_others(reader, log, accounts, columns),
+        unreadable=tuple(unreadable),
+    )
+
+
+def read_readable(
+    reader: CoordinateReader, log: TableLog, files: Iterable[DataFile], columns: Columns
+) -> tuple[Present, list[str]]:
+    """The coordinates of all files that can be read, and the reasons why others cannot."""
+    parts, unreadable = [], []
+    for file in files:
+        try:
+            parts.append(reader.read(log, file, columns))
+        except CoordinatesUnreadableError as error:
+            unreadable.append(str(error))
+    return Present.joined(parts), unreadable
+
+
+def read_others(reader: CoordinateReader, log: TableLog, accounts: Accounts, columns: Columns) -> Others:
+    """Which rows other writers added and removed, as far as the files are still there."""
+    came, gone = [], []
+    came_unknown = gone_unknown = 0
+    for movement in accounts.movements.values():
+        if movement.role not in ("foreign", "unnumbered"):
+            continue
+        try:
+            before = reader.read_all(log, movement.gone, columns)
+            after = reader.read_all(log, movement.commit.added, columns)
+        except CoordinatesUnreadableError:
+            came_unknown += movement.added
+            gone_unknown += movement.removed
+            continue
+        came.append(after.less(before) if before.rows else after)
+        gone.append(before.less(after) if after.rows else before)
+    return Others(
+        came=Present.joined(came),
+        gone=Present.joined(gone),
+        came_unknown=came_unknown,
+        gone_unknown=gone_unknown,
+    )

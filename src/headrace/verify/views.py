@@ -1,0 +1,64 @@
+"""Materialized views: recomputed whole, so their proof is what they were computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.verify.commits import Refresh, Said
+from headrace.verify.counts import Accounts
+from headrace.verify.report import Finding, ViewProof
+from headrace.verify.wording import counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Input:
+    """A table that a view reads, as it is now.
+
+    Args:
+        table_id: Delta's id.
+        version: The last version that changed its data.
+    """
+
+    table_id: str
+    version: int
+
+
+def judge_view(
+    said: Said, accounts: Accounts, find_input: Callable[[str], Input | None]
+) -> tuple[ViewProof | None, list[Finding]]:
+    """Whether a view is what its last refresh wrote, and whether its inputs have moved on since.
+
+    Args:
+        find_input: The table of a name, or ``None`` where the storage has none.
+    """
+    if not said.refreshes:
+        return None, []
+    last = said.refreshes[-1]
+    findings = []
+    movement = accounts.movements.get(last.version)
+    if movement is not None and last.rows is not None and movement.added != last.rows:
+        text = (
+            f"the refresh of version {last.version} says that it wrote {counted(last.rows, 'row')}, "
+            f"and its files hold {movement.added:,}"
+        )
+        findings.append(Finding(code="COUNTS_DIFFER", text=text, place={"version": last.version}))
+    late = _moved_on(last, find_input)
+    read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))
+    text = f"recomputed from {read or 'no table'}"
+    text += f"; since then {', '.join(late)}" if late else ", the latest" if read else ""
+    rows = accounts.rows if movement is None else movement.added
+    return ViewProof(version=last.version, rows=rows, fresh=not late, text=text), findings
+
+
+def _moved_on(last: Refresh, find_input: Callable[[str], Input | None]) -> list[str]:
+    late = []
+    for name, (table_id, version) in sorted(last.inputs.items()):
+        now = find_input(name)
+        if now is None:
+            late.append(f"{name} is not in the storage any more")
+        elif now.table_id != table_id:
+            late.append(f"{name} was created anew")
+        elif now.version > version:
+            late.append(f"{name} has v{now.version}")
+    return late

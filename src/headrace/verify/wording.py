@@ -1,0 +1,29 @@
+"""Figures and ranges as a person reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+_SHOWN = 5
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 commit``, ``74 commits``, ``60,000 offsets``."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def spans_text(spans: Iterable[tuple[int, int]], shown: int = _SHOWN) -> str:
+    """``offset 7``, ``offsets 7 to 9``, ``offsets 7, 10 to 12 and 3 more ranges``; ends are exclusive."""
+    found = [(int(low), int(high)) for low, high in spans]
+    words = [f"{low}" if high == low + 1 else f"{low} to {high - 1}" for low, high in found[:shown]]
+    noun = "offset" if len(found) == 1 and found[0][1] == found[0][0] + 1 else "offsets"
+    more = len(found) - shown
+    if more > 0:
+        return f"{noun} {', '.join(words)} and {counted(more, 'more range')}"
+    return f"{noun} {', '.join(words)}"
+
+
+def time_text(timestamp_ms: int) -> str:
+    """A moment in UTC, to the second."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
