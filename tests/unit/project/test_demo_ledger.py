@@ -43,8 +43,8 @@ def test_a_record_carries_its_sum_digit_by_digit() -> None:
 def test_equal_sides_are_equal_whatever_the_order_and_the_trailing_zeros() -> None:
     ledger = {("b", "2026-01-02"): Entry(1, Decimal("2.5")), ("a", "2026-01-02"): Entry(1, Decimal("1.00"))}
     gold = [
-        {"name": "a", "date": "2026-01-02", "sales": Decimal("1")},
-        {"name": "b", "date": "2026-01-02", "sales": Decimal("2.50")},
+        {"name": "a", "date": "2026-01-02", "sales": Decimal("1"), "count": 1},
+        {"name": "b", "date": "2026-01-02", "sales": Decimal("2.50"), "count": 1},
     ]
     found = compare(gold, ledger)
     assert found.equal
@@ -55,21 +55,26 @@ def test_equal_sides_are_equal_whatever_the_order_and_the_trailing_zeros() -> No
 def test_a_cent_a_missing_row_and_a_row_too_many_are_differences() -> None:
     ledger = {("a", "d"): Entry(1, Decimal("1.00")), ("b", "d"): Entry(1, Decimal("2.00"))}
     gold = [
-        {"name": "a", "date": "d", "sales": Decimal("1.01")},
-        {"name": "c", "date": "d", "sales": Decimal("3.00")},
+        {"name": "a", "date": "d", "sales": Decimal("1.01"), "count": 1},
+        {"name": "c", "date": "d", "sales": Decimal("3.00"), "count": 1},
     ]
     found = compare(gold, ledger)
     assert not found.equal
     assert {(row.name, row.gold, row.ledger) for row in found.differences} == {
-        ("a", Decimal("1.01"), Decimal("1.00")),
-        ("b", None, Decimal("2.00")),
-        ("c", Decimal("3.00"), None),
+        ("a", Entry(1, Decimal("1.01")), Entry(1, Decimal("1.00"))),
+        ("b", None, Entry(1, Decimal("2.00"))),
+        ("c", Entry(1, Decimal("3.00")), None),
     }
 
 
-def test_a_key_in_two_rows_of_gold_is_a_fault_even_where_the_sum_fits() -> None:
-    ledger = {("a", "d"): Entry(2, Decimal("2.00"))}
-    gold = [{"name": "a", "date": "d", "sales": Decimal("1.00")}] * 2
+def test_a_record_too_many_is_a_difference_even_where_the_sum_fits() -> None:
+    ledger = {("a", "d"): Entry(1, Decimal("2.00"))}
+    assert not compare([{"name": "a", "date": "d", "sales": Decimal("2.00"), "count": 2}], ledger).equal
+
+
+def test_a_key_in_two_rows_of_gold_is_a_fault_even_where_each_fits() -> None:
+    ledger = {("a", "d"): Entry(1, Decimal("1.00"))}
+    gold = [{"name": "a", "date": "d", "sales": Decimal("1.00"), "count": 1}] * 2
     found = compare(gold, ledger)
     assert not found.differences
     assert found.doubled == (("a", "d"),)

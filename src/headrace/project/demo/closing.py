@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from headrace.project.demo.comparison import ComparedRow, Comparison
+from headrace.project.demo.ledger import Entry
 from headrace.project.demo.story import DemoResult
 from headrace.verify.report import DatasetProof, GradeReport
 
@@ -135,14 +135,12 @@ def _shown(path: Path) -> str:
     return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
 
 
-def _money(amount: Decimal | None) -> str:
-    return _NOTHING if amount is None else f"{amount:,}"
+def _money(entry: Entry | None) -> str:
+    return _NOTHING if entry is None else f"{entry.sales:,}"
 
 
-def _row_data(row: ComparedRow) -> dict[str, str | None]:
-    return {
-        "name": row.name,
-        "date": row.date,
-        "gold": None if row.gold is None else str(row.gold),
-        "ledger": None if row.ledger is None else str(row.ledger),
-    }
+def _row_data(row: ComparedRow) -> dict[str, Any]:
+    def data(entry: Entry | None) -> dict[str, Any] | None:
+        return None if entry is None else {"sales": str(entry.sales), "count": entry.count}
+
+    return {"name": row.name, "date": row.date, "gold": data(row.gold), "ledger": data(row.ledger)}

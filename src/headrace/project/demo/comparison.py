@@ -17,8 +17,8 @@ class ComparedRow:
 
     name: str
     date: str
-    gold: Decimal | None
-    ledger: Decimal | None
+    gold: Entry | None
+    ledger: Entry | None
 
     @property
     def equal(self) -> bool:
@@ -44,7 +44,7 @@ class Comparison:
     @property
     def total(self) -> Decimal:
         """The sum of gold."""
-        return sum((row.gold for row in self.rows if row.gold is not None), Decimal(0))
+        return sum((row.gold.sales for row in self.rows if row.gold is not None), Decimal(0))
 
 
 def load_gold(table: Path) -> list[dict[str, Any]]:
@@ -53,7 +53,7 @@ def load_gold(table: Path) -> list[dict[str, Any]]:
     from deltalake import DeltaTable, QueryBuilder
 
     query = QueryBuilder().register("gold", DeltaTable(table))
-    found = query.execute("SELECT name, date, sales FROM gold").read_all()
+    found = query.execute('SELECT name, date, sales, "count" FROM gold').read_all()
     rows: list[dict[str, Any]] = pyarrow.table(found).to_pylist()
     return rows
 
@@ -62,20 +62,16 @@ def compare(gold: Iterable[Mapping[str, Any]], ledger: Mapping[Key, Entry]) -> C
     """Put both sides beside each other.
 
     Args:
-        gold: Rows with ``name``, ``date`` and ``sales``.
+        gold: Rows with ``name``, ``date``, ``sales`` and ``count``.
         ledger: The producer's entries.
     """
-    found: dict[Key, Decimal] = {}
+    found: dict[Key, Entry] = {}
     doubled: list[Key] = []
     for row in gold:
         key = (str(row["name"]), str(row["date"]))
         if key in found:
             doubled.append(key)
-        found[key] = found.get(key, Decimal(0)) + Decimal(row["sales"])
+        found[key] = Entry(int(row["count"]), Decimal(row["sales"]))
     keys = sorted(found.keys() | ledger.keys(), key=lambda key: (key[1], key[0]))
-    rows = (
-        ComparedRow(name, date, found.get((name, date)), entry.sales if entry else None)
-        for name, date in keys
-        for entry in (ledger.get((name, date)),)
-    )
+    rows = (ComparedRow(name, date, found.get((name, date)), ledger.get((name, date))) for name, date in keys)
     return Comparison(tuple(rows), tuple(doubled))

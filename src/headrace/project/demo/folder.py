@@ -141,8 +141,10 @@ def _clear(demo: DemoFolder) -> Path | None:
     shutil.rmtree(demo.broker, ignore_errors=True)
     for file in sorted(path for path in demo.path.rglob("*") if path.is_file()):
         name = file.relative_to(demo.path)
+        first = name.parts[0]
         # Hidden folders are the demo's own, or belong to the user's tools.
-        if name.parts[0].startswith(".") or name.parts[0] == _EDITED or "__pycache__" in name.parts:
+        hidden = first.startswith(".") and len(name.parts) > 1
+        if hidden or first == _EDITED or "__pycache__" in name.parts:
             continue
         if sums.get(name.as_posix()) == _sum(file.read_bytes()):
             file.unlink()
