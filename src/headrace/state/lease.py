@@ -44,7 +44,10 @@ class Lease:
             SecondDriverError: Another driver holds it.
             StorageUnwritableError: The lease cannot be written.
         """
-        held = _load(path)
+        try:
+            held = _load(path)
+        except OSError as error:
+            raise unwritable(path, error) from error
         expires_s = float(os.environ.get(EXPIRES_VARIABLE) or EXPIRES_S)
         if held is not None and _is_alive(held, expires_s):
             raise SecondDriverError(
@@ -153,13 +156,13 @@ def _load(path: Path) -> dict[str, Any] | None:
 
 
 def _is_alive(held: dict[str, Any], expires_s: float) -> bool:
-    if time.time() - float(held.get("heartbeat", 0.0)) > expires_s:
-        return False
-    if held.get("host") != socket.gethostname():
-        return True
     try:
+        if time.time() - float(held["heartbeat"]) > expires_s:
+            return False
+        if held.get("host") != socket.gethostname():
+            return True
         process = psutil.Process(int(held["pid"]))
         # A pid is used again: the time of creation tells the processes apart.
         return abs(process.create_time() - float(held["started"])) < 1.0
-    except (psutil.NoSuchProcess, KeyError, ValueError):
+    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
         return False

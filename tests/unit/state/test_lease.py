@@ -1,0 +1,145 @@
+"""One driver for a flow: who holds the lease, who may take it, who notices."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.errors import LeaseLostError, SecondDriverError, StorageUnwritableError
+from headrace.state.lease import EXPIRES_S, EXPIRES_VARIABLE, Heart, Lease
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "leases" / "default.sales.sales.json"
+
+
+def held(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def alter(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps({**held(path), **changes}))
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_a_lease_says_who_holds_it(path: Path) -> None:
+    lease = Lease.acquire(path, "sales")
+    said = held(path)
+    assert (said["owner"], said["pid"]) == (lease.owner, os.getpid())
+    assert said["started"] == psutil.Process().create_time()
+    assert time.time() - said["heartbeat"] < EXPIRES_S
+    lease.check("sales")
+
+
+def test_a_second_driver_is_refused(path: Path) -> None:
+    first = Lease.acquire(path, "sales")
+    with pytest.raises(SecondDriverError) as caught:
+        Lease.acquire(path, "sales")
+    assert caught.value.params["pid"] == os.getpid()
+    first.check("sales")
+
+
+def test_a_released_lease_is_free(path: Path) -> None:
+    Lease.acquire(path, "sales").release()
+    assert not path.exists()
+    Lease.acquire(path, "sales")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"pid": dead_pid()}, id="its process has ended"),
+        pytest.param({"started": 0.0}, id="its pid belongs to another process now"),
+        pytest.param({"heartbeat": time.time() - 2 * EXPIRES_S}, id="its heart has stopped"),
+        pytest.param({"host": "elsewhere", "heartbeat": 0.0}, id="its machine is gone"),
+        pytest.param({"pid": None}, id="it has no pid"),
+        pytest.param({"heartbeat": None}, id="it has no heartbeat"),
+    ],
+)
+def test_the_lease_of_a_driver_that_is_gone_is_taken_over(path: Path, changes: dict[str, Any]) -> None:
+    gone = Lease.acquire(path, "sales")
+    alter(path, **changes)
+    lease = Lease.acquire(path, "sales")
+    lease.check("sales")
+    with pytest.raises(LeaseLostError):
+        gone.check("sales")
+
+
+@pytest.mark.parametrize("content", ["", "{half", "[]"])
+def test_a_lease_that_cannot_be_read_is_nobody_s(path: Path, content: str) -> None:
+    path.parent.mkdir()
+    path.write_text(content)
+    Lease.acquire(path, "sales").check("sales")
+
+
+def test_a_driver_on_another_machine_is_trusted_as_long_as_it_beats(path: Path) -> None:
+    Lease.acquire(path, "sales")
+    alter(path, host="elsewhere", pid=dead_pid())
+    with pytest.raises(SecondDriverError):
+        Lease.acquire(path, "sales")
+
+
+def test_the_time_to_expire_can_be_set(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Lease.acquire(path, "sales")
+    alter(path, heartbeat=time.time() - 5.0)
+    with pytest.raises(SecondDriverError):
+        Lease.acquire(path, "sales")
+    monkeypatch.setenv(EXPIRES_VARIABLE, "3")
+    Lease.acquire(path, "sales")
+
+
+def test_a_driver_that_lost_its_lease_leaves_the_new_one_alone(path: Path) -> None:
+    gone = Lease.acquire(path, "sales")
+    alter(path, heartbeat=0.0)
+    Lease.acquire(path, "sales")
+    after = held(path)
+    gone.beat()
+    gone.release()
+    assert held(path) == after
+
+
+def test_a_lease_that_somebody_removed_is_lost(path: Path) -> None:
+    lease = Lease.acquire(path, "sales")
+    path.unlink()
+    with pytest.raises(LeaseLostError):
+        lease.check("sales")
+
+
+def test_a_heart_beats_from_its_own_thread_until_the_lease_is_released(path: Path) -> None:
+    lease = Lease.acquire(path, "sales")
+    alter(path, heartbeat=0.0)
+    heart = Heart(interval_s=0.01)
+    heart.add(lease)
+    deadline = time.monotonic() + 10.0
+    while held(path)["heartbeat"] == 0.0:
+        assert time.monotonic() < deadline
+    heart.release(lease)
+    assert not path.exists()
+    heart.stop()
+
+
+def test_a_heart_that_stops_gives_all_its_leases_back(path: Path) -> None:
+    heart = Heart(interval_s=0.01)
+    heart.add(Lease.acquire(path, "sales"))
+    heart.stop()
+    assert not path.exists()
+
+
+def test_a_storage_that_cannot_be_written_is_named(path: Path) -> None:
+    path.parent.parent.joinpath("leases").write_text("a file where the folder should be")
+    with pytest.raises(StorageUnwritableError):
+        Lease.acquire(path, "sales")
