@@ -1,0 +1,251 @@
+"""The ledger: what every batch read, kept when the table's own log is gone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import CheckpointCorruptError
+from headrace.model.names import TableName
+from headrace.state.ledger import Ledger, compact
+
+TABLE_ID = "table-1"
+Offsets = dict[str, int]
+
+
+class Table:
+    """A Delta log as Headrace and others write it, without Spark."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.version = -1
+        (path / "_delta_log").mkdir(parents=True)
+
+    def commit(self, *actions: dict[str, Any], **info: Any) -> int:
+        self.version += 1
+        said = {"commitInfo": {"timestamp": 1000 + self.version, "operation": "WRITE", **info}}
+        lines = [json.dumps(action, separators=(",", ":")) for action in (said, *actions)]
+        self.file(self.version).write_text("\n".join(lines))
+        return self.version
+
+    def file(self, version: int) -> Path:
+        return self.path / "_delta_log" / f"{version:020d}.json"
+
+    def batch(
+        self, number: int, start: Offsets, until: Offsets, *, flow: str = "sales", rows: int = 1
+    ) -> int:
+        said = metadata(number, start, until, flow=flow, rows=rows)
+        return self.commit(
+            txn(said["checkpoint"], number),
+            add(),
+            userMetadata=json.dumps(said),
+            operation="STREAMING UPDATE",
+        )
+
+
+def metadata(
+    number: int, start: Offsets, until: Offsets, *, flow: str = "sales", rows: int = 1
+) -> dict[str, Any]:
+    source = {
+        "index": 0,
+        "kind": "kafka",
+        "identity": {"topics": {"t": "id-1"}},
+        "from": {"t": start},
+        "until": {"t": until},
+    }
+    return {
+        "headrace": 1,
+        "pipeline": "shop",
+        "flow": flow,
+        "checkpoint": f"headrace-{flow}",
+        "batch": number,
+        "input": rows,
+        "accepted": rows,
+        "rejected": 0,
+        "sources": [source],
+    }
+
+
+def txn(checkpoint: str, number: int) -> dict[str, Any]:
+    return {"txn": {"appId": checkpoint, "version": number, "lastUpdated": 1}}
+
+
+def add(*, data: bool = True) -> dict[str, Any]:
+    return {"add": {"path": "part.parquet", "dataChange": data}}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "tables" / "default" / "sales")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path / "ledger" / "default.sales" / "sales", TableName("default", "sales"), "sales")
+
+
+def entries(ledger: Ledger) -> list[dict[str, Any]]:
+    return [entry for fold in ledger.folds() for entry in fold["batches"]]
+
+
+def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: Ledger) -> None:
+    table.commit()
+    for number in range(4):
+        table.batch(number, {"0": number * 5}, {"0": number * 5 + 5}, rows=5)
+    assert ledger.fold(table.path, TABLE_ID) == ()
+    (fold,) = ledger.folds()
+    assert (fold["dataset"], fold["flow"], fold["table_id"]) == ("default.sales", "sales", TABLE_ID)
+    assert fold["versions"] == [0, 4]
+    (entry,) = fold["batches"]
+    assert (entry["batches"], entry["version"]) == ([0, 3], [1, 4])
+    assert (entry["input"], entry["accepted"], entry["rejected"]) == (20, 20, 0)
+    assert entry["sources"][0]["from"] == {"t": {"0": 0}}
+    assert entry["sources"][0]["until"] == {"t": {"0": 20}}
+    assert "batch" not in entry
+
+
+def test_a_fold_grows_and_takes_nothing_twice(table: Table, ledger: Ledger) -> None:
+    table.commit()
+    table.batch(0, {"0": 0}, {"0": 5})
+    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(table.path, TABLE_ID)
+    table.batch(1, {"0": 5}, {"0": 9})
+    ledger.fold(table.path, TABLE_ID)
+    (fold,) = ledger.folds()
+    assert fold["versions"] == [0, 2]
+    assert [(entry["batches"], entry["accepted"]) for entry in fold["batches"]] == [([0, 1], 2)]
+    assert len(list(ledger.folder.iterdir())) == 1
+
+
+def test_a_fold_that_has_grown_large_is_followed_by_another(
+    table: Table, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.state.ledger._ENTRIES", 2)
+    for number in range(0, 10, 2):
+        table.batch(number, {"0": number}, {"0": number + 1})
+        ledger.fold(table.path, TABLE_ID)
+    assert [fold["versions"] for fold in ledger.folds()] == [[0, 1], [2, 3], [4, 4]]
+    assert [entry["batch"] for entry in entries(ledger)] == [0, 2, 4, 6, 8]
+
+
+def test_a_batch_is_found_when_the_table_s_log_is_gone(table: Table, ledger: Ledger) -> None:
+    table.commit()
+    for number in range(3):
+        table.batch(number, {"0": number}, {"0": number + 1})
+    ledger.fold(table.path, TABLE_ID)
+    for version in range(4):
+        table.file(version).unlink()
+    table.commit()
+    said = ledger.last_batch(table.path, "headrace-sales", 2)
+    assert said is not None
+    assert said["sources"][0]["until"] == {"t": {"0": 3}}
+    assert ledger.last_batch(table.path, "headrace-sales", 3) is None
+    assert ledger.last_batch(table.path, "headrace-other", 2) is None
+
+
+def test_a_batch_that_no_fold_holds_yet_is_found_in_the_log(table: Table, ledger: Ledger) -> None:
+    table.batch(0, {"0": 0}, {"0": 5})
+    said = ledger.last_batch(table.path, "headrace-sales", 0)
+    assert said is not None and said["batch"] == 0
+
+
+def test_each_flow_of_a_table_keeps_its_own_batches(table: Table, ledger: Ledger) -> None:
+    table.batch(0, {"0": 0}, {"0": 5})
+    table.batch(0, {"0": 0}, {"0": 7}, flow="returns")
+    assert ledger.fold(table.path, TABLE_ID) == ()
+    assert [entry["checkpoint"] for entry in entries(ledger)] == ["headrace-sales"]
+
+
+def test_metadata_without_its_transaction_is_no_batch(table: Table, ledger: Ledger) -> None:
+    """Auto compaction repeats the metadata of the session's last commit."""
+    table.batch(0, {"0": 0}, {"0": 5})
+    said = json.dumps(metadata(0, {"0": 0}, {"0": 5}))
+    table.commit(add(data=False), userMetadata=said, operation="OPTIMIZE")
+    assert ledger.fold(table.path, TABLE_ID) == ()
+    assert [entry["version"] for entry in entries(ledger)] == [0]
+
+
+def test_a_writer_beside_ours_is_reported_once(table: Table, ledger: Ledger) -> None:
+    table.batch(0, {"0": 0}, {"0": 5})
+    version = table.commit(add(), operation="WRITE", engineInfo="delta-rs")
+    table.commit(operation="SET TBLPROPERTIES")
+    table.commit(add(data=False), operation="OPTIMIZE")
+    (foreign,) = ledger.fold(table.path, TABLE_ID)
+    assert (foreign.version, foreign.operation, foreign.engine) == (version, "WRITE", "delta-rs")
+    assert ledger.fold(table.path, TABLE_ID) == ()
+
+
+def test_user_metadata_of_others_is_left_alone(table: Table, ledger: Ledger) -> None:
+    for text in ("a note", '"headrace"', '{"headrace', '["headrace"]'):
+        table.commit(add(), userMetadata=text)
+    assert len(ledger.fold(table.path, TABLE_ID)) == 4
+
+
+def test_a_table_made_anew_is_folded_from_its_first_version(table: Table, ledger: Ledger) -> None:
+    for number in range(3):
+        table.batch(number, {"0": number}, {"0": number + 1})
+    ledger.fold(table.path, TABLE_ID)
+    assert ledger.next_version("table-2") == 0
+    ledger.fold(table.path, "table-2")
+    assert ledger.next_version("table-2") == 3
+
+
+def test_a_table_without_a_log_folds_nothing(tmp_path: Path, ledger: Ledger) -> None:
+    assert ledger.fold(tmp_path / "nowhere", TABLE_ID) == ()
+    assert ledger.folds() == ()
+
+
+def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
+    ledger.record_losses([{"topic": "t", "partition": 0, "from": 1, "until": 3}])
+    ledger.record_losses([{"topic": "t", "partition": 1, "from": 0, "until": 9}])
+    known = json.loads((ledger.folder / "losses.json").read_text())
+    assert [(loss["partition"], loss["until"]) for loss in known] == [(0, 3), (1, 9)]
+    assert all(loss["at"] for loss in known)
+    assert ledger.folds() == ()
+
+
+def test_a_fold_that_cannot_be_read_is_named(table: Table, ledger: Ledger) -> None:
+    table.batch(0, {"0": 0}, {"0": 5})
+    ledger.fold(table.path, TABLE_ID)
+    (path,) = ledger.folder.iterdir()
+    path.write_text("{half")
+    with pytest.raises(CheckpointCorruptError) as caught:
+        ledger.fold(table.path, TABLE_ID)
+    assert caught.value.params["path"] == str(path)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [
+        pytest.param(metadata(2, {"0": 5}, {"0": 9}), id="a batch is missing"),
+        pytest.param(metadata(1, {"0": 6}, {"0": 9}), id="a gap"),
+        pytest.param(metadata(1, {"0": 4}, {"0": 9}), id="an overlap"),
+        pytest.param(metadata(1, {"0": 5, "1": 0}, {"0": 9, "1": 2}), id="a new partition"),
+        pytest.param({**metadata(1, {"0": 5}, {"0": 9}), "checkpoint": "headrace-b"}, id="a new checkpoint"),
+        pytest.param({**metadata(1, {"0": 5}, {"0": 9}), "opens": {"generation": 2}}, id="an opening"),
+        pytest.param({**metadata(1, {"0": 5}, {"0": 9}), "sources": []}, id="another number of sources"),
+    ],
+)
+def test_batches_that_do_not_follow_each_other_stay_apart(second: dict[str, Any]) -> None:
+    first = {**metadata(0, {"0": 0}, {"0": 5}), "version": 1, "timestamp": 1}
+    second = {**second, "version": 2, "timestamp": 2}
+    assert compact([first, second]) == [first, second]
+
+
+def test_a_topic_that_was_created_again_is_never_merged_with_the_old_one() -> None:
+    first = {**metadata(0, {"0": 0}, {"0": 5}), "version": 1, "timestamp": 1}
+    second = {**metadata(1, {"0": 5}, {"0": 9}), "version": 2, "timestamp": 2}
+    second["sources"] = [{**second["sources"][0], "identity": {"topics": {"t": "id-2"}}}]
+    assert len(compact([first, second])) == 2
+
+
+def test_compaction_changes_nothing_that_it_was_given() -> None:
+    batches = [{**metadata(n, {"0": n}, {"0": n + 1}), "version": n + 1, "timestamp": n} for n in range(5)]
+    before = json.dumps(batches)
+    (merged,) = compact(batches)
+    assert json.dumps(batches) == before
+    assert compact([merged]) == [merged]
+    assert merged["timestamp"] == 4
