@@ -56,6 +56,9 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
+        # After a crash the controller holds the place of the broker that died for this long.
+        "broker.session.timeout.ms": "4000",
+        "broker.heartbeat.interval.ms": "1000",
         # A misspelt topic is an error, not a new topic.
         "auto.create.topics.enable": "false",
         # Its user decides when records go: a topic's own `retention.ms` does it.

