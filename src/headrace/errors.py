@@ -701,6 +701,12 @@ class TableWithoutFlowError(UsageError):
     code = "TABLE_WITHOUT_FLOW"
 
 
+class SchemaInvalidError(UsageError):
+    """A declared schema is not a list of columns that Spark can read."""
+
+    code = "SCHEMA_INVALID"
+
+
 class SchemaMismatchError(UsageError):
     """The query's columns do not fit the declared schema. Change the one or the other."""
 

@@ -37,7 +37,9 @@ class PlannedSource:
         topics: Kafka topics by name; empty for other kinds, and for a topic pattern.
         table: The dataset behind a delta source of our own storage.
         path: The path of a delta or files source.
-        options: The source's options as Spark holds them.
+        options: The source's options as Spark holds them; they can hold secrets.
+        folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where
+            the query reads one DataFrame several times, since Spark opens such a source once.
     """
 
     index: int
@@ -47,7 +49,8 @@ class PlannedSource:
     topic_pattern: str | None = None
     table: TableName | None = None
     path: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    folder: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +71,14 @@ class PlannedFlow:
 
     Args:
         schema: The query's columns, as ``StructType.jsonValue()`` gives them.
-        reads: The tables that the query reads, streaming or not.
+        reads: The tables that the query reads, streaming or not, also through temporary views.
         sources: Its streaming sources.
         stateful: Whether the query keeps state (aggregation, deduplication, stream-stream join).
         coordinates: Set where the query makes exactly one row of each record and keeps its place.
         timestamp: The column (dotted path) that holds the Kafka timestamp, where one does.
         reads_target: Whether the query reads the table that it writes.
         fingerprint: A hash of the query's plan, equal as long as the query means the same.
+        through: The temporary views that the query reads, also through each other.
     """
 
     flow: Flow
@@ -86,16 +90,23 @@ class PlannedFlow:
     timestamp: str | None
     reads_target: bool
     fingerprint: str
+    through: tuple[TableName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedView:
-    """A materialized or temporary view whose query has been resolved."""
+    """A materialized or temporary view whose query has been resolved.
+
+    Args:
+        reads: The tables that the query reads, also through temporary views.
+        through: The temporary views that the query reads, also through each other.
+    """
 
     view: MaterializedView | TemporaryView
     schema: Mapping[str, Any]
     reads: tuple[TableRead, ...]
     fingerprint: str
+    through: tuple[TableName, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,9 +135,9 @@ Stage = OpenTableStage | RunFlowStage | RefreshViewStage
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a run would change in the storage."""
+    """What a run would change in the storage, or what it would leave there (``keep``)."""
 
-    kind: Literal["create", "alter", "recompute", "remove"]
+    kind: Literal["create", "alter", "recompute", "remove", "keep"]
     dataset: TableName
     text: str
 

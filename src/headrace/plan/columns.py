@@ -1,0 +1,141 @@
+"""Columns of queries and tables: whether they fit each other, and whether Delta can store them."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+Schema = Mapping[str, Any]
+"""Columns as ``StructType.jsonValue()`` gives them."""
+
+_UNSTORABLE = frozenset({"void", "null", "interval"})
+_CHARACTERS = " ,;{}()\n\t="
+"""What Delta refuses in a column's name."""
+
+
+def fields(schema: Schema) -> Sequence[Mapping[str, Any]]:
+    """The columns."""
+    found: Sequence[Mapping[str, Any]] = schema["fields"]
+    return found
+
+
+def find(schema: Schema, path: str) -> Mapping[str, Any] | None:
+    """The column, or the field of a struct, of a dotted path; case is ignored, as Spark does."""
+    head, _, rest = path.partition(".")
+    for field in fields(schema):
+        if field["name"].lower() == head.lower():
+            inner = field["type"]
+            if not rest:
+                return field
+            return find(inner, rest) if isinstance(inner, dict) and inner.get("type") == "struct" else None
+    return None
+
+
+def suggestion(schema: Schema, path: str) -> str | None:
+    """The column that was probably meant."""
+    near = difflib.get_close_matches(path, list(paths(schema)), n=1)
+    return near[0] if near else None
+
+
+def paths(schema: Schema, prefix: str = "") -> Iterator[str]:
+    """All dotted paths of columns and struct fields."""
+    for field in fields(schema):
+        yield f"{prefix}{field['name']}"
+        inner = field["type"]
+        if isinstance(inner, dict) and inner.get("type") == "struct":
+            yield from paths(inner, f"{prefix}{field['name']}.")
+
+
+def type_text(data_type: Any) -> str:
+    """A type as DDL writes it."""
+    if isinstance(data_type, str):
+        return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(
+            data_type, data_type.upper()
+        )
+    match data_type["type"]:
+        case "struct":
+            inner = ", ".join(f"{f['name']}: {type_text(f['type'])}" for f in data_type["fields"])
+            return f"STRUCT<{inner}>"
+        case "array":
+            return f"ARRAY<{type_text(data_type['elementType'])}>"
+        case "map":
+            return f"MAP<{type_text(data_type['keyType'])}, {type_text(data_type['valueType'])}>"
+        case other:
+            return type_text(data_type.get("sqlType", other)) if other == "udt" else str(other)
+
+
+def same_type(left: Any, right: Any) -> bool:
+    """Whether two types are equal but for nullability, metadata and the case of names."""
+    return bool(_shape(left) == _shape(right))
+
+
+def _shape(data_type: Any) -> Any:
+    if isinstance(data_type, str):
+        return data_type
+    match data_type["type"]:
+        case "struct":
+            return ["struct", *((f["name"].lower(), _shape(f["type"])) for f in data_type["fields"])]
+        case "array":
+            return ["array", _shape(data_type["elementType"])]
+        case "map":
+            return ["map", _shape(data_type["keyType"]), _shape(data_type["valueType"])]
+        case _:
+            return json.dumps(data_type, sort_keys=True)
+
+
+def merged(schemas: Iterable[Schema]) -> Schema:
+    """The columns of several schemas, each once, in the order of their first occurrence."""
+    columns: dict[str, Mapping[str, Any]] = {}
+    for schema in schemas:
+        for field in fields(schema):
+            columns.setdefault(field["name"].lower(), field)
+    return {"type": "struct", "fields": list(columns.values())}
+
+
+def conflicts(left: Schema, right: Schema) -> list[tuple[str, str, str]]:
+    """Columns of one name whose types differ: the name and both types."""
+    return [
+        (field["name"], type_text(field["type"]), type_text(other["type"]))
+        for field in fields(left)
+        if (other := _same_name(right, field["name"])) is not None
+        and not same_type(field["type"], other["type"])
+    ]
+
+
+def missing(schema: Schema, within: Schema) -> list[str]:
+    """The columns of ``schema`` that ``within`` lacks."""
+    return [field["name"] for field in fields(schema) if _same_name(within, field["name"]) is None]
+
+
+def _same_name(schema: Schema, name: str) -> Mapping[str, Any] | None:
+    return next((field for field in fields(schema) if field["name"].lower() == name.lower()), None)
+
+
+def unstorable(schema: Schema) -> tuple[str, str] | None:
+    """The first column that a Delta table cannot hold, and why."""
+    seen: set[str] = set()
+    for field in fields(schema):
+        name = field["name"]
+        if name.lower() in seen:
+            return name, "another column has the same name (Delta ignores case)"
+        seen.add(name.lower())
+        if any(character in _CHARACTERS for character in name):
+            return (
+                name,
+                "its name has a character that Delta does not allow: one of ` ,;{}()=` or a line break",
+            )
+        if reason := _unstorable_type(field["type"]):
+            return name, reason
+    return None
+
+
+def _unstorable_type(data_type: Any) -> str | None:
+    if isinstance(data_type, str):
+        if data_type in _UNSTORABLE or data_type.startswith("interval"):
+            return f"Delta cannot store the type {data_type.upper()}; cast it"
+        return None
+    inner = [data_type.get(key) for key in ("elementType", "keyType", "valueType")]
+    inner += [field["type"] for field in data_type.get("fields", ())]
+    return next((reason for one in inner if one is not None and (reason := _unstorable_type(one))), None)

@@ -1,0 +1,85 @@
+"""A hash of what a query means, equal in every process that plans the same query."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from headrace.plan.logical import LogicalPlan
+
+_LEAF = re.compile(r"(Streaming(?:Execution)?Relation(?:V2)?) .*")
+_STAND_IN = re.compile(r"(spark_catalog\.\S+?), .*")
+_OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
+_UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
+_SEED = re.compile(r"\b((?:rand|randn|shuffle|uuid|randstr|uniform)\([^()]*?)(?:Some\()?-?\d{6,}\)?(?=[,)])")
+_SPLITS = re.compile(r"splits=\w+(?:\(\d+\))?")
+_ID = re.compile(r"#(\d+)(L?)")
+
+
+def fingerprint(plan: LogicalPlan, sources: Iterable[str], code: Callable[[], str]) -> str:
+    """The hash of a plan.
+
+    Args:
+        plan: The analyzed query.
+        sources: What each streaming relation reads, in order, in words that do not change from one
+            profile to another.
+        code: Gives a hash of the pipeline's own code; asked only where the plan runs Python functions
+            or holds rows, which its text does not show.
+    """
+    digest = hashlib.sha256(canonical(plan.text, sources).encode())
+    if plan.opaque:
+        digest.update(code().encode())
+    return digest.hexdigest()[:32]
+
+
+def canonical(text: str, sources: Iterable[str] = ()) -> str:
+    """A plan's text without what differs from one analysis of the same query to the next."""
+    remaining = iter(sources)
+    lines = [
+        _LEAF.sub(lambda found: f"{found[1]} {next(remaining, '')}", line) if _LEAF.search(line) else line
+        for line in text.splitlines()
+    ]
+    text = "\n".join(lines)
+    for pattern, replacement in ((_OBJECT, ""), (_UUID, "uuid"), (_SEED, r"\1seed"), (_SPLITS, "splits")):
+        text = pattern.sub(replacement, text)
+    numbers: dict[str, int] = {}
+    return _ID.sub(lambda found: f"#{numbers.setdefault(found[1], len(numbers))}{found[2]}", text)
+
+
+class CodeDigest:
+    """A hash of the pipeline's own Python files, made when it is first asked for.
+
+    Args:
+        root: The pipeline's folder.
+        storage: The storage, which may lie within.
+    """
+
+    def __init__(self, root: Path, storage: Path) -> None:
+        self._root = root
+        self._storage = storage
+        self._value: str | None = None
+
+    def __call__(self) -> str:
+        if self._value is None:
+            self._value = _code_digest(self._root, self._storage)
+        return self._value
+
+
+def _code_digest(root: Path, storage: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(_python_files(root, storage)):
+        digest.update(str(path.relative_to(root)).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _python_files(folder: Path, storage: Path) -> Iterator[Path]:
+    for path in folder.iterdir():
+        if path.name.startswith((".", "__")) or path in (storage, storage.absolute()):
+            continue
+        if path.suffix == ".py" and path.is_file():
+            yield path
+        elif path.is_dir() and not (path / "pyvenv.cfg").exists():
+            yield from _python_files(path, storage)

@@ -1,0 +1,257 @@
+"""Sees what a query asks of Spark: its reads, each with the user's line, and what it must not do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import ActionInQueryError, SourceLocation
+from headrace.model.names import TableName
+from headrace.plan.frames import caller, pinpoint_sql
+from headrace.plan.names import NameRules, quoted, split_name
+from headrace.plan.options import ReadRequest, protocol_options
+from headrace.plan.sqltext import Edit, SqlRelation, edited, original_index, parse_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOCATION_OPTION = "headrace.location"
+"""An option without effect that carries the user's line to the leaf of the plan, when planning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableAccess:
+    """A query is about to read a table.
+
+    Args:
+        name: The dataset that the name, or the path, means.
+        streaming: Whether a stream reads it.
+        location: The user's line, or the place within an SQL text.
+        changes: Whether the table's change feed is read and not its rows.
+    """
+
+    name: TableName
+    streaming: bool
+    location: SourceLocation
+    changes: bool = False
+
+
+TableHook = Callable[[TableAccess], "DataFrame | None"]
+"""Called before each read of a table; what it returns is read instead."""
+
+
+@dataclass(frozen=True)
+class SqlCall:
+    """An SQL text as the user wrote it, and what was changed in it before Spark saw it."""
+
+    text: str
+    location: SourceLocation
+    edits: tuple[Edit, ...] = ()
+
+    def place(self, start: int, stop: int, root: Path | None) -> SourceLocation:
+        """The place in the user's file of characters of the text that Spark saw."""
+        first, last = original_index(start, self.edits), original_index(stop, self.edits)
+        return pinpoint_sql(self.location, self.text, first, max(first, last), root)
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a read of a table becomes: a DataFrame at hand, or Spark's own read of a name."""
+
+    text: str
+    name: TableName | None = None
+    frame: DataFrame | None = None
+
+
+@dataclass(kw_only=True)
+class Interception:
+    """How the reads and actions of one piece of the user's code are treated.
+
+    Args:
+        names: Which dataset a name means.
+        root: The pipeline's folder, against which places are shown.
+        hook: Asked before each read of a table; ``None`` leaves reads as they are.
+        declared: Whether a dataset is the pipeline's own; such a name is never a session's view.
+        session: The session that the code gets, also where it asks for the session in use.
+        forbids_actions: Whether computing rows is an error, as it is within a query.
+        marks: Whether streaming reads carry the user's line into the plan.
+    """
+
+    names: NameRules
+    root: Path | None = None
+    hook: TableHook | None = None
+    declared: Callable[[TableName], bool] = field(default=lambda _: False)
+    session: SparkSession | None = None
+    forbids_actions: bool = False
+    marks: bool = False
+    views: list[str] = field(default_factory=list)
+
+    def read_table(
+        self, session: SparkSession, text: str, *, streaming: bool, changes: bool = False
+    ) -> _Answer:
+        """A read through Spark's API, by name."""
+        parts = split_name(text)
+        name = None if parts is None else self._dataset(session, parts)
+        if name is None or self.hook is None:
+            return _Answer(text if name is None else self._forwarded(text, parts, name), name)
+        return self._asked(name, streaming=streaming, changes=changes, location=caller(self.root))
+
+    def read_path(
+        self, path: str | None, *, format: str, streaming: bool, changes: bool = False
+    ) -> _Answer | None:
+        """A read of a folder; ``None`` where that is no dataset of the storage."""
+        name = self.names.path(path) if path and format == "delta" and self.hook is not None else None
+        if name is None:
+            return None
+        return self._asked(name, streaming=streaming, changes=changes, location=caller(self.root))
+
+    def reader_options(self, request: ReadRequest) -> dict[str, str]:
+        """What a reader's options lack."""
+        location = caller(self.root)
+        options = protocol_options(request, location)
+        if self.marks and request.streaming:
+            options[LOCATION_OPTION] = str(location)
+        return options
+
+    def read_sql(self, session: SparkSession, text: str) -> SqlCall:
+        """An SQL text: its reads are asked for, and the text gets what they need."""
+        location = caller(self.root)
+        from pyspark.errors import ParseException
+
+        try:
+            parsed = parse_sql(session, text)
+        except ParseException:
+            # Spark's own call reports it, with the user's line on the stack.
+            return SqlCall(text, location)
+        if parsed.writes is not None:
+            self.refuse_action(f"spark.sql with {parsed.writes}")
+        edits: list[Edit] = []
+        for relation in parsed.relations:
+            edits.extend(self._sql_read(session, text, relation, location))
+        return SqlCall(text, location, tuple(edits))
+
+    def refuse_action(self, what: str) -> None:
+        """Raise where the code is a query, which must compute nothing."""
+        if not self.forbids_actions:
+            return
+        raise ActionInQueryError(
+            f"a query calls {what}, which would compute or write at once",
+            location=caller(self.root),
+            facts=["a query only says what its table is; Headrace runs it, once for each batch"],
+            remedies=["leave it out of the query; what must be known beforehand is computed at module level"],
+            params={"action": what},
+        )
+
+    def _dataset(self, session: SparkSession, parts: tuple[str, ...]) -> TableName | None:
+        name = self.names.table(parts)
+        if name is None or len(parts) > 1 or self.declared(name):
+            return name
+        # A view that the user's own code has made in this session hides a table, as in Spark.
+        view = session._jsparkSession.sessionState().catalog().getTempView(parts[0])
+        return None if view.isDefined() else name
+
+    def _asked(self, name: TableName, *, streaming: bool, changes: bool, location: SourceLocation) -> _Answer:
+        assert self.hook is not None
+        access = TableAccess(name=name, streaming=streaming, location=location, changes=changes)
+        with suspended():
+            frame = self.hook(access)
+        return _Answer(quoted(name), name, frame)
+
+    @staticmethod
+    def _forwarded(text: str, parts: tuple[str, ...] | None, name: TableName) -> str:
+        return text if parts is None or len(parts) <= 2 else quoted(name)
+
+    def _sql_read(
+        self, session: SparkSession, text: str, relation: SqlRelation, location: SourceLocation
+    ) -> Iterator[Edit]:
+        name = self._dataset(session, relation.parts)
+        if name is None:
+            return
+        if self.hook is not None:
+            place = pinpoint_sql(location, text, relation.start, relation.stop, self.root)
+            answer = self._asked(name, streaming=relation.streaming, changes=False, location=place)
+            if answer.frame is not None:
+                # SQL knows temporary views by a name of one part only.
+                with suspended():
+                    answer.frame.createOrReplaceTempView(name.name)
+                if len(relation.parts) > 1:
+                    yield Edit(relation.start, relation.stop + 1, f"`{name.name}`")
+                return
+            if self.marks and relation.travel is not None:
+                # An empty stand-in has no history; its columns are those of any version.
+                yield Edit(*relation.travel, "")
+        if len(relation.parts) > 2 or relation.parts != (name.schema, name.name)[-len(relation.parts) :]:
+            yield Edit(relation.start, relation.stop + 1, quoted(name))
+        if relation.streaming:
+            yield from self._stream_options(relation, location)
+
+    def _stream_options(self, relation: SqlRelation, location: SourceLocation) -> Iterator[Edit]:
+        options = protocol_options(ReadRequest(streaming=True, format="delta"), location)
+        if self.marks:
+            options[LOCATION_OPTION] = str(location)
+        listed = ", ".join(f"'{key}' = '{_literal(value)}'" for key, value in options.items())
+        if relation.options_at is None:
+            yield Edit(relation.ends, relation.ends, f" WITH ({listed})")
+        elif self.marks:
+            # The user has set options of the stream, so the limits of a batch are theirs too.
+            mark = f"'{LOCATION_OPTION}' = '{_literal(str(location))}', "
+            yield Edit(relation.options_at, relation.options_at, mark)
+
+
+def _literal(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def apply_edits(call: SqlCall) -> str:
+    """The text that Spark gets."""
+    return edited(call.text, call.edits)
+
+
+_current: ContextVar[Interception | None] = ContextVar("headrace_interception", default=None)
+
+
+def current_interception() -> Interception | None:
+    """The interception in force for the code of this thread."""
+    return _current.get()
+
+
+@contextmanager
+def intercepted(interception: Interception) -> Iterator[Interception]:
+    """Treat the reads and actions of the code within as ``interception`` says."""
+    from headrace.plan.patches import install
+
+    install()
+    token = _current.set(interception)
+    try:
+        yield interception
+    finally:
+        _current.reset(token)
+
+
+@contextmanager
+def suspended() -> Iterator[None]:
+    """Leave the code within alone: it is Spark's or Headrace's own."""
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def loading(names: NameRules, root: Path | None) -> Interception:
+    """The interception for running a pipeline's files: reads get the protocol, actions are allowed."""
+    return Interception(names=names, root=root)
+
+
+SQL_CALL_ATTRIBUTE = "_headrace_sql_call"
+"""Where an exception that Spark raised for an SQL text keeps the `SqlCall`."""
+
+
+def sql_call_of(error: BaseException) -> SqlCall | None:
+    """The SQL text that made Spark raise the exception, if one did."""
+    call = getattr(error, SQL_CALL_ATTRIBUTE, None)
+    return call if isinstance(call, SqlCall) else None

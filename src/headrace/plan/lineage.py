@@ -1,0 +1,237 @@
+"""Which columns of a query hold each record's place in Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.plan.logical import Leaf, LogicalPlan, Node
+from headrace.plan.stages import Coordinates
+
+Part = Literal["topic", "partition", "offset", "timestamp"]
+_PARTS: tuple[Part, ...] = ("topic", "partition", "offset", "timestamp")
+
+_ROW_BY_ROW = frozenset(
+    {
+        "SubqueryAlias",
+        "View",
+        "ResolvedHint",
+        "Repartition",
+        "RepartitionByExpression",
+        "RebalancePartitions",
+        "EventTimeWatermark",
+        "CollectMetrics",
+        "NamedStreamingRelation",
+    }
+)
+"""Nodes that give each row of their child once, with the same columns."""
+
+_KEEPING_CASTS: Mapping[Part, tuple[str, ...]] = {
+    "topic": ("string",),
+    "partition": ("integer", "long"),
+    "offset": ("long",),
+    "timestamp": ("timestamp",),
+}
+
+
+@dataclass(frozen=True)
+class _Struct:
+    """A struct column of which some fields are parts of the place."""
+
+    fields: Mapping[str, _Value]
+
+
+_Value = Part | _Struct | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """The columns (dotted paths) that keep a record's place and time."""
+
+    coordinates: Coordinates | None = None
+    timestamp: str | None = None
+
+
+KnownPlaces = Callable[[Leaf], Places | None]
+"""The places that the dataset behind a streaming leaf keeps; ``None`` for Kafka itself and others."""
+
+
+def find_places(plan: LogicalPlan, known: KnownPlaces) -> Places:
+    """Follow a query's columns down to its one source.
+
+    Columns count only where the query makes exactly one row of each record: it has one streaming
+    source, and nothing filters, joins, aggregates or multiplies rows between.
+    """
+    if len(plan.leaves) != 1:
+        return Places()
+    values = _values(plan.root, plan.leaves[0], known)
+    if values is None:
+        return Places()
+    paths: dict[str, Part] = {}
+    for name, expression_id in _outputs(plan.root):
+        _collect(name, values.get(expression_id), paths)
+    return _choose(paths)
+
+
+def _values(node: Node, leaf: Leaf, known: KnownPlaces) -> dict[int, _Value] | None:
+    """What each column of a node is, by its id; ``None`` where rows are no longer records."""
+    if not node.children:
+        return _leaf_values(node, leaf, known)
+    if len(node.children) != 1:
+        return None
+    below = _values(node.children[0], leaf, known)
+    if below is None or node.kind in _ROW_BY_ROW:
+        return below
+    if node.kind != "Project":
+        return None
+    columns = node.expressions("projectList")
+    return {
+        column.expression_id: _value(column, below) for column in columns if column.expression_id is not None
+    }
+
+
+def _leaf_values(node: Node, leaf: Leaf, known: KnownPlaces) -> dict[int, _Value] | None:
+    if not node.is_streaming:
+        return None
+    columns = node.expressions("output")
+    if leaf.provider == "kafka":
+        by_name: Mapping[str, _Value] = {part: part for part in _PARTS}
+    else:
+        places = known(leaf)
+        if places is None:
+            return None
+        by_name = _by_column(places)
+    return {
+        column.expression_id: by_name.get(str(column.fields["name"]))
+        for column in columns
+        if column.expression_id is not None
+    }
+
+
+def _by_column(places: Places) -> dict[str, _Value]:
+    """A dataset's places as values of its columns."""
+    paths: dict[str, Part] = {}
+    if places.coordinates is not None:
+        paths = {
+            places.coordinates.topic: "topic",
+            places.coordinates.partition: "partition",
+            places.coordinates.offset: "offset",
+        }
+    if places.timestamp is not None:
+        paths[places.timestamp] = "timestamp"
+    return _nested(paths)
+
+
+def _nested(paths: Mapping[str, Part]) -> dict[str, _Value]:
+    columns: dict[str, _Value] = {}
+    inner: dict[str, dict[str, Part]] = {}
+    for path, part in paths.items():
+        head, _, rest = path.partition(".")
+        if rest:
+            inner.setdefault(head, {})[rest] = part
+        else:
+            columns[head] = part
+    return columns | {head: _Struct(_nested(rest)) for head, rest in inner.items()}
+
+
+def _value(expression: Node, below: Mapping[int, _Value]) -> _Value:
+    """What an expression is, given what the columns below are."""
+    match expression.kind:
+        case "Alias":
+            return _value(expression.children[0], below)
+        case "AttributeReference":
+            return below.get(expression.expression_id or -1)
+        case "GetStructField":
+            return _field(expression, below)
+        case "CreateNamedStruct":
+            return _created(expression, below)
+        case "UpdateFields":
+            return _updated(expression, below)
+        case "Cast":
+            value = _value(expression.children[0], below)
+            keeps = isinstance(value, str) and expression.fields.get("dataType") in _KEEPING_CASTS[value]
+            return value if keeps else None
+        case _:
+            return None
+
+
+def _field(expression: Node, below: Mapping[int, _Value]) -> _Value:
+    value = _value(expression.children[0], below)
+    if not isinstance(value, _Struct):
+        return None
+    name = expression.fields.get("name")
+    if name is None:
+        name = _field_name(expression.children[0], int(expression.fields.get("ordinal", -1)))
+    return None if name is None else value.fields.get(str(name))
+
+
+def _field_name(struct: Node, ordinal: int) -> str | None:
+    """The name of a struct's field by its position, from the struct's own type."""
+    data_type = struct.fields.get("dataType")
+    if isinstance(data_type, dict) and data_type.get("type") == "struct":
+        return str(data_type["fields"][ordinal]["name"])
+    return None
+
+
+def _created(expression: Node, below: Mapping[int, _Value]) -> _Struct:
+    pairs = zip(expression.children[::2], expression.children[1::2], strict=True)
+    return _Struct({str(name.fields.get("value")): _value(value, below) for name, value in pairs})
+
+
+def _updated(expression: Node, below: Mapping[int, _Value]) -> _Value:
+    struct, *operations = expression.children
+    value = _value(struct, below)
+    if not isinstance(value, _Struct):
+        return None
+    fields = dict(value.fields)
+    for operation in operations:
+        name = str(operation.fields.get("name"))
+        fields[name] = _value(operation.children[0], below) if operation.kind == "WithField" else None
+    return _Struct(fields)
+
+
+def _outputs(node: Node) -> list[tuple[str, int]]:
+    """The names and ids of a row-by-row plan's columns."""
+    if not node.children:
+        columns = node.expressions("output")
+    elif node.kind == "Project":
+        columns = node.expressions("projectList")
+    else:
+        return _outputs(node.children[0])
+    return [
+        (str(column.fields["name"]), column.expression_id)
+        for column in columns
+        if column.expression_id is not None
+    ]
+
+
+def _collect(path: str, value: _Value, paths: dict[str, Part]) -> None:
+    if isinstance(value, _Struct):
+        for name, inner in value.fields.items():
+            _collect(f"{path}.{name}", inner, paths)
+    elif value is not None and not any("." in name for name in (path.rpartition(".")[2],)):
+        paths[path] = value
+
+
+def _choose(paths: Mapping[str, Part]) -> Places:
+    """The first columns that hold the parts; those of one struct before those scattered."""
+    parents = list(dict.fromkeys(path.rpartition(".")[0] for path in paths))
+    grouped = [{p: v for p, v in paths.items() if p.rpartition(".")[0] == parent} for parent in parents]
+    needed = set(_PARTS[:3])
+    for group in [*grouped, dict(paths)]:
+        first = _first_paths(group)
+        if needed <= first.keys():
+            timestamp = first.get("timestamp") or _first_paths(paths).get("timestamp")
+            coordinates = Coordinates(
+                topic=first["topic"], partition=first["partition"], offset=first["offset"]
+            )
+            return Places(coordinates=coordinates, timestamp=timestamp)
+    return Places(timestamp=_first_paths(paths).get("timestamp"))
+
+
+def _first_paths(paths: Mapping[str, Part]) -> dict[Part, str]:
+    first: dict[Part, str] = {}
+    for path, part in paths.items():
+        first.setdefault(part, path)
+    return first

@@ -1,0 +1,208 @@
+"""An analyzed query as data: Spark's logical plan, taken out of the JVM in few calls."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_STREAMING_LEAVES = frozenset({"StreamingRelation", "StreamingRelationV2", "StreamingExecutionRelation"})
+_STATEFUL = frozenset(
+    {
+        "Aggregate",
+        "Distinct",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "FlatMapGroupsWithState",
+        "FlatMapGroupsInPandasWithState",
+        "TransformWithState",
+        "TransformWithStateInPandas",
+        "TransformWithStateInPySpark",
+        "GlobalLimit",
+    }
+)
+_OPAQUE = frozenset(
+    {"LocalRelation", "LogicalRDD", "PythonUDF", "PythonUDAF", "PythonUDTF", "MapInPandas", "MapInArrow"}
+)
+_FILES = re.compile(r"\bRelation \[")
+"""A relation without a name is of files, and Spark's text does not say of which."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of a plan or of an expression, as Spark's ``TreeNode.toJSON`` gives it."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    children: tuple[Node, ...] = ()
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below, parents first, children from left to right."""
+        yield self
+        for child in self.children:
+            yield from child.walk()
+
+    def expressions(self, name: str) -> tuple[Node, ...]:
+        """The expressions of a field that holds several."""
+        return tuple(build_node(tree) for tree in self.fields.get(name) or ())
+
+    @property
+    def expression_id(self) -> int | None:
+        found = self.fields.get("exprId")
+        return int(found["id"]) if isinstance(found, dict) else None
+
+    @property
+    def is_streaming(self) -> bool:
+        return any(node.kind in _STREAMING_LEAVES for node in self.walk() if not node.children)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One streaming relation of a plan.
+
+    Args:
+        index: Its place among the streaming relations, in the order in which Spark writes their
+            offsets: the plan's leaves from left to right, a relation that occurs twice counted twice.
+        folder: The number of its folder in a checkpoint, which a repeated relation shares.
+        provider: Spark's name of the format: ``kafka``, ``delta``, ``json``, ..
+        options: Its options as Spark holds them.
+    """
+
+    index: int
+    folder: int
+    provider: str
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogicalPlan:
+    """An analyzed query.
+
+    Args:
+        root: The topmost node.
+        leaves: The streaming relations, in Spark's order.
+        text: Spark's own text of the plan.
+        schema: The columns, as ``StructType.jsonValue()`` gives them.
+        java_plan: The plan in the JVM.
+    """
+
+    root: Node
+    leaves: tuple[Leaf, ...]
+    text: str
+    schema: Mapping[str, Any]
+    java_plan: Any = field(repr=False)
+
+    @property
+    def streaming(self) -> bool:
+        return bool(self.leaves)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether running the query as a stream keeps state."""
+        return any(node.is_streaming and _keeps_state(node) for node in self.root.walk())
+
+    @property
+    def opaque(self) -> bool:
+        """Whether the text leaves out what code does, what rows it brings along, or which files it reads."""
+        return not _OPAQUE.isdisjoint(_kinds(self.root)) or _FILES.search(self.text) is not None
+
+
+def _keeps_state(node: Node) -> bool:
+    if node.kind == "Join":
+        return all(child.is_streaming for child in node.children)
+    return node.kind in _STATEFUL
+
+
+def _kinds(node: Node) -> Iterator[str]:
+    for each in node.walk():
+        yield each.kind
+        yield from _kinds_within(list(each.fields.values()))
+
+
+def _kinds_within(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "class" in value:
+            yield _simple(value["class"])
+        for inner in value.values():
+            yield from _kinds_within(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _kinds_within(inner)
+
+
+def build_node(preorder: Sequence[Mapping[str, Any]]) -> Node:
+    """A tree from its nodes, each before its children.
+
+    Raises:
+        ValueError: The nodes are not one tree.
+    """
+    position = 0
+
+    def build() -> Node:
+        nonlocal position
+        if position >= len(preorder):
+            raise ValueError("a node has fewer children than it says")
+        fields = preorder[position]
+        position += 1
+        children = tuple(build() for _ in range(int(fields["num-children"])))
+        return Node(_simple(str(fields["class"])), fields, children)
+
+    root = build()
+    if position != len(preorder):
+        raise ValueError("there are more nodes than one tree has")
+    return root
+
+
+def _simple(name: str) -> str:
+    return name.rpartition(".")[2].rpartition("$")[2] or name.rpartition(".")[2]
+
+
+def read_plan(session: SparkSession, frame: DataFrame) -> LogicalPlan:
+    """The analyzed plan of a DataFrame."""
+    java_frame: Any = frame._jdf
+    plan = java_frame.queryExecution().analyzed()
+    root = build_node(json.loads(plan.toJSON()))
+    return LogicalPlan(
+        root=root,
+        leaves=_read_leaves(session, plan, root),
+        text=str(plan.toString()),
+        schema=json.loads(java_frame.schema().json()),
+        java_plan=plan,
+    )
+
+
+def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ...]:
+    kinds = [node.kind for node in root.walk() if not node.children]
+    streaming = [position for position, kind in enumerate(kinds) if kind in _STREAMING_LEAVES]
+    if not streaming:
+        return ()
+    relations = plan.collectLeaves()
+    found: list[Any] = []
+    leaves: list[Leaf] = []
+    for index, position in enumerate(streaming):
+        relation = relations.apply(position)
+        folder = next((n for n, earlier in enumerate(found) if earlier.equals(relation)), len(found))
+        if folder == len(found):
+            found.append(relation)
+        provider, options = _provider_and_options(session, kinds[position], relation)
+        leaves.append(Leaf(index=index, folder=folder, provider=provider, options=options))
+    return tuple(leaves)
+
+
+def _provider_and_options(session: SparkSession, kind: str, relation: Any) -> tuple[str, dict[str, str]]:
+    jvm: Any = session._jvm
+    if kind == "StreamingRelationV2":
+        provider = str(relation.sourceName())
+        options = relation.extraOptions().asCaseSensitiveMap()
+    else:
+        source = relation.dataSource()
+        provider = str(source.className())
+        options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(source.options())
+    # One call for the whole map, where each entry of it would be three.
+    text = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
+    return provider.lower(), {str(key): str(value) for key, value in json.loads(text).items()}

@@ -1,0 +1,95 @@
+"""Which dataset a name or a path in a query means."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlparse
+
+from headrace.model.names import Storage, TableName
+from headrace.model.project import ProjectSettings
+
+SPARK_CATALOG = "spark_catalog"
+_PART = r"`((?:[^`]|``)+)`|([^\s`.]+)"
+_LIVE = "live"
+_NOT_SCHEMAS = frozenset({"global_temp", "system"})
+_PATH_SCHEMAS = frozenset({"parquet", "json", "csv", "orc", "text", "xml", "avro", "binaryfile"})
+
+
+def split_name(text: str) -> tuple[str, ...] | None:
+    """The parts of a name as Spark's API takes it, backquotes removed; ``None`` for what is no name."""
+    parts: list[str] = []
+    rest = text.strip()
+    while True:
+        found = re.match(_PART, rest)
+        if found is None:
+            return None
+        parts.append(found[2] if found[1] is None else found[1].replace("``", "`"))
+        rest = rest[found.end() :]
+        if not rest:
+            return tuple(parts)
+        if not rest.startswith("."):
+            return None
+        rest = rest[1:]
+
+
+def quoted(name: TableName) -> str:
+    """The name as Spark's parser reads it, whatever characters it holds."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in (name.schema, name.name))
+
+
+@dataclass(frozen=True, kw_only=True)
+class NameRules:
+    """How the names of a pipeline's queries map to datasets.
+
+    Args:
+        default_schema: The schema of names with one part.
+        storage: Where the pipeline's tables lie; a path below it is a read of that dataset.
+        catalogs: Catalogs whose tables are not the pipeline's: names that begin with them are left alone.
+    """
+
+    default_schema: str
+    storage: Storage
+    catalogs: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, settings: ProjectSettings) -> NameRules:
+        """The rules of a pipeline; each catalog that its configuration sets up stays Spark's affair."""
+        configured = (re.match(r"spark\.sql\.catalog\.([^.]+)$", key) for key in settings.configuration)
+        ours = {SPARK_CATALOG, settings.catalog}
+        return cls(
+            default_schema=settings.database,
+            storage=settings.storage,
+            catalogs=frozenset(found[1] for found in configured if found and found[1] not in ours),
+        )
+
+    def table(self, parts: tuple[str, ...]) -> TableName | None:
+        """The dataset that a name means; ``None`` for what belongs to Spark (files, other catalogs)."""
+        match parts:
+            case (name,):
+                return TableName(self.default_schema, name)
+            case (schema, path) if schema.lower() == "delta":
+                return self.path(path)
+            case (schema, _) if schema.lower() in _NOT_SCHEMAS | _PATH_SCHEMAS:
+                return None
+            case (schema, name) if schema.lower() == _LIVE:
+                return TableName(self.default_schema, name)
+            case (schema, name):
+                return TableName(schema, name)
+            case (catalog, schema, name) if catalog not in self.catalogs and catalog.lower() != "system":
+                return TableName(schema, name)
+            case _:
+                return None
+
+    def path(self, path: str) -> TableName | None:
+        """The dataset whose folder a path is; ``None`` for any other place."""
+        local = urlparse(path)
+        if local.scheme not in {"", "file"}:
+            return None
+        folder = Path(unquote(local.path) if local.scheme else path).absolute()
+        for tables in (self.storage.tables.absolute(), self.storage.tables.resolve()):
+            if folder.is_relative_to(tables):
+                parts = folder.relative_to(tables).parts
+                return TableName(*parts) if len(parts) == 2 else None
+        return None

@@ -1,0 +1,92 @@
+"""What every read gets from the exactly-once protocol, whoever wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from headrace.errors import OptionUnsupportedError, SourceLocation
+from headrace.sources.limits import (
+    DELTA_MAX_BYTES_PER_TRIGGER,
+    DELTA_MAX_FILES_PER_TRIGGER,
+    FILES_MAX_FILES_PER_TRIGGER,
+    KAFKA_MAX_OFFSETS_PER_TRIGGER,
+)
+
+FILE_FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
+_PARSED_FORMATS = frozenset({"json", "csv", "xml"})
+_CORRUPT_COLUMN = "_corrupt_record"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRequest:
+    """What a query asks of a reader.
+
+    Args:
+        streaming: Whether a stream reads.
+        format: Spark's name of the format, in lower case.
+        options: The options that the user has set.
+        columns: The columns of an explicit schema.
+    """
+
+    streaming: bool
+    format: str
+    options: Mapping[str, str] = field(default_factory=dict)
+    columns: tuple[str, ...] = ()
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these options is set; Spark ignores their case."""
+        keys = {key.lower() for key in self.options}
+        return any(name.lower() in keys for name in names)
+
+    def value(self, name: str) -> str | None:
+        return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
+
+
+def protocol_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+    """The options that a read needs beyond what the user has set.
+
+    Raises:
+        OptionUnsupportedError: The user's options would lose records silently.
+    """
+    options: dict[str, str] = {}
+    if request.format == "kafka":
+        _refuse_silent_loss(request, location)
+        options["failOnDataLoss"] = "true"
+        # Without it Spark also reads the records of transactions that were aborted.
+        if not request.has("kafka.isolation.level"):
+            options["kafka.isolation.level"] = "read_committed"
+        if request.streaming and not request.has("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
+            options["maxOffsetsPerTrigger"] = str(KAFKA_MAX_OFFSETS_PER_TRIGGER)
+    elif request.format == "delta" and request.streaming:
+        _refuse_silent_loss(request, location)
+        if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
+            options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
+            options["maxBytesPerTrigger"] = DELTA_MAX_BYTES_PER_TRIGGER
+    elif request.format in FILE_FORMATS:
+        if request.streaming and not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
+            options["maxFilesPerTrigger"] = str(FILES_MAX_FILES_PER_TRIGGER)
+        if request.format in _PARSED_FORMATS and not _keeps_bad_records(request):
+            options["mode"] = "FAILFAST"
+    return options
+
+
+def _keeps_bad_records(request: ReadRequest) -> bool:
+    # Spark's own default turns what it cannot parse into a row of nulls. A user who names the
+    # column for such records has them in the table, so nothing is lost.
+    corrupt = request.value("columnNameOfCorruptRecord") or _CORRUPT_COLUMN
+    return request.has("mode") or corrupt in request.columns
+
+
+def _refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
+    if (request.value("failOnDataLoss") or "true").lower() == "true":
+        return
+    raise OptionUnsupportedError(
+        "failOnDataLoss=false passes over lost records without a word",
+        location=location,
+        facts=[
+            "with `on_data_loss: record` a flow goes on behind lost records too, and the ledger keeps them"
+        ],
+        remedies=["leave the option out, and write `on_data_loss: record` in headrace.yml"],
+        params={"option": "failOnDataLoss", "value": "false", "instead": "on_data_loss: record"},
+    )

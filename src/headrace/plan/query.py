@@ -1,0 +1,177 @@
+"""Calls a query function, with its reads seen, and says clearly what is wrong where it fails."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, QueryFailedError, QueryInvalidError, SourceLocation
+from headrace.model.declarations import Query
+from headrace.plan.frames import innermost
+from headrace.plan.intercept import (
+    Interception,
+    intercepted,
+    sql_call_of,
+    suspended,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Unresolved(Exception):
+    """What a query reads could not be resolved; the reason has been reported already."""
+
+
+def call_query(query: Query, interception: Interception, *, name: str, location: SourceLocation) -> DataFrame:
+    """Call a query function under an interception.
+
+    Args:
+        query: The user's function.
+        interception: How its reads and actions are treated.
+        name: What the function declares, for errors.
+        location: Where it does.
+
+    Raises:
+        QueryInvalidError: It takes arguments, or gives no DataFrame.
+        QueryFailedError: It raised an error.
+    """
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    _check_arguments(query, name, location)
+    try:
+        with intercepted(interception):
+            frame = query()
+    except Unresolved:
+        raise
+    except HeadraceError as error:
+        error.location = error.location or innermost(error.__traceback__, interception.root) or location
+        raise
+    except Exception as error:
+        raise _failed(error, interception.root, name, location) from error
+    if not isinstance(frame, DataFrame):
+        given = "nothing" if frame is None else f"a {type(frame).__name__}"
+        raise QueryInvalidError(
+            f"the query of `{name}` returns {given}, not a DataFrame",
+            location=location,
+            remedies=[
+                "return the DataFrame that says what the table is" if frame is not None else "add `return`"
+            ],
+            params={"name": name, "returned": type(frame).__name__},
+        )
+    return frame
+
+
+def _check_arguments(query: Query, name: str, location: SourceLocation) -> None:
+    try:
+        parameters = inspect.signature(query).parameters.values()
+    except (TypeError, ValueError):
+        return
+    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
+    if needed:
+        raise QueryInvalidError(
+            f"the query of `{name}` takes arguments ({', '.join(needed)}), and Headrace has none to give",
+            location=location,
+            remedies=["give each argument a default; in a loop: def query(item=item)"],
+            params={"name": name, "arguments": needed},
+        )
+
+
+# -- failures
+
+
+def _failed(error: Exception, root: Path | None, name: str, location: SourceLocation) -> QueryFailedError:
+    from pyspark.errors import PySparkException
+
+    place = innermost(error.__traceback__, root) or location
+    params: dict[str, Any] = {"name": name, "exception": type(error).__name__}
+    facts: list[str] = []
+    text = str(error).strip() or type(error).__name__
+    if isinstance(error, PySparkException):
+        params["condition"] = error.getCondition()
+        text = shortened(text)
+        if call := sql_call_of(error):
+            place = _place_in_sql(error, call.place, root) or place
+            line, column = _position_in_sql(error, call.text)
+            if line and place.column is None:
+                facts.append(f"in the SQL text: line {line}, column {column}")
+    else:
+        text = f"{type(error).__name__}: {text}"
+    summary, *rest = text.splitlines()
+    return QueryFailedError(
+        f"the query of `{name}` failed: {summary}",
+        location=place,
+        facts=[*facts, *(line for line in rest if line.strip())][:12],
+        params=params,
+    )
+
+
+def shortened(text: str) -> str:
+    """A Spark error's text without the plan, the state's code and the excerpt of the query."""
+    text = text.split("\n\n== SQL", 1)[0].split("\n== SQL", 1)[0].split("\n== DataFrame ==", 1)[0]
+    text = re.split(r";\n['~+:!\w]", text, maxsplit=1)[0]
+    text = re.sub(r"\.? ?SQLSTATE: \w+", "", text)
+    text = re.sub(r"(; line \d+,? pos \d+| \(line \d+, pos \d+\))", "", text)
+    text = re.sub(r"^\[[A-Z0-9_.]+\] ", "", text.strip())
+    return text.strip().rstrip(";")
+
+
+def _place_in_sql(
+    error: Any, place: Callable[[int, int, Path | None], SourceLocation], root: Path | None
+) -> SourceLocation | None:
+    for context in error.getQueryContext() or ():
+        try:
+            start, stop = int(context.startIndex()), int(context.stopIndex())
+        except Exception:
+            # A context of the DataFrame API has no indexes, and says so by raising.
+            continue
+        if start >= 0:
+            found = place(start, stop, root)
+            return found if found.column is not None else None
+    return None
+
+
+def _position_in_sql(error: BaseException, text: str) -> tuple[int | None, int | None]:
+    found = re.search(r"line (\d+),? pos (\d+)", str(error))
+    return (int(found[1]), int(found[2]) + 1) if found else (None, None)
+
+
+# -- sessions
+
+
+@contextmanager
+def active_session(session: SparkSession) -> Iterator[None]:
+    """Make a session Spark's active one on this thread, as functions without a session need it."""
+    jvm: Any = session._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
+@contextmanager
+def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Set a session's settings for the code within."""
+    before = {key: session.conf.get(key, None) for key in settings}
+    with suspended():
+        for key, value in settings.items():
+            session.conf.set(key, value)
+    try:
+        yield
+    finally:
+        for key, value in before.items():
+            if value is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, value)

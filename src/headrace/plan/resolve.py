@@ -1,0 +1,204 @@
+"""From declarations to a plan, and from a plan to the DataFrames of a run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError, PlanFailedError
+from headrace.model.declarations import (
+    Declarations,
+    Flow,
+    MaterializedView,
+    StreamingTable,
+    TemporaryView,
+)
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.plan.catalog import planning_session
+from headrace.plan.changes import find_changes
+from headrace.plan.fingerprint import CodeDigest, fingerprint
+from headrace.plan.graph import build_levels
+from headrace.plan.intercept import Interception, TableAccess
+from headrace.plan.lineage import Places
+from headrace.plan.names import NameRules
+from headrace.plan.properties import places_of, table_properties
+from headrace.plan.query import active_session, call_query
+from headrace.plan.resolver import Resolver
+from headrace.plan.sources import describe, planned_sources
+from headrace.plan.stages import (
+    OpenTableStage,
+    Plan,
+    PlannedFlow,
+    PlannedView,
+    RefreshViewStage,
+)
+from headrace.plan.validate import check_declarations
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.plan.catalog import StandIns
+
+
+def build_plan(
+    spark: SparkSession,
+    settings: ProjectSettings,
+    declarations: Declarations,
+    *,
+    offline: bool = False,
+) -> Plan:
+    """Resolve a pipeline; writes nothing to the storage.
+
+    Args:
+        spark: The pipeline's session; it is left as it is.
+        settings: The pipeline's settings.
+        declarations: What its files declare.
+        offline: Whether to leave the storage unread: then tables of other pipelines are unknown,
+            and the plan says nothing of changes.
+
+    Raises:
+        UsageError: Something is wrong with the pipeline. Where several things are, the error is a
+            `PlanFailedError` that holds them all.
+    """
+    _raise_all(check_declarations(declarations))
+    with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
+        resolver = Resolver(session, stand_ins, spark, settings, declarations, offline=offline)
+        resolver.resolve()
+        _raise_all(resolver.errors)
+        plan = _assemble(resolver, stand_ins, settings, declarations)
+    return plan if offline else find_changes(plan)
+
+
+def evaluate(session: SparkSession, declared: Flow | MaterializedView, plan: Plan) -> DataFrame:
+    """Build a query's DataFrame for a run.
+
+    Args:
+        session: The session to build it in; the tables that the query reads are registered in its
+            catalog. Whatever session the user's code asks for, it gets this one.
+        declared: What the query belongs to.
+        plan: The plan that is being run.
+    """
+    rules = NameRules.of(plan.project)
+    views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
+    known = {str(one.name).casefold() for one in plan.datasets}
+    frames: dict[TableName, DataFrame] = {}
+
+    def interception() -> Interception:
+        return Interception(
+            names=rules,
+            root=plan.project.root,
+            hook=read,
+            declared=lambda name: str(name).casefold() in known,
+            session=session,
+            forbids_actions=True,
+        )
+
+    def read(access: TableAccess) -> DataFrame | None:
+        view = views.get(str(access.name).casefold())
+        if view is None:
+            return None
+        if view.name not in frames:
+            frames[view.name] = call_query(
+                view.query, interception(), name=str(view.name), location=view.location
+            )
+        return frames[view.name]
+
+    name = declared.name if isinstance(declared, Flow) else str(declared.name)
+    with active_session(session):
+        return call_query(declared.query, interception(), name=name, location=declared.location)
+
+
+def _raise_all(errors: list[HeadraceError]) -> None:
+    unique = {(str(error), str(error.location)): error for error in errors}
+    if len(unique) == 1:
+        raise next(iter(unique.values()))
+    if unique:
+        raise PlanFailedError(
+            sorted(
+                unique.values(),
+                key=lambda e: (
+                    e.location is None,
+                    str(e.location and e.location.path),
+                    e.location.line if e.location else 0,
+                ),
+            )
+        )
+
+
+def _assemble(
+    resolver: Resolver, stand_ins: StandIns, settings: ProjectSettings, declarations: Declarations
+) -> Plan:
+    code = CodeDigest(settings.root, settings.storage.root)
+    flows = tuple(
+        _planned_flow(flow, resolver, stand_ins, settings, code, declarations) for flow in declarations.flows
+    )
+    views = tuple(
+        _planned_view(view, resolver, code)
+        for view in declarations.datasets
+        if not isinstance(view, StreamingTable)
+    )
+    opens = [
+        OpenTableStage(
+            table=table,
+            schema=resolver.schemas[table.name],
+            properties=table_properties(table, settings, resolver.places(table.name)),
+            flows=tuple(flow.flow.name for flow in flows if flow.flow.target == table.name),
+        )
+        for table in declarations.datasets
+        if isinstance(table, StreamingTable)
+    ]
+    refreshes = [
+        RefreshViewStage(
+            planned=planned,
+            properties=table_properties(planned.view, settings, resolver.places(planned.view.name)),
+        )
+        for planned in views
+        if isinstance(planned.view, MaterializedView)
+    ]
+    return Plan(
+        project=settings,
+        datasets=declarations.datasets,
+        flows=flows,
+        views=views,
+        levels=build_levels(opens, flows, refreshes),
+        schemas=dict(resolver.schemas),
+    )
+
+
+def _planned_flow(
+    flow: Flow,
+    resolver: Resolver,
+    stand_ins: StandIns,
+    settings: ProjectSettings,
+    code: CodeDigest,
+    declarations: Declarations,
+) -> PlannedFlow:
+    resolved = resolver.flows[flow.name]
+    target = next(one for one in declarations.datasets if one.name == flow.target)
+    given = places_of(target.table_properties) if isinstance(target, StreamingTable) else Places()
+    sources = planned_sources(resolved.plan, stand_ins, settings.storage, flow.location)
+    return PlannedFlow(
+        flow=flow,
+        schema=resolved.plan.schema,
+        reads=resolved.reads,
+        sources=sources,
+        stateful=resolved.plan.stateful,
+        coordinates=given.coordinates or resolved.places.coordinates,
+        timestamp=given.timestamp or resolved.places.timestamp,
+        reads_target=resolved.reads_target,
+        fingerprint=fingerprint(resolved.plan, [describe(source) for source in sources], code),
+        through=resolved.views,
+    )
+
+
+def _planned_view(
+    view: MaterializedView | TemporaryView, resolver: Resolver, code: CodeDigest
+) -> PlannedView:
+    resolved = resolver.views[view.name]
+    return PlannedView(
+        view=view,
+        schema=resolved.plan.schema,
+        reads=resolved.reads,
+        fingerprint=fingerprint(resolved.plan, (), code),
+        through=resolved.views,
+    )

@@ -1,0 +1,447 @@
+"""Resolves a pipeline's queries, each once, against stand-ins for the tables that they read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import (
+    CycleError,
+    HeadraceError,
+    SchemaInvalidError,
+    SourceLocation,
+    StreamOverViewError,
+    TableNotFoundError,
+    ViewReadMismatchError,
+)
+from headrace.model.declarations import (
+    Dataset,
+    Declarations,
+    Flow,
+    MaterializedView,
+    Query,
+    StreamingTable,
+    TemporaryView,
+)
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.plan import columns, validate
+from headrace.plan.catalog import StandIns
+from headrace.plan.frames import pinpoint
+from headrace.plan.intercept import Interception, TableAccess, suspended
+from headrace.plan.lineage import Places, find_places
+from headrace.plan.logical import Leaf, LogicalPlan, read_plan
+from headrace.plan.names import NameRules
+from headrace.plan.properties import places_of
+from headrace.plan.query import Unresolved, call_query, session_settings
+from headrace.plan.sources import planned_sources
+from headrace.plan.stages import TableRead
+from headrace.plan.stored import StoredTable, load_stored, stored_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A query that has been resolved.
+
+    Args:
+        plan: Its logical plan.
+        frame: Its DataFrame, over stand-ins.
+        reads: The tables that it reads, also through temporary views.
+        views: The temporary views that it reads.
+        reads_target: Whether it reads the table that it feeds.
+        places: The columns that keep each record's place.
+    """
+
+    plan: LogicalPlan
+    frame: DataFrame = field(repr=False)
+    reads: tuple[TableRead, ...] = ()
+    views: tuple[TableName, ...] = ()
+    reads_target: bool = False
+    places: Places = field(default_factory=Places)
+
+
+@dataclass(kw_only=True)
+class _Visit:
+    """A dataset whose query is being resolved."""
+
+    dataset: Dataset
+    reads: list[TableRead] = field(default_factory=list)
+    views: list[TableName] = field(default_factory=list)
+    reads_target: bool = False
+    reading_at: SourceLocation | None = None
+
+
+class Resolver:
+    """Resolves datasets in the order in which they read each other.
+
+    Args:
+        session: The session for planning.
+        stand_ins: Empty tables in its catalog.
+        parent: The pipeline's session, for tables that the user's own code has registered.
+        settings: The pipeline's settings.
+        declarations: What its files declare.
+        offline: Whether the storage is left unread.
+    """
+
+    def __init__(
+        self,
+        session: SparkSession,
+        stand_ins: StandIns,
+        parent: SparkSession,
+        settings: ProjectSettings,
+        declarations: Declarations,
+        *,
+        offline: bool,
+    ) -> None:
+        self.flows: dict[str, Resolved] = {}
+        self.views: dict[TableName, Resolved] = {}
+        self.schemas: dict[TableName, columns.Schema] = {}
+        self.errors: list[HeadraceError] = []
+        self._session = session
+        self._stand_ins = stand_ins
+        self._parent = parent
+        self._settings = settings
+        self._declarations = declarations
+        self._offline = offline
+        self._names = NameRules.of(settings)
+        self._datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
+        self._stored: dict[TableName, StoredTable | None] = {}
+        self._places: dict[TableName, Places] = {}
+        self._visits: list[_Visit] = []
+        self._failed: set[TableName] = set()
+
+    def resolve(self) -> None:
+        """Resolve every dataset; what is wrong is in `errors`."""
+        for dataset in self._declarations.datasets:
+            try:
+                self._dataset(dataset)
+            except Unresolved:
+                continue
+
+    # -- datasets
+
+    def _dataset(self, dataset: Dataset) -> None:
+        """Make sure that a dataset is resolved.
+
+        Raises:
+            Unresolved: It cannot be; the reason is in `errors`.
+        """
+        if dataset.name in self.schemas:
+            return
+        if dataset.name in self._failed:
+            raise Unresolved
+        try:
+            match dataset:
+                case StreamingTable():
+                    self._streaming_table(dataset)
+                case MaterializedView():
+                    self._materialized_view(dataset)
+                case TemporaryView():
+                    resolved = self._query(dataset, dataset.query, dataset.location, dataset.spark_conf)
+                    self.views[dataset.name] = resolved
+                    self.schemas[dataset.name] = resolved.plan.schema
+        except HeadraceError as error:
+            self.errors.append(error)
+            self._failed.add(dataset.name)
+            raise Unresolved from None
+        except Unresolved:
+            self._failed.add(dataset.name)
+            raise
+
+    def _streaming_table(self, table: StreamingTable) -> None:
+        declared = self._declared_schema(table)
+        fed: list[tuple[Flow, columns.Schema]] = []
+        failed = False
+        for flow in self._declarations.flows:
+            if str(flow.target).casefold() != str(table.name).casefold():
+                continue
+            try:
+                fed.append((flow, self._flow(table, flow, declared)))
+            except HeadraceError as error:
+                self.errors.append(error)
+                failed = True
+            except Unresolved:
+                failed = True
+        if failed:
+            raise Unresolved
+        if (conflict := validate.check_flows_agree(fed, table)) is not None:
+            raise conflict
+        schema = declared or columns.merged(schema for _, schema in fed)
+        self._accept(table, schema, [self.flows[flow.name].places for flow, _ in fed])
+
+    def _flow(self, table: StreamingTable, flow: Flow, declared: columns.Schema | None) -> columns.Schema:
+        resolved = self._query(table, flow.query, flow.location, flow.spark_conf, label=flow.name)
+        plan = resolved.plan
+        validate.check_streaming(plan, table.name, flow.location)
+        planned_sources(plan, self._stand_ins, self._settings.storage, flow.location)
+        self._check_appends(plan, flow)
+        validate.check_columns(plan.schema, table.name, flow.location)
+        if declared is not None:
+            validate.check_declared(declared, plan.schema, table, flow.location)
+        self.flows[flow.name] = resolved
+        return plan.schema
+
+    def _materialized_view(self, view: MaterializedView) -> None:
+        declared = self._declared_schema(view)
+        resolved = self._query(view, view.query, view.location, view.spark_conf)
+        validate.check_batch(resolved.plan, view.name, view.location)
+        validate.check_columns(resolved.plan.schema, view.name, view.location)
+        if declared is not None:
+            validate.check_declared(declared, resolved.plan.schema, view, view.location)
+        self.views[view.name] = resolved
+        # A refresh writes the query's columns, so these are the view's.
+        self._accept(view, resolved.plan.schema, [])
+
+    def _accept(
+        self, dataset: StreamingTable | MaterializedView, schema: columns.Schema, places: list[Places]
+    ) -> None:
+        errors = list(validate.check_layout_columns(dataset, schema))
+        if errors:
+            self.errors.extend(errors)
+            raise Unresolved
+        found = places_of(dataset.table_properties)
+        agreed = places[0] if places and all(one == places[0] for one in places) else Places()
+        self._places[dataset.name] = Places(
+            coordinates=found.coordinates or agreed.coordinates,
+            timestamp=found.timestamp or agreed.timestamp,
+        )
+        self.schemas[dataset.name] = schema
+
+    def places(self, name: TableName) -> Places:
+        """The columns of a resolved table that keep each record's place."""
+        return self._places.get(name, Places())
+
+    def _declared_schema(self, dataset: StreamingTable | MaterializedView) -> columns.Schema | None:
+        if dataset.schema is None:
+            return None
+        from pyspark.errors import PySparkException
+        from pyspark.sql.types import StructType
+
+        try:
+            given = dataset.schema
+            struct = StructType.fromDDL(given) if isinstance(given, str) else given
+            schema: columns.Schema = struct.jsonValue()
+        except PySparkException as error:
+            raise SchemaInvalidError(
+                f"the declared schema of `{dataset.name}` cannot be read",
+                location=dataset.location,
+                facts=[str(error).strip().splitlines()[0]],
+                remedies=["write it as columns of a CREATE TABLE: id LONG, at TIMESTAMP"],
+                params={"dataset": str(dataset.name)},
+            ) from error
+        return schema
+
+    # -- queries
+
+    def _query(
+        self,
+        dataset: Dataset,
+        query: Query,
+        location: SourceLocation,
+        conf: Mapping[str, str],
+        label: str | None = None,
+    ) -> Resolved:
+        visit = _Visit(dataset=dataset)
+        interception = Interception(
+            names=self._names,
+            root=self._settings.root,
+            hook=self._read,
+            declared=lambda name: str(name).casefold() in self._datasets,
+            session=self._session,
+            forbids_actions=True,
+            marks=True,
+        )
+        self._visits.append(visit)
+        try:
+            with session_settings(self._session, conf):
+                frame = call_query(query, interception, name=label or str(dataset.name), location=location)
+                with suspended():
+                    plan = read_plan(self._session, frame)
+        finally:
+            self._visits.pop()
+            self._drop_views(interception)
+        return Resolved(
+            plan=plan,
+            frame=frame,
+            reads=tuple(dict.fromkeys(visit.reads)),
+            views=tuple(dict.fromkeys(visit.views)),
+            reads_target=visit.reads_target,
+            places=find_places(plan, self._known_places),
+        )
+
+    def _drop_views(self, interception: Interception) -> None:
+        """Queries run in sessions of their own, so what one has made must not be seen by the next."""
+        with suspended():
+            for name in interception.views:
+                self._session.catalog.dropTempView(name)
+
+    def _check_appends(self, plan: LogicalPlan, flow: Flow) -> None:
+        from pyspark.errors import AnalysisException
+
+        jvm: Any = self._session._jvm
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        try:
+            checker.checkForStreaming(plan.java_plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
+        except AnalysisException as error:
+            raise validate.check_appends(error, flow.name, flow.location) from None
+
+    def _known_places(self, leaf: Leaf) -> Places | None:
+        name = self._stand_ins.name_of(leaf.options.get("path", ""))
+        if name is None:
+            return None
+        stored = self._stored.get(name)
+        return places_of(stored.properties) if stored is not None else self._places.get(name)
+
+    # -- reads
+
+    def _read(self, access: TableAccess) -> DataFrame | None:
+        visit = self._visits[-1]
+        visit.reading_at = access.location
+        dataset = self._datasets.get(str(access.name).casefold())
+        if dataset is None:
+            return self._read_undeclared(access, visit)
+        if any(one.dataset is dataset for one in self._visits):
+            schema = self._read_itself(access, dataset, visit)
+        else:
+            self._dataset(dataset)
+            schema = self.schemas[dataset.name]
+        if isinstance(dataset, TemporaryView):
+            return self._read_view(access, dataset, visit)
+        if isinstance(dataset, MaterializedView) and access.streaming:
+            raise _stream_over_view(access, dataset.location)
+        visit.reads.append(
+            TableRead(table=dataset.name, streaming=access.streaming, location=access.location, declared=True)
+        )
+        return self._stand_in(dataset.name, schema, access)
+
+    def _read_view(self, access: TableAccess, view: TemporaryView, visit: _Visit) -> DataFrame:
+        resolved = self.views[view.name]
+        if resolved.plan.streaming != access.streaming:
+            raise _view_mismatch(access, view)
+        visit.reads.extend(resolved.reads)
+        visit.views.extend([view.name, *resolved.views])
+        return resolved.frame
+
+    def _read_itself(self, access: TableAccess, dataset: Dataset, visit: _Visit) -> columns.Schema:
+        """A query may look up rows of its own table, as a batch, where its columns are known."""
+        if dataset is visit.dataset and isinstance(dataset, StreamingTable) and not access.streaming:
+            stored = self._load_stored(dataset.name)
+            schema = self._declared_schema(dataset) or (stored.schema if stored else None)
+            if schema is not None:
+                visit.reads_target = True
+                return schema
+        raise self._cycle(dataset)
+
+    def _cycle(self, dataset: Dataset) -> CycleError:
+        first = next(n for n, visit in enumerate(self._visits) if visit.dataset is dataset)
+        circle = self._visits[first:]
+        names = [str(visit.dataset.name) for visit in circle]
+        facts = [
+            f"`{visit.dataset.name}` reads `{reads}` at {visit.reading_at}"
+            for visit, reads in zip(circle, [*names[1:], names[0]], strict=True)
+        ]
+        itself = len(circle) == 1 and isinstance(dataset, StreamingTable)
+        return CycleError(
+            f"the datasets read each other in a circle: {' → '.join([*names, names[0]])}",
+            location=circle[0].reading_at,
+            facts=facts,
+            remedies=[
+                "declare its schema, and read it with spark.read, to look up rows of the table itself"
+                if itself
+                else "let one of them read what the other reads"
+            ],
+            params={"cycle": names},
+        )
+
+    def _read_undeclared(self, access: TableAccess, visit: _Visit) -> DataFrame | None:
+        read = TableRead(
+            table=access.name, streaming=access.streaming, location=access.location, declared=False
+        )
+        stored = self._load_stored(access.name)
+        if stored is not None:
+            if stored.kind == "materialized_view" and access.streaming:
+                raise _stream_over_view(access, None)
+            visit.reads.append(read)
+            return self._stand_in(access.name, stored.schema, access)
+        if self._stand_ins.copy_from(self._parent, access.name):
+            visit.reads.append(read)
+            return None
+        raise self._not_found(access, visit)
+
+    def _stand_in(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame | None:
+        self._stand_ins.add(name, schema)
+        return self._stand_ins.changes(name, schema, access) if access.changes else None
+
+    def _load_stored(self, name: TableName) -> StoredTable | None:
+        if self._offline:
+            return None
+        if name not in self._stored:
+            self._stored[name] = load_stored(self._settings.storage, name)
+        return self._stored[name]
+
+    def _not_found(self, access: TableAccess, visit: _Visit) -> TableNotFoundError:
+        known = {
+            dataset.name: f"`{self._shown(dataset.name)}` ({dataset.location})"
+            for dataset in self._declarations.datasets
+        }
+        if not self._offline:
+            for name in stored_names(self._settings.storage):
+                known.setdefault(name, f"`{self._shown(name)}` (in the storage)")
+        wanted = self._shown(access.name)
+        texts = {self._shown(name): text for name, text in known.items()} | {
+            str(name): text for name, text in known.items()
+        }
+        near = difflib.get_close_matches(wanted, list(texts), n=1)
+        location = access.location
+        if location.column is None:
+            location = pinpoint(location, access.name.name, self._settings.root)
+        return TableNotFoundError(
+            f"`{self._shown(visit.dataset.name)}` reads `{wanted}`, which no file declares"
+            + ("" if self._offline else " and the storage does not hold"),
+            location=location,
+            facts=["the storage was not looked at (--offline)"] if self._offline else [],
+            remedies=[f"did you mean {texts[near[0]]}?" if near else "declare it, or correct the name"],
+            params={
+                "table": str(access.name),
+                "reader": str(visit.dataset.name),
+                "suggestion": near[0] if near else None,
+            },
+        )
+
+    def _shown(self, name: TableName) -> str:
+        return name.name if name.schema == self._settings.database else str(name)
+
+
+def _stream_over_view(access: TableAccess, declared_at: SourceLocation | None) -> StreamOverViewError:
+    return StreamOverViewError(
+        f"a stream reads the materialized view `{access.name}`, whose rows are replaced at every refresh",
+        location=access.location,
+        facts=[] if declared_at is None else [f"the view is declared at {declared_at}"],
+        remedies=[
+            "read it with spark.read, in a materialized view",
+            "stream from the tables that the view reads",
+        ],
+        params={"table": str(access.name)},
+    )
+
+
+def _view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchError:
+    if access.streaming:
+        problem, remedy = "a batch, but is read as a stream", "read it with spark.read.table"
+    else:
+        problem, remedy = (
+            "a stream, but is read as a batch",
+            "read it with spark.readStream.table, or STREAM in SQL",
+        )
+    return ViewReadMismatchError(
+        f"the temporary view `{view.name}` is {problem}",
+        location=access.location,
+        facts=[f"the view is declared at {view.location}"],
+        remedies=[remedy],
+        params={"view": str(view.name), "streaming": not access.streaming},
+    )

@@ -1,0 +1,108 @@
+"""The streaming sources of a resolved query, as stages name them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Protocol
+
+from headrace.errors import SourceLocation, SourceUnsupportedError
+from headrace.model.names import Storage, TableName
+from headrace.plan.intercept import LOCATION_OPTION
+from headrace.plan.logical import Leaf, LogicalPlan
+from headrace.plan.options import FILE_FORMATS
+from headrace.plan.stages import PlannedSource
+
+
+class KnownFolders(Protocol):
+    """Knows the folders that stand for datasets."""
+
+    def name_of(self, path: str) -> TableName | None: ...
+
+
+def planned_sources(
+    plan: LogicalPlan, folders: KnownFolders, storage: Storage, location: SourceLocation
+) -> tuple[PlannedSource, ...]:
+    """The streaming sources of a query, in Spark's order.
+
+    Args:
+        plan: The query.
+        folders: Knows which leaves stand for datasets.
+        storage: Where datasets lie.
+        location: The query's place, for leaves that carry none of their own.
+
+    Raises:
+        SourceUnsupportedError: A source's positions could not be recorded and proven.
+    """
+    return tuple(_source(leaf, folders, storage, location) for leaf in plan.leaves)
+
+
+def describe(source: PlannedSource) -> str:
+    """A source in words that are the same in every profile."""
+    if source.table is not None:
+        return f"table {source.table}"
+    if source.kind == "kafka":
+        return f"kafka {source.topic_pattern or ','.join(sorted(source.topics))}"
+    return f"{source.kind} {source.path}"
+
+
+def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: SourceLocation) -> PlannedSource:
+    options = dict(leaf.options)
+    marked = options.pop(LOCATION_OPTION, None)
+    place = _location(marked) or location
+    path = options.get("path")
+    table = folders.name_of(path) if path else None
+    if table is not None:
+        options.pop("path", None)
+        return PlannedSource(
+            index=leaf.index,
+            folder=leaf.folder,
+            kind="delta",
+            location=place,
+            table=table,
+            path=str(storage.table(table)),
+            options=options,
+        )
+    if leaf.provider == "kafka":
+        topics, pattern = _topics(options)
+        return PlannedSource(
+            index=leaf.index,
+            folder=leaf.folder,
+            kind="kafka",
+            location=place,
+            topics=topics,
+            topic_pattern=pattern,
+            options=options,
+        )
+    if leaf.provider == "delta" or leaf.provider in FILE_FORMATS:
+        return PlannedSource(
+            index=leaf.index,
+            folder=leaf.folder,
+            kind="delta" if leaf.provider == "delta" else "files",
+            location=place,
+            path=path,
+            options=options,
+        )
+    raise SourceUnsupportedError(
+        f"a stream reads from `{leaf.provider}`, whose positions Headrace cannot record and prove",
+        location=place,
+        remedies=[
+            "streams read from Kafka, Delta tables and files (json, csv, parquet, orc, text, avro, xml)"
+        ],
+        params={"format": leaf.provider},
+    )
+
+
+def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
+    chosen = {key.lower(): value for key, value in options.items()}
+    if pattern := chosen.get("subscribepattern"):
+        return (), pattern
+    if assigned := chosen.get("assign"):
+        return tuple(json.loads(assigned)), None
+    return tuple(topic.strip() for topic in chosen.get("subscribe", "").split(",") if topic.strip()), None
+
+
+def _location(text: str | None) -> SourceLocation | None:
+    found = re.fullmatch(r"(.*):(\d+)", text or "")
+    return SourceLocation(found[1], int(found[2])) if found else None

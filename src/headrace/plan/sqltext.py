@@ -1,0 +1,204 @@
+"""The tables that an SQL text reads, as Spark's own parser sees them, and changes to such a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+_HARMLESS = frozenset(
+    {
+        "SetCommand",
+        "ResetCommand",
+        "CreateViewCommand",
+        "CreateTempViewUsing",
+        "CreateFunctionCommand",
+        "CreateUserDefinedFunction",
+        "CreateSQLFunctionCommand",
+        "DropFunctionCommand",
+        "SetCatalogAndNamespace",
+        "SetNamespaceCommand",
+        "CreateVariable",
+        "SetVariable",
+        "DropVariable",
+        "ExplainCommand",
+    }
+)
+"""Statements that change the session and no table; ``Show..`` and ``Describe..`` are harmless too."""
+
+_GAP = r"(?:\s|/\*.*?\*/|--[^\n]*\n)*"
+_IDENTIFIER = r"(?:`(?:[^`]|``)+`|\w+)"
+_NAME = rf"(?P<name>{_IDENTIFIER}(?:{_GAP}\.{_GAP}{_IDENTIFIER})*)"
+_STREAM = re.compile(
+    rf"STREAM{_GAP}(?P<open>\({_GAP})?{_NAME}(?(open){_GAP}\))(?P<with>{_GAP}\bWITH{_GAP}\()?",
+    re.IGNORECASE | re.DOTALL,
+)
+_BATCH = re.compile(_NAME, re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlRelation:
+    """One table name in an SQL text.
+
+    Args:
+        parts: The name's parts.
+        streaming: Whether it is read as ``STREAM name``.
+        start: The first character of the name.
+        stop: The last character of the name, inclusive.
+        ends: Where the whole expression ends, exclusive: of ``STREAM(name)``, behind the parenthesis.
+        begins: Where the whole expression begins.
+        options_at: Behind the parenthesis of ``WITH (``, where options can be added.
+        travel: Characters of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause, stop exclusive.
+    """
+
+    parts: tuple[str, ...]
+    streaming: bool
+    start: int
+    stop: int
+    begins: int
+    ends: int
+    options_at: int | None = None
+    travel: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlText:
+    """What a text asks for.
+
+    Args:
+        relations: The tables that it reads, those of subqueries and common table expressions too.
+        writes: The name of the statement, when it is one that changes tables.
+    """
+
+    relations: tuple[SqlRelation, ...]
+    writes: str | None = None
+
+
+@dataclass(frozen=True, order=True)
+class Edit:
+    """Characters of a text to be replaced; ``stop`` is exclusive."""
+
+    start: int
+    stop: int
+    text: str
+
+
+def edited(text: str, edits: Iterable[Edit]) -> str:
+    """The text with all replacements made; they do not overlap."""
+    for edit in sorted(edits, reverse=True):
+        text = text[: edit.start] + edit.text + text[edit.stop :]
+    return text
+
+
+def original_index(index: int, edits: Iterable[Edit]) -> int:
+    """Where a character of the edited text stood before; inside a replacement, where that began."""
+    shift = 0
+    for edit in sorted(edits):
+        if index < edit.start + shift:
+            break
+        if index < edit.start + shift + len(edit.text):
+            return edit.start
+        shift += len(edit.text) - (edit.stop - edit.start)
+    return index - shift
+
+
+def parse_sql(session: SparkSession, text: str) -> SqlText:
+    """Parse a text with the session's own parser.
+
+    Raises:
+        pyspark.errors.ParseException: The text is not SQL.
+    """
+    plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    walked = _walk(plan, frozenset()) if re.search(r"\bwith\b", text, re.IGNORECASE) else _leaves(plan)
+    relations = tuple(relation for node in walked if (relation := _relation(node, text)) is not None)
+    return SqlText(relations=relations, writes=_writes(session, plan))
+
+
+def _writes(session: SparkSession, plan: Any) -> str | None:
+    from py4j.java_gateway import is_instance_of
+
+    gateway = session.sparkContext._gateway
+    if not any(
+        is_instance_of(gateway, plan, f"{_LOGICAL}.{kind}") for kind in ("Command", "ParsedStatement")
+    ):
+        return None
+    name = str(plan.nodeName())
+    return None if name in _HARMLESS or name.startswith(("Show", "Describe")) else name
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    """The leaves of a plan without common table expressions, in few calls to the JVM."""
+    yield from _each(plan.collectLeaves())
+    for subquery in _each(plan.subqueriesAll()):
+        yield from _each(subquery.collectLeaves())
+    for inner in _each(plan.innerChildren()):
+        yield from _leaves(inner)
+
+
+def _walk(node: Any, expressions: frozenset[str]) -> Iterator[Any]:
+    """The leaves of a plan, but for names of the common table expressions in scope."""
+    name = str(node.nodeName())
+    if name == "UnresolvedWith":
+        relations = node.cteRelations()
+        for pair in _each(relations):
+            alias, inner = str(pair._1()).lower(), pair._2()
+            # A definition sees those before it; a recursive one sees itself.
+            yield from _walk(inner, expressions | ({alias} if node.allowRecursion() else set()))
+            expressions = expressions | {alias}
+    for child in _each(node.children()):
+        yield from _walk(child, expressions)
+    for subquery in _each(node.subqueries()):
+        yield from _walk(subquery, expressions)
+    if name == "CreateViewCommand":
+        for inner in _each(node.innerChildren()):
+            yield from _walk(inner, expressions)
+    if name in {"UnresolvedRelation", "RelationTimeTravel"}:
+        relation = node.relation() if name == "RelationTimeTravel" else node
+        parts = _parts(relation)
+        if not (len(parts) == 1 and parts[0].lower() in expressions):
+            yield node
+
+
+def _parts(relation: Any) -> tuple[str, ...]:
+    names = relation.multipartIdentifier()
+    return tuple(str(part) for part in _each(names))
+
+
+def _relation(node: Any, text: str) -> SqlRelation | None:
+    name = str(node.nodeName())
+    travel = None
+    if name == "RelationTimeTravel":
+        origin = node.origin()
+        travel = (int(origin.startIndex().get()), int(origin.stopIndex().get()) + 1)
+        node = node.relation()
+        name = str(node.nodeName())
+    if name != "UnresolvedRelation":
+        return None
+    streaming = bool(node.isStreaming())
+    origin = node.origin()
+    if not origin.startIndex().isDefined():
+        return None
+    start = int(origin.startIndex().get())
+    found = (_STREAM if streaming else _BATCH).match(text, start)
+    if found is None:
+        return None
+    return SqlRelation(
+        parts=_parts(node),
+        streaming=streaming,
+        start=found.start("name"),
+        stop=found.end("name") - 1,
+        begins=found.start(),
+        ends=found.start("with") if streaming and found["with"] else found.end(),
+        options_at=found.end("with") if streaming and found["with"] else None,
+        travel=travel,
+    )

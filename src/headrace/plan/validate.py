@@ -1,0 +1,268 @@
+"""What can be wrong with declarations and resolved queries, each found before anything runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from headrace.errors import (
+    AggregateWithoutWatermarkError,
+    BatchQueryForStreamingTableError,
+    ColumnInvalidError,
+    ColumnNotFoundError,
+    FlowSchemasDifferError,
+    HeadraceError,
+    LayoutConflictError,
+    PropertyForbiddenError,
+    SchemaMismatchError,
+    SourceLocation,
+    StreamingQueryForViewError,
+    StreamingUnsupportedError,
+    TableWithoutFlowError,
+    TargetInvalidError,
+)
+from headrace.model.declarations import Dataset, Declarations, Flow, MaterializedView, StreamingTable
+from headrace.model.names import TableName
+from headrace.plan import columns
+from headrace.plan.lineage import Places
+from headrace.plan.logical import LogicalPlan
+from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, places_of
+from headrace.plan.query import shortened
+
+Stored = StreamingTable | MaterializedView
+
+
+def check_declarations(declarations: Declarations) -> list[HeadraceError]:
+    """What is wrong with declarations before any query is looked at."""
+    errors: list[HeadraceError] = []
+    datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
+    for flow in declarations.flows:
+        errors.extend(_check_target(flow, datasets))
+    fed = {str(flow.target).casefold() for flow in declarations.flows}
+    for dataset in declarations.datasets:
+        if isinstance(dataset, StreamingTable) and str(dataset.name).casefold() not in fed:
+            errors.append(_without_flow(dataset))
+        if isinstance(dataset, Stored):
+            errors.extend(_check_properties(dataset))
+            errors.extend(_check_layout(dataset))
+    return errors
+
+
+def _check_target(flow: Flow, datasets: Mapping[str, Dataset]) -> Iterator[HeadraceError]:
+    target = datasets.get(str(flow.target).casefold())
+    if isinstance(target, StreamingTable):
+        return
+    if target is None:
+        tables = [d.name for d in datasets.values() if isinstance(d, StreamingTable)]
+        near = difflib.get_close_matches(str(flow.target), [str(name) for name in tables], n=1)
+        problem = "which no file declares"
+        remedy = f"did you mean `{near[0]}`?" if near else "declare it with create_streaming_table"
+    else:
+        kind = "materialized view" if isinstance(target, MaterializedView) else "temporary view"
+        problem = f"which is a {kind} ({target.location})"
+        remedy = "feed a streaming table; a view's rows come from its own query alone"
+    yield TargetInvalidError(
+        f"the flow `{flow.name}` feeds `{flow.target}`, {problem}",
+        location=flow.location,
+        remedies=[remedy],
+        params={"flow": flow.name, "target": str(flow.target)},
+    )
+
+
+def _without_flow(table: StreamingTable) -> TableWithoutFlowError:
+    return TableWithoutFlowError(
+        f"no flow feeds the streaming table `{table.name}`",
+        location=table.location,
+        remedies=[f'add one: @hr.append_flow(target="{table.name}")'],
+        params={"dataset": str(table.name)},
+    )
+
+
+def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
+    forbidden = {key.lower(): reason for key, reason in FORBIDDEN.items()}
+    for key in dataset.table_properties:
+        reason = forbidden.get(key.lower())
+        if reason is None and key.lower().startswith("headrace.") and key not in USER_SETTABLE:
+            reason = "Headrace keeps its own records under this prefix"
+        if reason is None and key.lower() == "delta.appendonly" and isinstance(dataset, MaterializedView):
+            reason = "each refresh replaces the view's rows, which an append-only table refuses"
+        if reason is not None:
+            yield PropertyForbiddenError(
+                f"`{dataset.name}` sets the table property {key}, which would break it",
+                location=dataset.location,
+                facts=[reason],
+                remedies=["leave the property out"],
+                params={"dataset": str(dataset.name), "property": key},
+            )
+    try:
+        places_of(dataset.table_properties)
+    except HeadraceError as error:
+        error.location = dataset.location
+        yield error
+
+
+def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
+    if dataset.partition_cols and dataset.cluster_by:
+        yield LayoutConflictError(
+            f"`{dataset.name}` is partitioned and clustered at once",
+            location=dataset.location,
+            facts=[
+                f"partition_cols: {', '.join(dataset.partition_cols)}",
+                f"cluster_by: {', '.join(dataset.cluster_by)}",
+            ],
+            remedies=["keep cluster_by, which also serves queries by other columns, or keep partition_cols"],
+            params={"dataset": str(dataset.name)},
+        )
+
+
+# -- queries
+
+
+def check_streaming(plan: LogicalPlan, name: TableName, location: SourceLocation) -> None:
+    """A streaming table's query must be a stream."""
+    if plan.streaming:
+        return
+    raise BatchQueryForStreamingTableError(
+        f"the query of the streaming table `{name}` reads no stream",
+        location=location,
+        remedies=[
+            "read with spark.readStream, so that each record is read once",
+            "declare it with @hr.materialized_view, to have it recomputed",
+        ],
+        params={"dataset": str(name)},
+    )
+
+
+def check_batch(plan: LogicalPlan, name: TableName, location: SourceLocation) -> None:
+    """A materialized view's query must not be a stream."""
+    if not plan.streaming:
+        return
+    raise StreamingQueryForViewError(
+        f"the query of the materialized view `{name}` is a stream",
+        location=location,
+        remedies=[
+            "read with spark.read, so that the view is recomputed as a whole",
+            "declare it with @hr.table, to have each record read once",
+        ],
+        params={"dataset": str(name)},
+    )
+
+
+def check_appends(error: Exception, name: str, location: SourceLocation) -> HeadraceError:
+    """The error for a query that Spark would refuse to run as an appending stream."""
+    text = str(error)
+    params: dict[str, Any] = {"name": name, "condition": getattr(error, "getCondition", lambda: None)()}
+    if "aggregations without watermark" in text:
+        return AggregateWithoutWatermarkError(
+            f"`{name}` aggregates a stream without a watermark, so no group would ever be complete",
+            location=location,
+            remedies=[
+                'say how late records may be: .withWatermark("timestamp", "10 minutes") before groupBy',
+                "declare it with @hr.materialized_view, to have the aggregate recomputed",
+            ],
+            params=params,
+        )
+    return StreamingUnsupportedError(
+        f"Spark cannot run the query of `{name}` as a stream: {shortened(text).splitlines()[0]}",
+        location=location,
+        remedies=["declare it with @hr.materialized_view, where everything that Spark knows is allowed"],
+        params=params,
+    )
+
+
+# -- columns
+
+
+def check_columns(schema: columns.Schema, name: TableName, location: SourceLocation) -> None:
+    """Delta must be able to store the columns."""
+    found = columns.unstorable(schema)
+    if found is None:
+        return
+    column, reason = found
+    raise ColumnInvalidError(
+        f"`{name}` has a column `{column}` that a Delta table cannot hold",
+        location=location,
+        facts=[reason],
+        remedies=[f'select it under another name or type: F.col("{column}").cast(..).alias(..)'],
+        params={"dataset": str(name), "column": column},
+    )
+
+
+def check_declared(
+    declared: columns.Schema, schema: columns.Schema, dataset: Stored, location: SourceLocation
+) -> None:
+    """The query's columns must fit the declared ones."""
+    extra = columns.missing(schema, declared)
+    different = columns.conflicts(schema, declared)
+    absent = [
+        field["name"]
+        for field in columns.fields(declared)
+        if not field.get("nullable", True) and columns.find(schema, field["name"]) is None
+    ]
+    if isinstance(dataset, MaterializedView):
+        absent = columns.missing(declared, schema)
+    if not (extra or different or absent):
+        return
+    facts = [f"{name}: {given} in the query, {wanted} in the schema" for name, given, wanted in different]
+    facts += [f"{name}: in the query, not in the schema" for name in extra]
+    facts += [f"{name}: in the schema, not in the query" for name in absent]
+    raise SchemaMismatchError(
+        f"the query's columns do not fit the declared schema of `{dataset.name}`: "
+        + ", ".join([*(name for name, _, _ in different), *extra, *absent]),
+        location=location,
+        facts=[*facts, f"the schema is declared at {dataset.location}"],
+        remedies=["cast or select the columns in the query, or change the schema"],
+        params={
+            "dataset": str(dataset.name),
+            "different": [name for name, _, _ in different],
+            "extra": extra,
+            "missing": absent,
+        },
+    )
+
+
+def check_flows_agree(
+    schemas: Iterable[tuple[Flow, columns.Schema]], table: StreamingTable
+) -> HeadraceError | None:
+    """All flows of a table must give its columns the same types."""
+    seen: list[tuple[Flow, columns.Schema]] = []
+    for flow, schema in schemas:
+        for earlier, other in seen:
+            for name, mine, theirs in columns.conflicts(schema, other):
+                return FlowSchemasDifferError(
+                    f"the flows `{earlier.name}` and `{flow.name}` give the column `{name}` of "
+                    f"`{table.name}` different types",
+                    location=flow.location,
+                    facts=[f"{theirs} at {earlier.location}", f"{mine} at {flow.location}"],
+                    remedies=["cast it in one of the two queries"],
+                    params={"dataset": str(table.name), "column": name, "types": [theirs, mine]},
+                )
+        seen.append((flow, schema))
+    return None
+
+
+def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[HeadraceError]:
+    """Partition, clustering and coordinate columns must be among the table's."""
+    named = [("partition_cols", path) for path in dataset.partition_cols]
+    named += [("cluster_by", path) for path in dataset.cluster_by]
+    named += _places(places_of(dataset.table_properties))
+    for what, path in named:
+        if columns.find(schema, path) is not None:
+            continue
+        near = columns.suggestion(schema, path)
+        known = ", ".join(field["name"] for field in columns.fields(schema))
+        yield ColumnNotFoundError(
+            f"{what} of `{dataset.name}` names `{path}`, which is not among its columns",
+            location=dataset.location,
+            facts=[f"its columns: {known}"],
+            remedies=[f"did you mean `{near}`?" if near else "name one of its columns"],
+            params={"dataset": str(dataset.name), "argument": what, "column": path},
+        )
+
+
+def _places(places: Places) -> list[tuple[str, str]]:
+    named = [] if places.timestamp is None else [(TIMESTAMP, places.timestamp)]
+    if places.coordinates is not None:
+        named += [(COORDINATES, path) for path in places.coordinates.to_json().values()]
+    return named
