@@ -54,9 +54,24 @@ class Verb(click.Command):
         self.examples = examples
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        if self.examples:
-            with formatter.section("Examples"):
-                formatter.write_dl([(example, "") for example in self.examples])
+        _write_examples(self.examples, formatter)
+
+
+class VerbGroup(click.Group):
+    """A command of commands, with examples too."""
+
+    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.examples = examples
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _write_examples(self.examples, formatter)
+
+
+def _write_examples(examples: tuple[str, ...], formatter: click.HelpFormatter) -> None:
+    if examples:
+        with formatter.section("Examples"):
+            formatter.write_dl([(example, "") for example in examples])
 
 
 def verb(

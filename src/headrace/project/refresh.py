@@ -31,16 +31,12 @@ def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableNam
     return tuple(found)
 
 
-def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) -> None:
-    """Empty streaming tables, and open new checkpoints at the beginning of their sources.
-
-    Each table is emptied by one commit, which also fences its old checkpoint. A materialized view
-    is recomputed by the run that follows, and needs nothing here.
+def check_datasets(datasets: Sequence[str], plan: Plan) -> tuple[TableName, ...]:
+    """The datasets that a user names, once it is sure that they can be rebuilt.
 
     Raises:
         DatasetUnknownError: The pipeline declares no such table.
         DownstreamStreamsError: A stream reads one of them, and is not among them.
-        SecondDriverError: A flow of one of them runs.
     """
     names = find_datasets(datasets, plan)
     left_out = downstream_streams(names, plan)
@@ -52,6 +48,21 @@ def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) 
             remedies=(f"rebuild them together:   headrace full-refresh {listed}",),
             params={"datasets": [str(n) for n in names], "downstream": [str(n) for n in left_out]},
         )
+    return names
+
+
+def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) -> None:
+    """Empty streaming tables, and open new checkpoints at the beginning of their sources.
+
+    Each table is emptied by one commit, which also fences its old checkpoint. A materialized view
+    is recomputed by the run that follows, and needs nothing here.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares no such table.
+        DownstreamStreamsError: A stream reads one of them, and is not among them.
+        SecondDriverError: A flow of one of them runs.
+    """
+    names = check_datasets(datasets, plan)
     register_tables(plan, context)
     views = {d.name for d in plan.datasets if isinstance(d, MaterializedView)}
     for name in names:
@@ -72,7 +83,7 @@ def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
             return
         open_table(opening, flows, context)
         for number, planned in enumerate(flows):
-            start_over(planned, context, clear=number == 0)
+            start_over(planned, context, first=number == 0, last=number == len(flows) - 1)
     finally:
         for lease in leases:
             lease.release()

@@ -1,0 +1,157 @@
+"""`headrace broker`: the embedded Kafka."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.output import Result
+from headrace.cli.verb import Invocation, VerbGroup, verb
+
+if TYPE_CHECKING:
+    from headrace.runtime.broker import BrokerStatus
+
+
+@click.group(
+    "broker", cls=VerbGroup, examples=("headrace broker start", "headrace broker topics create sales")
+)
+def command() -> None:
+    """Start, stop and look at the embedded Kafka broker.
+
+    A real Apache Kafka of one process. Whatever needs it starts it; it lives on, with its data,
+    until it is stopped.
+    """
+
+
+@command.group(
+    cls=VerbGroup,
+    examples=("headrace broker topics create sales --partitions 4", "headrace broker topics list"),
+)
+def topics() -> None:
+    """Create and list topics of the embedded broker."""
+
+
+@verb(name="start", examples=("headrace broker start", "headrace broker start --port 9092"), project=False)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="The port for clients; by default the last, or a free one."
+)
+def start(invocation: Invocation, port: int | None) -> Result:
+    """Start the broker, where it is down, and print its address."""
+    from headrace.runtime.broker import Broker
+    from headrace.runtime.fetch import ensure_jars
+
+    ensure_jars("broker")
+    broker = Broker(port=port)
+    with invocation.output.progress("Starting the broker"):
+        broker.start()
+    return _shown(broker.status())
+
+
+@verb(name="stop", examples=("headrace broker stop", "headrace broker stop --json"), project=False)
+def stop(invocation: Invocation) -> Result:
+    """Stop the broker; its topics and records are kept."""
+    from headrace.runtime.broker import Broker
+
+    broker = Broker()
+    with invocation.output.progress("Stopping the broker"):
+        was_running = broker.stop()
+    text = f"Stopped. Its records are kept in {broker.directory}" if was_running else "It was not running."
+    return Result(data={"was_running": was_running, "directory": str(broker.directory)}, text=text)
+
+
+@verb(name="status", examples=("headrace broker status", "headrace broker status --json"), project=False)
+def status(invocation: Invocation) -> Result:
+    """Say whether the broker runs, where it answers, and where its data lies."""
+    from headrace.runtime.broker import Broker
+
+    return _shown(Broker().status())
+
+
+@verb(
+    name="create",
+    examples=(
+        "headrace broker topics create sales --partitions 4",
+        "headrace broker topics create orders --config retention.ms=3600000",
+    ),
+    project=False,
+)
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "--partitions", type=click.IntRange(1), default=1, show_default=True, help="How many partitions."
+)
+@click.option(
+    "--config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic, by Kafka's name."
+)
+def create(invocation: Invocation, name: str, partitions: int, config: tuple[str, ...]) -> Result:
+    """Create a topic; starts the broker where it is down."""
+    from headrace.runtime.broker import Broker
+    from headrace.runtime.fetch import ensure_jars
+
+    settings = _read_settings(config)
+    ensure_jars("broker")
+    broker = Broker()
+    with invocation.output.progress("Starting the broker"):
+        bootstrap = broker.start()
+    broker.create_topic(name, partitions, settings)
+    text = f"Created topic {name} with {partitions} {'partition' if partitions == 1 else 'partitions'}"
+    data = {"topic": name, "partitions": partitions, "config": settings, "bootstrap": bootstrap}
+    return Result(data=data, text=f"{text} on {bootstrap}")
+
+
+@verb(
+    name="list", examples=("headrace broker topics list", "headrace broker topics list --json"), project=False
+)
+def list_topics(invocation: Invocation) -> Result:
+    """List the topics with their partitions and records."""
+    from headrace.runtime.broker import Broker
+
+    found = Broker().list_topics()
+    data = [
+        {"topic": one.name, "id": one.id, "partitions": one.partitions, "records": one.records}
+        for one in found
+    ]
+    if not found:
+        return Result(data=data, text="No topics. Create one: headrace broker topics create NAME")
+    width = max(len("topic"), *(len(one.name) for one in found))
+    lines = [f"{'topic':<{width}}  partitions     records"]
+    lines += [f"{one.name:<{width}}  {one.partitions:>10}  {one.records:>10,}" for one in found]
+    return Result(data=data, text="\n".join(lines))
+
+
+for _verb in (start, stop, status):
+    command.add_command(_verb)
+for _verb in (create, list_topics):
+    topics.add_command(_verb)
+
+
+def _read_settings(config: tuple[str, ...]) -> dict[str, str]:
+    settings = {}
+    for text in config:
+        name, separator, value = text.partition("=")
+        if not (name and separator):
+            raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--config")
+        settings[name] = value
+    return settings
+
+
+def _shown(found: BrokerStatus) -> Result:
+    facts: dict[str, Any] = {
+        "state": found.state,
+        "bootstrap": found.bootstrap,
+        "pid": found.pid,
+        "memory_mb": found.memory_mb,
+        "directory": found.directory,
+        "log_file": found.log_file,
+    }
+    if found.state == "stopped":
+        text = f"stopped    headrace broker start    data in {found.directory}"
+    else:
+        memory = f", {found.memory_mb} MB" if found.memory_mb else ""
+        text = (
+            f"{found.state} on {found.bootstrap}    process {found.pid}{memory}\n"
+            f"data in {found.directory}    log {found.log_file}"
+        )
+    data = {key: str(value) if isinstance(value, Path) else value for key, value in facts.items()}
+    return Result(data=data, text=text)

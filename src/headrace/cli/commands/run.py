@@ -1,0 +1,112 @@
+"""`headrace run`: bring the tables up to date."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import Result
+from headrace.cli.verb import Invocation, verb
+
+if TYPE_CHECKING:
+    from headrace.cli.watching import Watch
+    from headrace.run.stop import StopSignal
+
+
+def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """``OLD=NEW``, each: old names by new ones."""
+    renames = {}
+    for value in values:
+        old, separator, new = value.partition("=")
+        if not (old and separator and new):
+            raise click.BadParameter(f"{value!r} is not OLD=NEW", ctx, param)
+        renames[new] = old
+    return renames
+
+
+@verb(
+    examples=(
+        "headrace run",
+        "headrace run orders revenue --profile prod",
+        "headrace run --continuous",
+        "headrace run --resume-from-table orders",
+    )
+)
+@click.argument("datasets", nargs=-1, metavar="[DATASET]..")
+@click.option("--continuous", is_flag=True, help="Go on with what arrives, until it is stopped.")
+@click.option(
+    "--resume-from-table",
+    "resume",
+    multiple=True,
+    metavar="FLOW",
+    help="The flow's checkpoint is lost: open a new one at the positions that the table holds.",
+)
+@click.option(
+    "--new-generation",
+    "generation",
+    multiple=True,
+    metavar="FLOW",
+    help="The flow's topic is another one: keep the rows, and start at the beginning of the new topic.",
+)
+@click.option(
+    "--adopt", multiple=True, callback=read_renames, metavar="OLD=NEW", help="The flow OLD is now called NEW."
+)
+def command(
+    invocation: Invocation,
+    datasets: tuple[str, ...],
+    continuous: bool,
+    resume: tuple[str, ...],
+    generation: tuple[str, ...],
+    adopt: dict[str, str],
+) -> Result:
+    """Bring the tables up to date, once or continuously.
+
+    Without --continuous: everything that is there now, in dependency order, then it ends. Ctrl-C
+    stops it cleanly; the next start goes on where this one ended.
+    """
+    from headrace.cli.watching import Watch, show_outcome
+    from headrace.model.remedies import Remedies
+    from headrace.run.stop import StopSignal
+
+    remedies = Remedies(
+        resume_from_table=frozenset(resume),
+        new_generation=frozenset(generation),
+        adopt=adopt,
+    )
+    stop = StopSignal()
+    with (
+        invocation.pipeline() as pipeline,
+        Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,
+        stopping(stop, watch) as received,
+    ):
+        result = pipeline.run(datasets, continuous=continuous, remedies=remedies, emit=watch, stop=stop)
+    return show_outcome(invocation.output, result, exit_code=128 + received[0] if received else None)
+
+
+@contextmanager
+def stopping(stop: StopSignal, watch: Watch) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM ask the update to stop; a second one ends the process. Yields what came."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        at_once = before[signal.Signals(number)]
+        if (received or not watch.started) and callable(at_once):
+            # Nothing has begun that needs care, or the user has lost patience.
+            at_once(number, frame)
+            return
+        received.append(number)
+        stop.request()
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,125 @@
+"""Showing an update while it happens, and what became of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from headrace.cli.output import Output, Result
+from headrace.observe.display import LineDisplay, LiveDisplay, seconds_text
+from headrace.observe.events import event_to_json
+
+if TYPE_CHECKING:
+    from headrace.model.events import Event
+    from headrace.model.project import ProjectSettings
+    from headrace.run.update import RunResult
+
+
+@contextmanager
+def spark_starting(output: Output, settings: ProjectSettings, title: str) -> Iterator[None]:
+    """Around work that starts Spark: jars come first, with their own progress, then a sign of life."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # under spark-submit, Spark is there already
+        from headrace.runtime.fetch import ensure_jars
+
+        ensure_jars("spark")
+        if settings.kafka.is_embedded:
+            ensure_jars("broker")
+    with output.progress(title):
+        yield
+
+
+class Watch:
+    """An emitter that shows an update: live on a terminal, as lines elsewhere, as JSON lines.
+
+    Args:
+        output: Where to.
+        settings: The pipeline's.
+        title: What a person is told until the first event.
+    """
+
+    def __init__(self, output: Output, settings: ProjectSettings, title: str) -> None:
+        self._output = output
+        self._before: AbstractContextManager[None] = spark_starting(output, settings, title)
+        self._stack = ExitStack()
+        self._display: LiveDisplay | LineDisplay | None = None
+        if not output.is_json:
+            form = LiveDisplay if output.is_terminal else LineDisplay
+            self._display = form(output.stdout, settings.database)
+        self.started = False
+        """Whether the update has begun: from then on it is stopped with care."""
+
+    def __enter__(self) -> Watch:
+        self._stack.enter_context(self._before)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+
+    def __call__(self, event: Event) -> None:
+        if not self.started:
+            # The first event comes from the thread that plans, before any flow has one of its own.
+            self.started = True
+            self._stack.close()
+            if self._display is not None:
+                self._stack.enter_context(self._display)
+        if self._display is not None:
+            self._display(event)
+        else:
+            self._output.line(event_to_json(event))
+
+    def note(self, text: str) -> None:
+        """A line for a person, beside the display."""
+        if self._display is not None and self.started:
+            self._display.note(text)
+        else:
+            self._output.note(text)
+
+
+def show_outcome(output: Output, result: RunResult, *, exit_code: int | None = None) -> Result:
+    """What became of an update: each error in full, then one line.
+
+    Args:
+        output: Where errors go.
+        result: The update's result.
+        exit_code: Instead of 0 or 1, such as that of a signal.
+    """
+    if output.is_json:
+        output.line({"result": _to_json(result)})
+    else:
+        for error in result.errors:
+            output.error(error)
+    failed = result.outcome == "failed"
+    text = f"{result.outcome} in {seconds_text(result.duration_s)}" if output.is_terminal else ""
+    return Result(data=None, text=text, exit_code=1 if failed else (exit_code or 0))
+
+
+def _to_json(result: RunResult) -> dict[str, Any]:
+    return {
+        "update": result.update,
+        "outcome": result.outcome,
+        "duration_s": result.duration_s,
+        "flows": [
+            {
+                "flow": flow.flow,
+                "outcome": flow.outcome,
+                "rows": flow.rows,
+                "batches": flow.batches,
+                "error": None if flow.error is None else flow.error.to_dict(),
+            }
+            for flow in result.flows
+        ],
+        "views": [
+            {
+                "dataset": str(view.dataset),
+                "outcome": view.outcome,
+                "rows": view.rows,
+                "error": None if view.error is None else view.error.to_dict(),
+            }
+            for view in result.views
+        ],
+    }
