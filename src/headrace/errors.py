@@ -530,12 +530,6 @@ class BrokerPortInUseError(SetupError):
     code = "BROKER_PORT_IN_USE"
 
 
-class BrokerUnreachableError(TransientError):
-    """The broker does not answer."""
-
-    code = "BROKER_UNREACHABLE"
-
-
 class TopicExistsError(UsageError):
     """The topic is there already, with its records."""
 
@@ -840,3 +834,9 @@ class ReadConditionInvalidError(UsageError):
     """The condition of `headrace read --where` is not SQL that can be evaluated on the table."""
 
     code = "READ_CONDITION_INVALID"
+
+
+class RefreshUnfinishedError(RefusedError):
+    """A full refresh emptied the table and was interrupted. `headrace full-refresh DATASET` ends it."""
+
+    code = "REFRESH_UNFINISHED"

@@ -12,6 +12,7 @@ from headrace.errors import (
     CheckpointCorruptError,
     CheckpointForeignError,
     HeadraceError,
+    RefreshUnfinishedError,
     TableLostError,
 )
 from headrace.model.events import ForeignCommitSeen
@@ -20,7 +21,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.sinks.delta.commit import open_generation
-from headrace.sinks.delta.table import TableState, is_table, read_state
+from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table, read_state
 from headrace.sources.identity import identify, kafka_facts, require_topics
 from headrace.state.files import write_json
 from headrace.state.identity import (
@@ -90,6 +91,14 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
     flow = planned.flow
     storage = context.settings.storage
     table = read_state(context.spark, storage.table(flow.target))
+    if REFRESHING_PROPERTY in table.properties:
+        raise RefreshUnfinishedError(
+            f"a full refresh of {flow.target} was begun and did not end",
+            location=flow.location,
+            facts=("its rows are gone, and not all of its flows start anew",),
+            remedies=(f"end it:   headrace full-refresh {flow.target}",),
+            params={"flow": flow.name, "dataset": str(flow.target)},
+        )
     ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
     fold_ledger(flow.target, flow.name, table.table_id, context)
     sources, kafka = _sources(planned, context)
@@ -127,13 +136,15 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
             return _open(planned, opening, table, sources, kafka, context)
 
 
-def start_over(planned: PlannedFlow, context: UpdateContext, *, clear: bool) -> None:
+def start_over(planned: PlannedFlow, context: UpdateContext, *, first: bool, last: bool) -> None:
     """Open a new checkpoint at the sources' beginning, for a full refresh.
 
     Args:
         planned: The flow.
         context: The update.
-        clear: Whether the table's rows are removed in the same commit.
+        first: Whether the table's rows are removed in the same commit; until the last flow has
+            been opened, the table says that it is being refreshed.
+        last: Whether this is the last flow of the table.
     """
     flow = planned.flow
     storage = context.settings.storage
@@ -142,7 +153,7 @@ def start_over(planned: PlannedFlow, context: UpdateContext, *, clear: bool) -> 
     sources, kafka = _sources(planned, context)
     _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
     opening = Open(reason="full-refresh", fences=table.checkpoints.get(flow.name))
-    _open(planned, opening, table, sources, kafka, context, clear=clear)
+    _open(planned, opening, table, sources, kafka, context, clear=first, refreshing=not last)
 
 
 def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
@@ -269,7 +280,8 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
     positions = None
     read: tuple[SourceIdentity, ...] = ()
     current = table.checkpoints.get(flow.flow)
-    if flow.resume and current is not None and current in table.transactions:
+    asked = flow.resume or flow.new_generation
+    if asked and current is not None and current in table.transactions:
         said = ledger.last_batch(path, current, table.transactions[current])
         if said is not None:
             positions = {source["index"]: source["until"] for source in said["sources"]}
@@ -296,6 +308,7 @@ def _open(
     context: UpdateContext,
     *,
     clear: bool = False,
+    refreshing: bool = False,
 ) -> OpenedFlow:
     flow, storage = planned.flow, context.settings.storage
     known = generations(storage.flow_checkpoints(flow.target, flow.name))
@@ -336,6 +349,7 @@ def _open(
         opening=opening,
         ranges=ranges,
         clear=clear,
+        refreshing=refreshing,
         expected_checkpoint=table.checkpoints.get(flow.name),
     )
     return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)

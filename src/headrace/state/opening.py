@@ -139,7 +139,7 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
     if flow.adopt_from is not None and (current is None or checkpoint is None):
         return _adopt(flow, flow.adopt_from)
     if flow.new_generation:
-        return Open(reason="new-generation", fences=current)
+        return _new_generation(flow, table, current)
     if flow.resume and current is not None:
         return _resume(flow, table, current)
     if checkpoint is None or flow.resume:
@@ -351,6 +351,54 @@ def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
         table.positions,
         otherwise=Open(reason="resume-from-table", positions=table.positions, fences=current),
     )
+
+
+def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> Opening:
+    """Start anew on topics that were created anew, and go on with those that were not.
+
+    A flow that has fed the table before starts at given positions, so that no record is read twice
+    and none is skipped, whatever its ``starting_offsets`` say.
+    """
+    if current is None or table.transactions.get(current) is None:
+        return Open(reason="new-generation", fences=current)
+    if flow.stateful:
+        raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
+    if table.positions is None:
+        raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
+    known = {source.index: source for source in table.sources}
+    same_kinds = len(known) == len(flow.sources) and all(
+        source.index in known and known[source.index].kind == source.kind for source in flow.sources
+    )
+    if not same_kinds or any(source.kind == "files" for source in flow.sources):
+        return Open(reason="new-generation", fences=current)
+    positions: dict[int, Position] = {}
+    for source in flow.sources:
+        before = table.positions.get(source.index, {})
+        if source.kind == "kafka":
+            kafka = flow.kafka[source.index]
+            positions[source.index] = _new_offsets(kafka, known[source.index], before)
+        elif source.identity.get("table_id") == known[source.index].identity.get("table_id"):
+            positions[source.index] = before
+        elif len(flow.sources) == 1:
+            return Open(reason="new-generation", fences=current)
+        else:
+            raise _resume_impossible(flow, "one of the tables that it reads was created anew")
+    start = Open(reason="new-generation", positions=positions, fences=current)
+    return _compare_offsets(flow, current, positions, otherwise=start)
+
+
+def _new_offsets(kafka: KafkaFacts, known: SourceIdentity, before: Position) -> Position:
+    """Where each partition goes on; a topic of another id starts at its first record."""
+    ids = known.identity["topics"]
+    return {
+        topic: {
+            str(partition): before.get(topic, {}).get(str(partition), 0)
+            if ids.get(topic) == kafka.ids.get(topic)
+            else first
+            for partition, first in partitions.items()
+        }
+        for topic, partitions in kafka.earliest.items()
+    }
 
 
 def _resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, delta_log
+from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.state.opening import FENCED, Open
 from headrace.state.table_log import find_batch
 
@@ -138,6 +138,7 @@ def open_generation(
     ranges: tuple[SourceRange, ...] = (),
     adopted: str | None = None,
     clear: bool = False,
+    refreshing: bool = False,
     expected_checkpoint: str | None = None,
 ) -> int:
     """Make a checkpoint the one that feeds the table, and fence the one before, in one commit.
@@ -153,6 +154,7 @@ def open_generation(
         ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
         adopted: The name that the flow had before.
         clear: Whether all rows are removed in the same commit.
+        refreshing: Whether a full refresh has still to open other flows of the table.
         expected_checkpoint: The checkpoint that must feed the table until now.
 
     Returns:
@@ -177,6 +179,10 @@ def open_generation(
     configuration = configuration.updated(CHECKPOINT_PROPERTY + flow, checkpoint)
     if adopted is not None:
         configuration = configuration.removed(CHECKPOINT_PROPERTY + adopted)
+    if refreshing:
+        configuration = configuration.updated(REFRESHING_PROPERTY, "true")
+    elif opening.reason == "full-refresh":
+        configuration = configuration.removed(REFRESHING_PROPERTY)
     transaction.updateMetadata(
         metadata.copy(
             metadata.id(),

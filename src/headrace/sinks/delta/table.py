@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 CHECKPOINT_PROPERTY = "headrace.checkpoint."
 """Prefix of the properties that name the checkpoint which feeds the table, by flow."""
 
+REFRESHING_PROPERTY = "headrace.refreshing"
+"""Set while a full refresh has emptied the table and not yet opened all of its flows anew."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableState:
