@@ -1,0 +1,70 @@
+"""`headrace init`: the example pipeline is written, loads, and is never written over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from headrace.declare.loader import load_declarations
+from headrace.declare.spec import load_project
+from headrace.project.template import template_files
+
+
+class Called(Protocol):
+    exit_code: int
+    out: str
+    err: str
+    data: dict[str, Any]
+
+
+class Call(Protocol):
+    def __call__(self, *arguments: str) -> Called: ...
+
+
+def test_it_writes_a_pipeline_named_like_its_folder(headrace: Call, tmp_path: Path) -> None:
+    called = headrace("init", "my shop")
+    assert called.exit_code == 0
+    assert "headrace.yml" in called.out
+    settings = load_project(tmp_path / "my shop")
+    assert settings.name == "my_shop"
+    declared = load_declarations(settings, None)  # type: ignore[arg-type]
+    assert [str(one.name) for one in declared.datasets] == [
+        "default.bronze",
+        "default.gold",
+        "default.silver",
+    ]
+    assert [flow.name for flow in declared.flows] == ["bronze", "silver"]
+    assert all(one.comment for one in declared.datasets)
+
+
+def test_every_profile_of_the_example_is_sound(
+    headrace: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headrace("init", "shop")
+    for name in ("KAFKA_BROKERS", "KAFKA_USER", "KAFKA_PASSWORD"):
+        monkeypatch.setenv(name, "x")
+    assert load_project(tmp_path / "shop", profile="prod").kafka.bootstrap_servers == "x"
+    assert load_project(tmp_path / "shop").kafka.is_embedded
+
+
+def test_it_writes_nothing_over(headrace: Call, tmp_path: Path) -> None:
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / "silver.py").write_text("mine")
+    called = headrace("init", "--json")
+    assert called.exit_code == 2
+    assert called.data["error"]["code"] == "FILE_EXISTS"
+    assert (tmp_path / "transformations" / "silver.py").read_text() == "mine"
+    assert not (tmp_path / "headrace.yml").exists()
+
+
+def test_the_next_steps_name_the_commands(headrace: Call) -> None:
+    data = headrace("init", "shop", "--json").data
+    assert data["pipeline"] == "shop"
+    assert data["next"][0] == "cd shop"
+    assert "headrace run" in data["next"]
+
+
+def test_the_tables_of_the_example_stay_out_of_git() -> None:
+    assert "/lake/" in template_files("shop")[".gitignore"]

@@ -1,0 +1,245 @@
+"""The command line's boundary: whatever happens ends in one clear message and an exit code."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+import pytest
+
+from headrace.cli import main
+from headrace.cli.main import COMMANDS
+from headrace.cli.output import Result
+from headrace.cli.verb import Verb, VerbGroup
+from headrace.errors import RefusedError, SourceLocation, UsageError
+
+
+class Called(Protocol):
+    exit_code: int
+    out: str
+    err: str
+    data: Any
+
+
+class Call(Protocol):
+    def __call__(self, *arguments: str) -> Called: ...
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Put an exception in the list, and `headrace doctor` raises it."""
+    raised: list[BaseException] = []
+
+    def callback(**_: object) -> Result:
+        if raised:
+            raise raised[0]
+        return Result(data={"fine": True}, text="fine", exit_code=3)
+
+    command = Verb("doctor", callback=callback, params=[click.Option(["--json", "--debug"], is_flag=True)])
+    monkeypatch.setattr(main.LazyCommands, "get_command", lambda *_: command)
+    return raised
+
+
+def test_help_lists_every_command_and_loads_none() -> None:
+    code = (
+        "import sys; from headrace.cli.main import run\n"
+        "assert run(['--help']) == 0\n"
+        "heavy = {'pyspark', 'py4j', 'deltalake', 'rich', 'confluent_kafka', 'pydantic', 'ruamel'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "assert not [name for name in sys.modules if name.startswith('headrace.cli.commands.')]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    for name, text in COMMANDS.items():
+        assert name in done.stdout
+        assert text in done.stdout
+
+
+def test_help_is_fast() -> None:
+    def once() -> float:
+        started = time.monotonic()
+        code = "from headrace.cli.main import run; run(['--help'])"
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+        return time.monotonic() - started
+
+    # The best of a few: the machine may be busy with something else.
+    assert min(once() for _ in range(5)) < 0.5
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_each_command_has_a_page_of_help_with_two_examples(headrace: Call, name: str) -> None:
+    if importlib.util.find_spec(f"headrace.cli.commands.{name.replace('-', '_')}") is None:
+        pytest.skip("not written yet")
+    module = importlib.import_module(f"headrace.cli.commands.{name.replace('-', '_')}")
+    assert isinstance(module.command, Verb | VerbGroup)
+    assert module.command.name == name
+    examples = module.command.examples
+    assert len(examples) >= 2
+    assert all(example.startswith(f"headrace {name}") for example in examples)
+    assert headrace(name, "--help").exit_code == 0
+
+
+def test_no_command_needs_pyspark_to_be_loaded() -> None:
+    code = (
+        "import sys, importlib.util; from headrace.cli.main import COMMANDS, headrace\n"
+        "import click\n"
+        "for name in COMMANDS:\n"
+        "    if importlib.util.find_spec('headrace.cli.commands.' + name.replace('-', '_')):\n"
+        "        headrace.get_command(click.Context(headrace), name)\n"
+        "assert not {'pyspark', 'py4j', 'deltalake', 'confluent_kafka'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_version(headrace: Call) -> None:
+    assert headrace("--version").out == "headrace 0.1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "suggestion"),
+    [
+        (["palan"], "plan"),
+        (["plan", "--jsn"], "--json"),
+        (["broker", "topcs"], "topics"),
+        (["broker", "start", "--prt", "5"], "--port"),
+        (["run", "--adopt", "x"], None),
+        (["full-refresh"], None),
+        (["broker", "topics", "create", "t", "--partitions", "none"], None),
+    ],
+)
+def test_a_wrong_command_line_is_named_with_what_was_meant(
+    headrace: Call, arguments: list[str], suggestion: str | None
+) -> None:
+    called = headrace(*arguments)
+    assert called.exit_code == 2
+    assert "error[COMMAND_LINE]" in called.err
+    assert "--help" in called.err
+    assert suggestion is None or f"did you mean {suggestion}" in called.err.replace("mean headrace ", "mean ")
+
+
+def test_a_wrong_command_line_is_answered_in_json_too(headrace: Call) -> None:
+    called = headrace("palan", "--json")
+    assert called.exit_code == 2
+    assert called.data["error"]["code"] == "COMMAND_LINE"
+    assert called.err == ""
+
+
+def test_a_result_brings_its_exit_code(headrace: Call, failing: list[BaseException]) -> None:
+    called = headrace("doctor")
+    assert (called.exit_code, called.out) == (3, "fine\n")
+    assert headrace("doctor", "--json").data == {"fine": True}
+
+
+def test_an_error_shows_place_facts_and_remedies(
+    headrace: Call, failing: list[BaseException], tmp_path: Path
+) -> None:
+    (tmp_path / "big.sql").write_text("-- big\nSELECT * FROM\tSTREAM order\n")
+    failing.append(
+        UsageError(
+            "big reads `order`, which no file declares",
+            location=SourceLocation("big.sql", 2, 22, 5),
+            facts=["nothing was written"],
+            remedies=["did you mean `orders`?", "headrace plan"],
+        )
+    )
+    called = headrace("doctor")
+    assert called.exit_code == 2
+    assert called.err == (
+        "error[USAGE] big reads `order`, which no file declares\n"
+        "  --> big.sql:2:22\n"
+        "   |\n"
+        " 2 | SELECT * FROM   STREAM order\n"
+        "   |                        ^^^^^\n"
+        "  nothing was written\n"
+        "  help: did you mean `orders`?\n"
+        "        headrace plan\n"
+        "  docs: docs/errors.md#usage\n"
+    )
+
+
+def test_an_error_in_json_has_the_same_fields(headrace: Call, failing: list[BaseException]) -> None:
+    failing.append(RefusedError("no", location=SourceLocation("a.py", 3), params={"flow": "x"}))
+    called = headrace("doctor", "--json")
+    assert called.exit_code == 1
+    assert called.data["error"] == failing[0].to_dict()
+
+
+def test_debug_adds_the_trace(headrace: Call, failing: list[BaseException]) -> None:
+    failing.append(RefusedError("no"))
+    assert "Traceback" not in headrace("doctor").err
+    assert "Traceback" in headrace("doctor", "--debug").err
+    assert "Traceback" in str(headrace("doctor", "--debug", "--json").data)
+
+
+def test_a_defect_is_short_on_the_screen_and_whole_in_a_file(
+    headrace: Call, failing: list[BaseException], tmp_path: Path
+) -> None:
+    failing.append(ZeroDivisionError("division by zero"))
+    called = headrace("doctor")
+    assert called.exit_code == 1
+    assert "error[INTERNAL]" in called.err
+    assert "ZeroDivisionError" in called.err
+    assert "Traceback" not in called.err
+    (file,) = (tmp_path / "cache" / "logs").glob("error-*.log")
+    assert str(file) in called.err
+    assert "Traceback" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("signal", "exit_code"), [(KeyboardInterrupt(), 130), (main.Terminated(), 143)], ids=["SIGINT", "SIGTERM"]
+)
+def test_a_signal_ends_with_its_own_code(
+    headrace: Call, failing: list[BaseException], signal: BaseException, exit_code: int
+) -> None:
+    failing.append(signal)
+    assert headrace("doctor").exit_code == exit_code
+
+
+def test_what_users_files_print_stays_out_of_the_json(
+    headrace: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def callback(**_: object) -> Result:
+        sys.stdout.write("printed by a pipeline's file\n")
+        return Result(data=[1])
+
+    command = Verb("doctor", callback=callback, params=[click.Option(["--json"], is_flag=True)])
+    monkeypatch.setattr(main.LazyCommands, "get_command", lambda *_: command)
+    called = headrace("doctor", "--json")
+    assert called.data == [1]
+    assert "printed by" in called.err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    code = (
+        "import sys; from headrace.cli import main; from headrace.cli.output import Result\n"
+        "from headrace.cli.verb import Verb\n"
+        "command = Verb('doctor', callback=lambda: Result(data=None, text='x' * 1000000))\n"
+        "main.LazyCommands.get_command = lambda *_: command\n"
+        "sys.exit(main.run(['doctor']))"
+    )
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, "-c", code], stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_asking_where_nobody_can_answer_names_the_way_without(
+    headrace: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def callback(**_: object) -> Result:
+        output = click.get_current_context().find_root().obj
+        output.confirm("Rebuild?", remedy="headrace full-refresh orders --yes")
+        return Result(data=None)
+
+    command = Verb("doctor", callback=callback, params=[click.Option(["--json"], is_flag=True)])
+    monkeypatch.setattr(main.LazyCommands, "get_command", lambda *_: command)
+    called = headrace("doctor")
+    assert called.exit_code == 2
+    assert "error[NOT_CONFIRMED]" in called.err
+    assert "headrace full-refresh orders --yes" in called.err
