@@ -23,7 +23,8 @@ from headrace.plan.stages import (
 )
 
 WIDTH = 100
-_SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-"}
+_GLUE = "\u00a0"
+_SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": "="}
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,8 @@ class Explanation:
         for read in self._reads_of(dataset.name):
             if self.plan.schemas.get(read) == schema:
                 return f"same columns as {self.name_of(read)}"
-        return ", ".join(f"{field['name']} {type_text(field['type'])}" for field in schema["fields"])
+        # The name and the type of a column stay on one line.
+        return ", ".join(f"{field['name']}{_GLUE}{type_text(field['type'])}" for field in schema["fields"])
 
     def _flow_text(self, dataset: Dataset, planned: PlannedFlow) -> str:
         sources = ", ".join(self._source_text(source) for source in planned.sources)
@@ -232,7 +234,17 @@ class Explanation:
                 if read in temporary and read not in wanted:
                     wanted.add(read)
                     waiting.append(read)
-        return [dataset for dataset in self.plan.datasets if dataset.name in wanted]
+        return self._ordered([dataset for dataset in self.plan.datasets if dataset.name in wanted])
+
+    def _ordered(self, datasets: list[Dataset]) -> list[Dataset]:
+        """What is read stands before what reads it; else in the order of the files."""
+        found: list[Dataset] = []
+        while datasets:
+            left = {dataset.name for dataset in datasets}
+            ready = [one for one in datasets if not left & set(self._reads_of(one.name))]
+            found.append((ready or datasets)[0])
+            datasets.remove(found[-1])
+        return found
 
     def flows_of(self, name: TableName) -> list[PlannedFlow]:
         """The flows that feed a table."""
@@ -268,7 +280,7 @@ class Explanation:
 def type_text(kind: Any) -> str:
     """A column's type in SQL's words; the fields of a struct are left out."""
     if isinstance(kind, str):
-        return kind.upper()
+        return "INT" if kind == "integer" else kind.upper()
     match kind.get("type"):
         case "array":
             return f"ARRAY<{type_text(kind['elementType'])}>"
@@ -323,9 +335,10 @@ def _shown_path(path: Path, root: Path) -> str:
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
-    ) or [indent]
+    )
+    return [line.replace(_GLUE, " ") for line in lines]
 
 
 def _count(number: int, noun: str) -> str:

@@ -166,7 +166,7 @@ def test_an_error_in_json_has_the_same_fields(headrace: Call, failing: list[Base
     failing.append(RefusedError("no", location=SourceLocation("a.py", 3), params={"flow": "x"}))
     called = headrace("doctor", "--json")
     assert called.exit_code == 1
-    assert called.data["error"] == failing[0].to_dict()
+    assert called.data["error"] == RefusedError.to_dict(failing[0])
 
 
 def test_debug_adds_the_trace(headrace: Call, failing: list[BaseException]) -> None:
