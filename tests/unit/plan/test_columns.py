@@ -1,0 +1,61 @@
+"""Columns of queries and tables are compared as Delta and Spark compare them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.plan import columns
+
+
+def struct(**fields: Any) -> dict[str, Any]:
+    listed = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in fields.items()]
+    return {"type": "struct", "fields": listed}
+
+
+def test_nullability_and_case_make_no_difference() -> None:
+    left = struct(a="long", s=struct(x="string"))
+    right = struct(A="long", S=struct(X="string"))
+    right["fields"][0]["nullable"] = False
+    assert columns.conflicts(left, right) == []
+    assert columns.missing(left, right) == []
+
+
+def test_different_types_are_named_with_both() -> None:
+    left, right = struct(a="long", m=struct(x="string")), struct(a="integer", m=struct(x="long"))
+    assert columns.conflicts(left, right) == [
+        ("a", "BIGINT", "INT"),
+        ("m", "STRUCT<x: STRING>", "STRUCT<x: BIGINT>"),
+    ]
+
+
+def test_dotted_paths_lead_into_structs() -> None:
+    schema = struct(_source=struct(topic="string", offset="long"), id="long")
+    assert columns.find(schema, "_source.offset") is not None
+    assert columns.find(schema, "_SOURCE.Topic") is not None
+    assert columns.find(schema, "id.x") is None
+    assert columns.suggestion(schema, "_source.ofset") == "_source.offset"
+
+
+def test_flows_add_columns_in_the_order_of_their_first_occurrence() -> None:
+    merged = columns.merged([struct(a="long", b="long"), struct(B="long", c="long")])
+    assert [field["name"] for field in merged["fields"]] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        struct(a="long", A="long"),
+        {"type": "struct", "fields": [{"name": "count(1)", "type": "long"}]},
+        struct(n="void"),
+        struct(deep={"type": "array", "elementType": struct(x="void")}),
+        struct(i="interval day to second"),
+    ],
+)
+def test_what_delta_cannot_store_is_found(schema: dict[str, Any]) -> None:
+    assert columns.unstorable(schema) is not None
+
+
+def test_what_delta_can_store_passes() -> None:
+    assert columns.unstorable(struct(a="long", s=struct(x="decimal(12,2)"), v="variant")) is None

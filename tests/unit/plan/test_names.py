@@ -1,0 +1,65 @@
+"""Names and paths in queries mean the right datasets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.model.names import Storage, TableName
+from headrace.plan.names import NameRules, quoted, split_name
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> NameRules:
+    return NameRules(
+        default_schema="shop", storage=Storage(tmp_path / "lake"), catalogs=frozenset({"iceberg"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("orders", ("orders",)),
+        ("sales.orders", ("sales", "orders")),
+        ("main.`my sales`.orders", ("main", "my sales", "orders")),
+        ("`a``b`.c", ("a`b", "c")),
+        ("delta.`/data/x.y`", ("delta", "/data/x.y")),
+        ("a b", None),
+        ("a..b", None),
+    ],
+)
+def test_names_are_split_as_spark_splits_them(text: str, parts: tuple[str, ...] | None) -> None:
+    assert split_name(text) == parts
+
+
+@pytest.mark.parametrize(
+    ("parts", "table"),
+    [
+        (("orders",), TableName("shop", "orders")),
+        (("sales", "orders"), TableName("sales", "orders")),
+        (("main", "sales", "orders"), TableName("sales", "orders")),
+        (("LIVE", "orders"), TableName("shop", "orders")),
+        (("iceberg", "sales", "orders"), None),
+        (("parquet", "/data/x"), None),
+        (("global_temp", "x"), None),
+        (("delta", "/elsewhere/shop/orders"), None),
+    ],
+)
+def test_one_two_and_three_parts_name_a_dataset(
+    rules: NameRules, parts: tuple[str, ...], table: TableName | None
+) -> None:
+    assert rules.table(parts) == table
+
+
+def test_a_path_under_the_storage_is_a_dataset(rules: NameRules) -> None:
+    folder = rules.storage.tables / "shop" / "orders"
+    assert rules.path(str(folder)) == TableName("shop", "orders")
+    assert rules.path(folder.as_uri()) == TableName("shop", "orders")
+    assert rules.table(("delta", str(folder))) == TableName("shop", "orders")
+    assert rules.path(str(folder / "part=1")) is None
+    assert rules.path(f"s3a://bucket{folder}") is None
+
+
+def test_quoting_keeps_any_name_one_name() -> None:
+    assert split_name(quoted(TableName("my sales", "a`b.c"))) == ("my sales", "a`b.c")

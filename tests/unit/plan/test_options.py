@@ -1,0 +1,61 @@
+"""Every read stands under the protocol, whoever wrote it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.errors import OptionUnsupportedError, SourceLocation
+from headrace.plan.options import ReadRequest, protocol_options
+from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+
+HERE = SourceLocation("orders.py", 3)
+
+
+def given(
+    format: str, *, streaming: bool = True, columns: tuple[str, ...] = (), **options: str
+) -> dict[str, str]:
+    request = ReadRequest(streaming=streaming, format=format, options=options, columns=columns)
+    return protocol_options(request, HERE)
+
+
+def test_kafka_is_read_committed_with_loss_refused_and_a_bounded_batch() -> None:
+    assert given("kafka") == {
+        "kafka.isolation.level": "read_committed",
+        "failOnDataLoss": "true",
+        "maxOffsetsPerTrigger": str(KAFKA_MAX_OFFSETS_PER_TRIGGER),
+    }
+
+
+def test_what_the_user_chose_stays_whatever_its_case() -> None:
+    chosen: dict[str, Any] = {"KAFKA.isolation.LEVEL": "read_uncommitted", "maxoffsetspertrigger": "7"}
+    assert given("kafka", **chosen) == {"failOnDataLoss": "true"}
+    assert "maxFilesPerTrigger" not in given("delta", maxBytesPerTrigger="1g")
+    assert given("json", mode="DROPMALFORMED", maxFilesPerTrigger="1") == {}
+
+
+@pytest.mark.parametrize("format", ["kafka", "delta"])
+def test_passing_over_lost_records_is_refused(format: str) -> None:
+    with pytest.raises(OptionUnsupportedError) as caught:
+        given(format, failOnDataLoss="false")
+    assert caught.value.params["instead"] == "on_data_loss: record"
+    assert caught.value.location == HERE
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+@pytest.mark.parametrize("streaming", [True, False])
+def test_an_unparseable_record_stops_the_flow(format: str, streaming: bool) -> None:
+    assert given(format, streaming=streaming)["mode"] == "FAILFAST"
+
+
+def test_a_column_for_bad_records_keeps_them() -> None:
+    assert "mode" not in given("json", columns=("id", "_corrupt_record"))
+    assert "mode" not in given("csv", columns=("id", "bad"), columnNameOfCorruptRecord="bad")
+    assert given("csv", columns=("id",), columnNameOfCorruptRecord="bad")["mode"] == "FAILFAST"
+
+
+def test_batch_reads_have_no_limit() -> None:
+    assert given("parquet", streaming=False) == {}
+    assert given("delta", streaming=False) == {}
+    assert "maxOffsetsPerTrigger" not in given("kafka", streaming=False)

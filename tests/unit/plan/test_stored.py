@@ -1,0 +1,79 @@
+"""The newest metadata of a table is found wherever its log keeps it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as parquet
+
+from headrace.model.names import Storage, TableName
+from headrace.plan.stored import load_stored, stored_names
+
+ORDERS = TableName("shop", "orders")
+SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
+
+
+def metadata(**configuration: str) -> dict[str, Any]:
+    return {
+        "id": "t1",
+        "schemaString": json.dumps(SCHEMA),
+        "partitionColumns": ["day"],
+        "configuration": configuration,
+    }
+
+
+def commit(path: Path, version: int, *actions: dict[str, Any]) -> None:
+    log = path / "_delta_log"
+    log.mkdir(parents=True, exist_ok=True)
+    lines = [json.dumps(action, separators=(",", ":")) for action in actions]
+    (log / f"{version:020d}.json").write_text("\n".join(lines))
+
+
+def checkpoint(path: Path, version: int, actions: list[dict[str, Any]]) -> None:
+    kind = pa.struct(
+        [
+            ("id", pa.string()),
+            ("schemaString", pa.string()),
+            ("partitionColumns", pa.list_(pa.string())),
+            ("configuration", pa.map_(pa.string(), pa.string())),
+        ]
+    )
+    rows = [None if a is None else {**a, "configuration": list(a["configuration"].items())} for a in actions]
+    table = pa.table({"metaData": pa.array(rows, kind)})
+    parquet.write_table(table, path / "_delta_log" / f"{version:020d}.checkpoint.parquet")
+    (path / "_delta_log" / "_last_checkpoint").write_text(json.dumps({"version": version}))
+
+
+def test_the_newest_commit_with_metadata_wins(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    path = storage.table(ORDERS)
+    commit(path, 0, {"metaData": metadata(old="1")})
+    commit(path, 1, {"metaData": metadata(**{"headrace.pipeline": "shop", "headrace.checkpoint.web": "c1"})})
+    commit(path, 2, {"add": {"path": "x"}})
+    stored = load_stored(storage, ORDERS)
+    assert stored is not None
+    assert (stored.version, stored.pipeline, stored.flows) == (2, "shop", ("web",))
+    assert stored.schema == SCHEMA
+    assert stored.partition_cols == ("day",)
+
+
+def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    path = storage.table(ORDERS)
+    commit(path, 11, {"add": {"path": "x"}})
+    checkpoint(path, 10, [None, metadata(**{"headrace.kind": "materialized_view"})])  # type: ignore[list-item]
+    stored = load_stored(storage, ORDERS)
+    assert stored is not None
+    assert (stored.version, stored.kind) == (11, "materialized_view")
+
+
+def test_what_is_no_table_is_not_found(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    assert load_stored(storage, ORDERS) is None
+    assert stored_names(storage) == ()
+    commit(storage.table(ORDERS), 0, {"metaData": metadata()})
+    (storage.tables / "shop" / "folder").mkdir()
+    assert stored_names(storage) == (ORDERS,)
