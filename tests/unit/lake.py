@@ -429,7 +429,8 @@ def write_parquet(path: Path, content: Sequence[Row]) -> None:
         for _, topic, part, offset in content
     ]
     table = pa.table({"id": [row[0] for row in content], "_source": places}, schema=SCHEMA)
-    pq.write_table(table, path)
+    # Plain pages: rows of the same widths make files of the same size.
+    pq.write_table(table, path, compression="none", use_dictionary=False)
 
 
 def replace_file(path: Path, content: Sequence[Row], *, keep_age: bool = True) -> None:

@@ -28,7 +28,13 @@ from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import Evidence, list_tables, load_evidence
 from headrace.verify.lineages import Lineage
 from headrace.verify.offsets import Topic, load_offsets, load_topics
-from headrace.verify.records import compare, judge_records, offsets_to_ask, unjudged_records
+from headrace.verify.records import (
+    READ_WHOLE,
+    compare,
+    judge_records,
+    offsets_to_ask,
+    unjudged_records,
+)
 from headrace.verify.report import GradeReport
 from headrace.verify.table_records import read_others, read_table_records
 
@@ -101,7 +107,7 @@ class RecordsJudge:
             all_files=derived or evidence.beginning.expected is not None,
         )
         together = join_claims(claims.values())
-        asked = offsets_to_ask(together, table)
+        asked = offsets_to_ask(together, table, READ_WHOLE)
         try:
             found = load_offsets(self._connection, asked, self._answer_s * 2) if asked else {}
         except BrokerUnreachableError as error:

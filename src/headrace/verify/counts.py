@@ -38,16 +38,21 @@ class Movement:
         return self.added - self.removed
 
     @property
+    def only_deletes(self) -> bool:
+        """Whether what is left of the removed files' rows is all that it added."""
+        removed = {path for (path, _), _ in self.commit.removed}
+        marked = all(file.path in removed for file in self.commit.added)
+        return self.net <= 0 and (marked or self.commit.operation == "DELETE")
+
+    @property
     def words(self) -> str:
         """What a foreign commit did, for people."""
         who = f"version {self.commit.version}: {self.commit.operation} by {self.commit.engine}"
-        match self.added, self.removed:
-            case added, 0:
-                return f"{who} added {counted(added, 'row')}"
-            case 0, removed:
-                return f"{who} removed {counted(removed, 'row')}"
-            case added, removed:
-                return f"{who} wrote {counted(added, 'row')} in place of {removed:,}"
+        if self.only_deletes:
+            return f"{who} removed {counted(-self.net, 'row')}"
+        if not self.removed:
+            return f"{who} added {counted(self.added, 'row')}, a writer beside ours"
+        return f"{who} wrote {counted(self.added, 'row')} in place of {self.removed:,}, a writer beside ours"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,12 +207,13 @@ def judge_table(
             text = f"version {version} does not count as a batch: {why}"
             findings.append(Finding(code="COMMIT_UNNUMBERED", text=text, place={"version": version}))
     _judge_beginning(accounts, beginning, lineages, findings, reasons)
-    ours = foreign = removed = 0
+    ours = foreign = removed = moved = 0
     for movement in accounts.movements.values():
         match movement.role:
             case "batch" | "opening" | "view":
                 ours += movement.net
             case "rewrite":
+                moved += movement.net
                 if movement.net != 0 and not movement.unknown:
                     findings.append(_rewrite_differs(movement))
             case _ if movement.removed > movement.added:
@@ -220,13 +226,18 @@ def judge_table(
             f"{counted(len(unknown), 'file')} without statistics cannot be counted: no longer on disk "
             f"({unknown[0]}{', ..' if len(unknown) > 1 else ''})"
         )
-    expected = accounts.opened_with + ours + foreign - removed
+    expected = accounts.opened_with + ours + foreign + moved - removed
     if accounts.rows != expected and not unknown:
         text = f"the table has {accounts.rows:,} rows, and its commits make {expected:,}"
         findings.append(Finding(code="ROWS_DIFFER", text=text))
     text = f"{counted(accounts.rows, 'row')} in {counted(len(accounts.files), 'file')}"
     made = "by refreshes" if said.refreshes else "accepted"
-    parts = [(accounts.opened_with, beginning.why), (ours, made), (foreign, "by other writers")]
+    parts = [
+        (accounts.opened_with, beginning.why),
+        (ours, made),
+        (foreign, "by other writers"),
+        (moved, "by rewrites"),
+    ]
     sums = [f"{number:,} {words}" for number, words in parts if number or words == made]
     text += " = " + " + ".join(sums) + (f" - {removed:,} removed" if removed else "")
     return GradeReport(
@@ -245,8 +256,7 @@ def describe_others(accounts: Accounts) -> list[str]:
     rewrites = [m for m in accounts.movements.values() if m.role == "rewrite"]
     for movement in accounts.movements.values():
         if movement.role in ("foreign", "unnumbered"):
-            beside = ", a writer beside ours" if movement.net > 0 or movement.added else ""
-            notes.append(movement.words + beside)
+            notes.append(movement.words)
     if rewrites:
         kinds = ", ".join(sorted({m.commit.operation for m in rewrites}))
         moved = sum(m.added for m in rewrites)

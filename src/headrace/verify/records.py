@@ -77,9 +77,7 @@ class TableRecords:
     unreadable: tuple[str, ...] = ()
 
 
-def offsets_to_ask(
-    claims: Mapping[Place, Claim], table: TableRecords, limit: int = READ_WHOLE
-) -> dict[Place, Spans]:
+def offsets_to_ask(claims: Mapping[Place, Claim], table: TableRecords, limit: int) -> dict[Place, Spans]:
     """What has to be read from the broker to judge the claims.
 
     Args:

@@ -1,0 +1,116 @@
+"""A storage written by hand, and a broker that holds what a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lake import Lake
+
+from headrace.errors import BrokerUnreachableError
+from headrace.model.connections import KafkaConnection
+from headrace.verify import broker_side, verify_pipeline
+from headrace.verify.offsets import Topic
+from headrace.verify.ranges import Place
+from headrace.verify.report import DatasetProof, GradeReport, Proof
+from headrace.verify.spans import Spans
+
+
+@dataclass
+class HeldTopic:
+    """A topic of the broker: the offsets that hold a committed record."""
+
+    id: str = "topic-1"
+    offsets: dict[int, set[int]] = field(default_factory=dict)
+    low: dict[int, int] = field(default_factory=dict)
+    high: dict[int, int] = field(default_factory=dict)
+    compacted: bool | None = False
+
+
+class HandBroker:
+    """Stands for the broker: what it holds, and what it was asked."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, HeldTopic] = {}
+        self.asked: dict[Place, Spans] = {}
+        self.silent = True
+
+    def holds(
+        self,
+        offsets: Mapping[int, Iterable[int]],
+        *,
+        topic: str = "sales",
+        low: Mapping[int, int] | None = None,
+        high: Mapping[int, int] | None = None,
+        **settings: Any,
+    ) -> None:
+        self.silent = False
+        held = {partition: set(some) for partition, some in offsets.items()}
+        ends = {partition: max(some, default=-1) + 1 for partition, some in held.items()}
+        starts = dict.fromkeys(held, 0) | dict(low or {})
+        self.topics[topic] = HeldTopic(offsets=held, low=starts, high=ends | dict(high or {}), **settings)
+
+    def load_topics(
+        self, connection: KafkaConnection, names: Iterable[str], timeout_s: float
+    ) -> dict[str, Topic | None]:
+        if self.silent:
+            raise BrokerUnreachableError("no Kafka broker answers at nowhere")
+        return {
+            name: None
+            if (held := self.topics.get(name)) is None
+            else Topic(held.id, held.low, held.high, held.compacted)
+            for name in names
+        }
+
+    def load_offsets(
+        self, connection: KafkaConnection, asked: Mapping[Place, Spans], stall_s: float
+    ) -> dict[Place, Spans]:
+        self.asked = dict(asked)
+        found = {}
+        for (topic, partition), spans in asked.items():
+            wanted = {offset for low, high in spans.pairs() for offset in range(low, high)}
+            held = sorted(wanted & self.topics[topic].offsets[partition])
+            found[topic, partition] = Spans.of_offsets(np.array(held, dtype=np.int64))
+        return found
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> HandBroker:
+    broker = HandBroker()
+    monkeypatch.setattr(broker_side, "load_topics", broker.load_topics)
+    monkeypatch.setattr(broker_side, "load_offsets", broker.load_offsets)
+    return broker
+
+
+class Verifier:
+    """Runs `verify`, and finds what a test asks about."""
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+
+    def __call__(self, **settings: Any) -> Proof:
+        return verify_pipeline(self.lake.settings, connection=self.lake.nowhere, **settings)
+
+    def dataset(self, name: str = "bronze", **settings: Any) -> DatasetProof:
+        return next(one for one in self(**settings).datasets if one.dataset.name == name)
+
+    def grade(self, grade: str, name: str = "bronze", **settings: Any) -> GradeReport:
+        (flow,) = self.dataset(name, **settings).flows
+        return next(report for report in flow.grades if report.grade == grade)
+
+    def codes(self, grade: str, name: str = "bronze") -> list[str]:
+        return [finding.code for finding in self.grade(grade, name).findings]
+
+
+@pytest.fixture
+def verify(lake: Lake, broker: HandBroker) -> Verifier:
+    return Verifier(lake)

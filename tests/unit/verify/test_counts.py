@@ -1,0 +1,244 @@
+"""The second grade: the rows that left the query are the rows that lie in the table's files."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from lake import HandFlow, Lake, LakeTable, replace_file, rows
+
+Verify = Any
+
+
+@pytest.fixture
+def table(lake: Lake) -> LakeTable:
+    return lake.table()
+
+
+@pytest.fixture
+def flow(table: LakeTable) -> HandFlow:
+    return table.flow()
+
+
+def test_rows_are_counted_in_the_files_themselves(flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10), 1: (0, 5)})
+    flow.append({0: (10, 20)})
+    report = verify.grade("counts")
+    assert (report.verdict, report.text) == ("proven", "25 in = 25 accepted + 0 rejected")
+    assert verify.dataset().table.text == "25 rows in 2 files = 25 accepted"
+
+
+def test_a_commit_that_says_more_than_its_files_hold_is_found(flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)}, accepted=11)
+    (finding,) = verify.grade("counts").findings
+    assert (finding.code, finding.place["batch"], finding.place["version"]) == ("COUNTS_DIFFER", 0, 2)
+
+
+def test_rows_that_left_the_query_and_arrived_nowhere_are_found(
+    table: LakeTable, flow: HandFlow, verify: Verify
+) -> None:
+    flow.append({0: (0, 10)})
+    edit(table, 2, input=12)
+    assert verify.codes("counts") == ["COUNTS_UNBALANCED"]
+
+
+def test_rejected_rows_without_a_quarantine_are_found(
+    table: LakeTable, flow: HandFlow, verify: Verify
+) -> None:
+    flow.append({0: (0, 10)})
+    edit(table, 2, input=12, rejected=2)
+    assert verify.codes("counts") == ["QUARANTINE_MISSING"]
+
+
+class TestFiles:
+    """A file that differs from what the log says of it is named."""
+
+    def test_missing(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        (table.path / add["path"]).unlink()
+        (finding,) = verify.grade("counts").findings
+        assert (finding.code, finding.place["file"]) == ("FILE_MISSING", add["path"])
+
+    def test_of_another_size(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        replace_file(table.path / add["path"], rows(range(10), topic="another"))
+        assert "FILE_SIZE_DIFFERS" in verify.codes("counts")
+
+    def test_with_another_number_of_rows(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        replace_file(table.path / add["path"], rows(range(9)))
+        codes = verify.codes("counts")
+        assert "FILE_ROWS_DIFFER" in codes
+        assert "COUNTS_DIFFER" in codes
+
+    def test_replaced_by_one_of_equal_size_and_equal_rows(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        path = table.path / add["path"]
+        # One row removed, another doubled, with the same least and greatest offset.
+        replace_file(path, rows([0, 1, 2, 3, 3, 5, 6, 7, 8, 9]), keep_age=False)
+        os.utime(path, (path.stat().st_mtime + 60,) * 2)
+        assert path.stat().st_size == add["size"]
+        (finding,) = verify.grade("counts").findings
+        assert (finding.code, finding.place["file"]) == ("FILE_REPLACED", add["path"])
+
+    def test_replaced_by_one_with_other_bounds_and_the_old_age(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        path = table.path / add["path"]
+        replace_file(path, rows([1, 1, 2, 3, 4, 5, 6, 7, 8, 9]))
+        assert path.stat().st_size == add["size"]
+        assert verify.codes("counts") == ["FILE_STATS_DIFFER"]
+
+    def test_that_is_no_parquet_any_more(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        path = table.path / add["path"]
+        path.write_bytes(bytes(path.stat().st_size))
+        assert "FILE_UNREADABLE" in verify.codes("counts")
+
+    def test_a_table_that_was_copied_whole_is_as_good_as_the_original(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        later = table.path.stat().st_mtime + 3600
+        for path in table.path.rglob("*"):
+            os.utime(path, (later, later))
+        assert verify().proven
+        assert "copied" in verify.dataset().notes[-1]
+
+
+class TestOthers:
+    """What other writers do is accounted for beside ours."""
+
+    def test_rows_of_a_foreign_writer_are_told_and_no_fault(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        foreign = table.write([(7, None, None, None)] * 3)
+        table.commit([foreign], operation="WRITE", engine="delta-rs:1.0")
+        flow.append({0: (10, 20)})
+        dataset = verify.dataset()
+        assert verify().proven
+        assert dataset.table.text == "23 rows in 3 files = 20 accepted + 3 by other writers"
+        assert dataset.notes == ("version 3: WRITE by delta-rs:1.0 added 3 rows, a writer beside ours",)
+
+    def test_an_erasure_by_deletion_vectors(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        table.delete([3, 4], add)
+        dataset = verify.dataset()
+        assert verify().proven
+        assert dataset.table.text == "8 rows in 1 file = 10 accepted - 2 removed"
+        assert dataset.notes[0].startswith("version 3: DELETE")
+        assert dataset.notes[0].endswith("removed 2 rows")
+
+    def test_an_erasure_of_whole_files(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 20)})
+        table.commit([table.remove(table.active()[0])], operation="DELETE")
+        assert verify().proven
+        assert verify.dataset().table.text == "10 rows in 1 file = 20 accepted - 10 removed"
+
+    def test_an_erasure_that_writes_the_file_anew(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        table.commit([table.remove(add), table.write(rows(range(8)))], operation="DELETE")
+        assert verify().proven
+        assert verify.dataset().notes[0].endswith("removed 2 rows")
+
+    def test_files_that_optimize_made_anew(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 20)})
+        old = table.active()
+        table.rewrite(old, rows(range(20)))
+        for add in old:
+            (table.path / add["path"]).unlink()
+        flow.append({0: (20, 30)})
+        dataset = verify.dataset()
+        assert verify().proven
+        assert dataset.table.text == "30 rows in 2 files = 30 accepted"
+        assert "1 rewrite (OPTIMIZE)" in dataset.notes[0]
+
+    def test_a_rewrite_that_loses_a_row_is_found(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        table.rewrite(table.active(), rows(range(9)))
+        assert [finding.code for finding in verify.dataset().table.findings] == ["REWRITE_DIFFERS"]
+
+    def test_a_file_that_optimize_wrote_is_watched_too(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        table.rewrite(table.active(), rows(range(10)))
+        (add,) = table.active()
+        (table.path / add["path"]).unlink()
+        assert "FILE_MISSING" in [finding.code for finding in verify.dataset().table.findings]
+
+
+class TestWithoutTheOldLog:
+    def test_rows_are_counted_in_sum(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        for number in range(4):
+            flow.append({0: (number * 10, number * 10 + 10)})
+        table.fold("bronze", 0, 4, flow.said[:4])
+        table.forget_log(3)
+        assert verify().proven
+        report = verify.grade("counts")
+        assert report.text == "40 in = 40 accepted + 0 rejected, up to version 3 in sum"
+
+    def test_rows_that_went_missing_before_the_log_are_found(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        for number in range(4):
+            flow.append({0: (number * 10, number * 10 + 10)})
+        table.delete([1, 2], table.active()[0])
+        table.fold("bronze", 0, table.version, flow.said)
+        table.forget_log(table.version)
+        assert [finding.code for finding in verify.dataset().table.findings] == ["ROWS_DIFFER"]
+
+    def test_rows_of_unknown_origin_before_the_log_lower_the_grade(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        table.commit([table.write([(7, None, None, None)])], operation="WRITE")
+        table.fold("bronze", 0, table.version, flow.said)
+        table.forget_log(table.version)
+        table_report = verify.dataset().table
+        assert table_report.verdict == "partial"
+        assert "1 row from before version 4 belong to no batch" in table_report.reasons[0]
+
+
+def test_the_accounts_begin_anew_at_a_full_refresh(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)}, accepted=11)
+    flow.open("full-refresh", clear=True)
+    flow.append({0: (0, 12)})
+    assert verify().proven
+    assert verify.dataset().table.text == "12 rows in 1 file = 12 accepted"
+
+
+def test_a_refresh_that_leaves_rows_behind_is_found(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)})
+    flow.open("full-refresh", clear=False)
+    flow.append({0: (0, 10)})
+    assert not verify().proven
+
+
+def edit(table: LakeTable, version: int, **words: Any) -> None:
+    """Change what a commit says of itself."""
+    path = table.log / f"{version:020d}.json"
+    info, *actions = [json.loads(line) for line in path.read_text().splitlines()]
+    said = json.loads(info["commitInfo"]["userMetadata"])
+    info["commitInfo"]["userMetadata"] = json.dumps(said | words)
+    path.write_text("\n".join(json.dumps(line) for line in [info, *actions]))

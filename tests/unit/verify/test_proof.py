@@ -1,0 +1,226 @@
+"""The report as a whole: what is found, what is demanded, and what it ends in."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from lake import Lake, rows
+
+from headrace.errors import NothingToVerifyError, TableUnknownError
+from headrace.model.names import TableName
+
+Verify = Any
+Broker = Any
+
+
+def view(lake: Lake, name: str, content: Any, **inputs: Any) -> Any:
+    table = lake.table(name, kind="materialized_view", coordinates=False)
+    refresh(table, content, **inputs)
+    return table
+
+
+def refresh(table: Any, content: Any, **inputs: Any) -> None:
+    words = {
+        "headrace": 1,
+        "pipeline": "shop",
+        "view": str(table.name),
+        "update": "u1",
+        "definition": "abc",
+        "inputs": {
+            f"default.{name}": {"table_id": one.id, "version": version}
+            for name, (one, version) in inputs.items()
+        },
+    }
+    removed = [table.remove(add) for add in table.active()]
+    table.commit([*removed, table.write(content)], operation="WRITE", metadata=words)
+
+
+class TestViews:
+    def test_a_view_of_the_latest_versions(self, lake: Lake, verify: Verify) -> None:
+        bronze = lake.table()
+        bronze.flow().append({0: (0, 10)})
+        view(lake, "gold", rows(range(3)), bronze=(bronze, 2))
+        judged = verify.dataset("gold")
+        assert judged.view.fresh
+        assert judged.view.text == "recomputed from default.bronze v2, the latest"
+        assert judged.table.text == "3 rows in 1 file = 3 by refreshes"
+        assert verify().proven
+
+    def test_a_view_whose_input_has_moved_on_is_stale_and_no_fault(self, lake: Lake, verify: Verify) -> None:
+        bronze = lake.table()
+        flow = bronze.flow()
+        flow.append({0: (0, 10)})
+        view(lake, "gold", rows(range(3)), bronze=(bronze, 2))
+        flow.append({0: (10, 20)})
+        judged = verify.dataset("gold")
+        assert not judged.view.fresh
+        assert judged.view.text == "recomputed from default.bronze v2; since then default.bronze has v3"
+        assert verify().proven
+
+    def test_a_version_that_changes_no_rows_makes_no_view_stale(self, lake: Lake, verify: Verify) -> None:
+        bronze = lake.table()
+        flow = bronze.flow()
+        flow.append({0: (0, 10)})
+        view(lake, "gold", rows(range(3)), bronze=(bronze, 2))
+        bronze.rewrite(bronze.active(), rows(range(10)))
+        flow.append({})
+        assert verify.dataset("gold").view.fresh
+
+    def test_an_input_that_was_created_anew_is_told(self, lake: Lake, verify: Verify) -> None:
+        bronze = lake.table()
+        bronze.flow().append({0: (0, 10)})
+        view(lake, "gold", rows(range(3)), bronze=(bronze, 2))
+        said = bronze.id
+        path = bronze.log / f"{0:020d}.json"
+        path.write_text(path.read_text().replace(said, "another"))
+        (bronze.log / f"{1:020d}.json").unlink()
+        (bronze.log / f"{2:020d}.json").unlink()
+        assert "created anew" in verify.dataset("gold").view.text
+
+    def test_a_refreshed_view_holds_the_last_refresh_only(self, lake: Lake, verify: Verify) -> None:
+        bronze = lake.table()
+        bronze.flow().append({0: (0, 10)})
+        gold = view(lake, "gold", rows(range(3)), bronze=(bronze, 1))
+        refresh(gold, rows(range(5)), bronze=(bronze, 2))
+        judged = verify.dataset("gold")
+        assert (judged.view.version, judged.view.rows) == (2, 5)
+        assert verify().proven
+
+    def test_a_row_that_is_gone_from_a_view_is_found(self, lake: Lake, verify: Verify) -> None:
+        bronze = lake.table()
+        bronze.flow().append({0: (0, 10)})
+        gold = view(lake, "gold", rows(range(3)), bronze=(bronze, 2))
+        (add,) = gold.active()
+        (gold.path / add["path"]).unlink()
+        assert not verify().proven
+
+
+class TestChoice:
+    def test_datasets_are_found_in_the_storage(self, lake: Lake, verify: Verify) -> None:
+        lake.table("one").flow().append({0: (0, 10)})
+        lake.table("two").flow().append({0: (0, 10)})
+        lake.table("other", properties={"headrace.pipeline": "another"}).flow().append({0: (0, 3)})
+        assert [str(one.dataset) for one in verify().datasets] == ["default.one", "default.two"]
+        (chosen,) = verify(datasets=[TableName("default", "two")]).datasets
+        assert chosen.dataset.name == "two"
+
+    def test_an_unknown_dataset_is_an_error_with_the_name_that_was_meant(
+        self, lake: Lake, verify: Verify
+    ) -> None:
+        lake.table("bronze").flow()
+        with pytest.raises(TableUnknownError) as raised:
+            verify(datasets=[TableName("default", "bronz")])
+        assert raised.value.remedies == ("did you mean `default.bronze`?",)
+
+    def test_a_storage_without_datasets_is_an_error(self, lake: Lake, verify: Verify) -> None:
+        with pytest.raises(NothingToVerifyError):
+            verify()
+
+    def test_plain_delta_tables_beside_ours_are_left_alone(self, lake: Lake, verify: Verify) -> None:
+        lake.table().flow().append({0: (0, 10)})
+        plain = lake.table("plain")
+        path = plain.log / f"{0:020d}.json"
+        path.write_text(path.read_text().replace("headrace.", "else."))
+        assert len(verify().datasets) == 1
+
+
+class TestSince:
+    def test_a_moment_is_the_first_version_from_then_on(self, lake: Lake, verify: Verify) -> None:
+        flow = lake.table().flow()
+        flow.append({0: (5, 10)}, accepted=6, timestamp_ms=1_000_000)
+        flow.append({0: (10, 20)}, timestamp_ms=4_102_444_800_000)
+        assert not verify().proven
+        proof = verify(since=datetime(2090, 1, 1, tzinfo=UTC))
+        assert proof.proven
+        assert proof.datasets[0].notes == ("judged from version 3 on",)
+        assert proof.datasets[0].flows[0].grades[0].figures["commits"] == 1
+
+    def test_rows_from_before_are_taken_as_they_are(self, lake: Lake, verify: Verify) -> None:
+        flow = lake.table().flow()
+        flow.append({0: (0, 10)})
+        version = flow.append({0: (10, 20)})
+        text = verify.dataset(since=version).table.text
+        assert text == "20 rows in 2 files = 10 from before version 3 + 10 accepted"
+
+    def test_a_fault_after_it_is_found(self, lake: Lake, verify: Verify) -> None:
+        flow = lake.table().flow()
+        flow.append({0: (0, 10)})
+        version = flow.append({0: (10, 20)})
+        flow.append({0: (25, 30)})
+        assert [finding.code for finding in verify(since=version).findings] == ["RANGE_MISSING"]
+
+    def test_nothing_since_is_proven(self, lake: Lake, verify: Verify) -> None:
+        flow = lake.table().flow()
+        version = flow.append({0: (0, 10)}, accepted=11)
+        assert verify(since=version + 1).exit_code == 0
+
+    def test_a_log_that_begins_later_is_judged_from_there(self, lake: Lake, verify: Verify) -> None:
+        table = lake.table()
+        flow = table.flow()
+        for number in range(6):
+            flow.append({0: (number * 10, number * 10 + 10)})
+        table.forget_log(4)
+        assert verify(since=3).proven
+        assert verify(since=6).proven
+
+
+class TestVerdict:
+    def test_a_flow_without_a_batch_is_proven(self, lake: Lake, verify: Verify) -> None:
+        lake.table().flow()
+        proof = verify(require="ranges")
+        assert proof.exit_code == 0
+        assert proof.datasets[0].flows[0].grades[0].text == "no batch yet"
+
+    def test_a_contradiction_outweighs_a_grade_that_cannot_be_judged(
+        self, lake: Lake, verify: Verify
+    ) -> None:
+        lake.table().flow().append({0: (0, 10)}, accepted=9)
+        assert verify(require="records").exit_code == 1
+
+    def test_a_damaged_log_is_found_and_the_others_are_judged(self, lake: Lake, verify: Verify) -> None:
+        lake.table("good").flow().append({0: (0, 10)})
+        bad = lake.table("bad")
+        bad.flow()
+        (bad.log / f"{1:020d}.json").write_text("{ not json")
+        proof = verify()
+        assert proof.exit_code == 1
+        assert [finding.code for finding in proof.findings] == ["LOG_DAMAGED"]
+
+    def test_a_hole_in_the_log_is_found(self, lake: Lake, verify: Verify) -> None:
+        table = lake.table()
+        flow = table.flow()
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 20)})
+        (table.log / f"{2:020d}.json").unlink()
+        assert [finding.code for finding in verify().findings] == ["LOG_DAMAGED"]
+
+    def test_the_report_is_json(self, lake: Lake, verify: Verify, broker: Broker) -> None:
+        lake.table().flow().append({0: (0, 10)}, rows([*range(9), 3]))
+        broker.holds({0: range(10)})
+        data = json.loads(json.dumps(verify().to_json()))
+        assert data["proven"] is False
+        assert data["exit_code"] == 1
+        records = data["datasets"][0]["flows"][0]["grades"]["records"]
+        assert records["findings"][0] == {
+            "code": "RECORDS_MISSING",
+            "text": "sales/0: offset 9 is on the broker and not in the table",
+            "topic": "sales",
+            "partition": 0,
+            "ranges": [[9, 10]],
+        }
+
+
+def test_verify_loads_no_spark() -> None:
+    code = "import sys, headrace.verify.broker_side; assert not {'pyspark', 'py4j'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_what_verify_exports_loads_nothing_heavy() -> None:
+    heavy = "{'pyspark', 'numpy', 'pyarrow', 'deltalake', 'confluent_kafka'}"
+    code = f"import sys, headrace.verify; found = {heavy} & set(sys.modules); assert not found, found"
+    subprocess.run([sys.executable, "-c", code], check=True)
