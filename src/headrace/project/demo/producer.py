@@ -78,6 +78,10 @@ class SalesProducer:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def join(self, timeout_s: float) -> None:
+        """Wait until it has ended, so long at most."""
+        self._thread.join(timeout_s)
+
     @property
     def done(self) -> bool:
         """Whether every record has been acknowledged.

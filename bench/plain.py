@@ -1,0 +1,102 @@
+"""Spark as one starts it without Headrace: PySpark's own launcher, default or an expert's settings.
+
+Both sides use the same Java. The wheel's lacks a module that Spark's launcher asks for; a `java`
+that drops the option stands in its place.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Side = Literal["plain", "expert"]
+
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+EXPERT = {
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "100",
+    "spark.sql.streaming.noDataProgressEventInterval": "60000",
+    "spark.ui.enabled": "false",
+    "spark.driver.memory": "1280m",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+}
+_SHIM = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def start_spark(side: Side) -> SparkSession:
+    """A session of PySpark's own making."""
+    from pyspark.sql import SparkSession
+
+    os.environ["JAVA_HOME"] = str(_java_home())
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    warehouse = tempfile.mkdtemp(prefix="headrace-bench-warehouse-")
+    settings = {
+        **DELTA,
+        # On the class path, and not in `spark.jars`, which copies them at each start.
+        "spark.driver.extraClassPath": os.pathsep.join(map(str, ensure_jars("spark"))),
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": warehouse,
+        **(EXPERT if side == "expert" else {}),
+    }
+    builder = SparkSession.builder.master("local[*]").appName(f"bench-{side}")
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def read_topic(spark: SparkSession, bootstrap: str, topic: str, limit: int | None = None) -> DataFrame:
+    """The topic as a stream."""
+    reader = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("kafka.isolation.level", "read_committed")
+        .option("subscribe", topic)
+        .option("startingOffsets", "earliest")
+        .option("includeHeaders", "true")
+    )
+    return (reader.option("maxOffsetsPerTrigger", limit) if limit else reader).load()
+
+
+def raw(records: DataFrame) -> DataFrame:
+    """The topic as it is: what a bronze table holds."""
+    return records.select("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+
+
+def parsed(records: DataFrame, schema: str) -> DataFrame:
+    """Typed columns from JSON, with each record's place."""
+    from pyspark.sql import functions as F
+
+    sale = F.from_json(F.col("value").cast("string"), schema).alias("sale")
+    return records.select(sale, "topic", "partition", "offset", "timestamp").select(
+        "sale.*", "topic", "partition", "offset", "timestamp"
+    )
+
+
+def _java_home() -> Path:
+    home = Path(tempfile.mkdtemp(prefix="headrace-bench-java-"))
+    shim = home / "bin" / "java"
+    shim.parent.mkdir()
+    shim.write_text(_SHIM.format(java=shlex.quote(str(find_java().executable))))
+    shim.chmod(0o755)
+    return home
