@@ -1,0 +1,836 @@
+"""A pipeline's queries are resolved on a real Spark, and what is wrong is said with its place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.declare.loader import load_declarations
+from headrace.declare.registry import ActivePipeline, activate
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.connections import KafkaConnection
+from headrace.model.names import Storage, TableName
+from headrace.model.project import ProjectSettings
+from headrace.plan.intercept import intercepted, loading
+from headrace.plan.names import NameRules
+from headrace.plan.resolve import build_plan, evaluate
+from headrace.plan.stages import (
+    Coordinates,
+    OpenTableStage,
+    Plan,
+    PlannedFlow,
+    RefreshViewStage,
+    RunFlowStage,
+)
+from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, KAFKA_MAX_OFFSETS_PER_TRIGGER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HEAD = """\
+import headrace as hr
+from pyspark.sql import functions as F
+from headrace import spark
+
+"""
+FIRST = HEAD.count("\n") + 1
+"""The line of a test's own first line."""
+
+EXAMPLE = """
+@hr.table
+def bronze():
+    return hr.read_kafka("sales").select("key", "value", "_source")
+
+@hr.table
+def silver():
+    parsed = F.from_json(F.col("value").cast("string"), "id LONG, date DATE, name STRING, sales DOUBLE")
+    return spark.readStream.table("bronze").select(parsed.alias("r"), "_source").select("r.*", "_source")
+
+@hr.materialized_view
+def gold():
+    return spark.read.table("silver").groupBy("name", "date").agg(F.sum("sales").alias("sales"))
+"""
+ORDERS = """
+@hr.table
+def orders():
+    return hr.read_kafka("orders", format="json", schema="id LONG, amount DOUBLE")
+"""
+
+Planned = Callable[..., Plan]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ProjectSettings:
+    return ProjectSettings(
+        name="shop",
+        file=tmp_path / "headrace.yml",
+        profile="dev",
+        storage=Storage(tmp_path / "lake"),
+        libraries=("*.py",),
+        kafka=KafkaConnection({"bootstrap.servers": "127.0.0.1:9"}),
+    )
+
+
+@pytest.fixture
+def planned(spark: SparkSession, settings: ProjectSettings) -> Planned:
+    """Plan a pipeline of one file, `orders.py`."""
+
+    def run(source: str, *, offline: bool = False) -> Plan:
+        (settings.root / "orders.py").write_text(HEAD + source)
+        active = ActivePipeline(settings, lambda: spark)
+        with intercepted(loading(NameRules.of(settings), settings.root)):
+            declarations = load_declarations(settings, lambda: spark)
+        with activate(active):
+            return build_plan(spark, settings, declarations, offline=offline)
+
+    return run
+
+
+@pytest.fixture
+def fault(planned: Planned) -> Callable[..., HeadraceError]:
+    """Plan a pipeline that is wrong, and give the error."""
+
+    def run(source: str, *, offline: bool = False) -> HeadraceError:
+        with pytest.raises(HeadraceError) as caught:
+            planned(source, offline=offline)
+        return caught.value
+
+    return run
+
+
+Fault = Callable[..., HeadraceError]
+
+
+def flow(plan: Plan, name: str) -> PlannedFlow:
+    return next(one for one in plan.flows if one.flow.name == name)
+
+
+def line_of(source: str, text: str) -> int:
+    """The line of `orders.py` that holds a text."""
+    return (HEAD + source).split("\n").index(next(x for x in (HEAD + source).split("\n") if text in x)) + 1
+
+
+def columns(plan: Plan, name: str) -> list[str]:
+    return [field["name"] for field in plan.schemas[TableName("default", name)]["fields"]]
+
+
+# -- what a plan says
+
+
+def test_the_example_is_planned_in_order(planned: Planned) -> None:
+    plan = planned(EXAMPLE)
+    kinds = [[type(stage) for stage in level] for level in plan.levels]
+    assert kinds == [[OpenTableStage, OpenTableStage], [RunFlowStage], [RunFlowStage], [RefreshViewStage]]
+    assert columns(plan, "silver") == ["id", "date", "name", "sales", "_source"]
+    assert [read.table.name for read in plan.views[0].reads] == ["silver"]
+    assert not flow(plan, "silver").stateful
+    assert [change.kind for change in plan.changes or ()] == ["create"] * 3
+
+
+def test_planning_writes_nothing_and_leaves_the_session_as_it_was(
+    planned: Planned, spark: SparkSession, settings: ProjectSettings
+) -> None:
+    before = [table.name for table in spark.catalog.listTables()]
+    planned(EXAMPLE)
+    assert not settings.storage.root.exists()
+    assert [table.name for table in spark.catalog.listTables()] == before
+    assert not spark.catalog.tableExists("bronze")
+
+
+def test_sources_are_what_spark_was_asked_for(planned: Planned) -> None:
+    plan = planned(EXAMPLE)
+    (kafka,) = flow(plan, "bronze").sources
+    assert (kafka.kind, kafka.topics, kafka.index, kafka.folder) == ("kafka", ("sales",), 0, 0)
+    assert kafka.location == SourceLocation("orders.py", line_of(EXAMPLE, "read_kafka"))
+    assert kafka.options["kafka.isolation.level"] == "read_committed"
+    assert kafka.options["failOnDataLoss"] == "true"
+    assert kafka.options["maxOffsetsPerTrigger"] == str(KAFKA_MAX_OFFSETS_PER_TRIGGER)
+    (delta,) = flow(plan, "silver").sources
+    assert (delta.kind, delta.table) == ("delta", TableName("default", "bronze"))
+    assert delta.options["maxBytesPerTrigger"] == DELTA_MAX_BYTES_PER_TRIGGER
+    assert delta.location == SourceLocation("orders.py", line_of(EXAMPLE, "readStream.table"))
+
+
+def test_readers_written_by_hand_stand_under_the_protocol(planned: Planned, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    plan = planned(f'''
+@hr.table
+def raw():
+    reader = spark.readStream.format("kafka").option("subscribe", "b, a")
+    return reader.option("kafka.bootstrap.servers", "x:1").load()
+
+@hr.table
+def files():
+    return spark.readStream.schema("id LONG").json("{tmp_path}/in", maxFilesPerTrigger=7)
+''')
+    (kafka,) = flow(plan, "raw").sources
+    assert kafka.topics == ("b", "a")
+    assert kafka.options["kafka.isolation.level"] == "read_committed"
+    assert kafka.options["failOnDataLoss"] == "true"
+    (files,) = flow(plan, "files").sources
+    assert (files.kind, files.path) == ("files", f"{tmp_path}/in")
+    assert (files.options["mode"], files.options["maxFilesPerTrigger"]) == ("FAILFAST", "7")
+
+
+def test_properties_say_whose_the_table_is_and_where_records_keep_their_place(planned: Planned) -> None:
+    plan = planned(EXAMPLE)
+    opened = {s.table.name.name: s for level in plan.levels for s in level if isinstance(s, OpenTableStage)}
+    properties = opened["silver"].properties
+    assert properties["headrace.pipeline"] == "shop"
+    assert properties["headrace.dataset"] == "default.silver"
+    assert properties["headrace.kind"] == "streaming_table"
+    assert json.loads(properties["headrace.coordinates"])["offset"] == "_source.offset"
+    assert properties["headrace.timestamp"] == "_source.timestamp"
+
+
+def test_a_self_union_has_the_sources_that_spark_counts(
+    planned: Planned, spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"id": 1}')
+    plan = planned(f'''
+def read():
+    return spark.readStream.schema("id LONG").json("{tmp_path}/in")
+
+@hr.table
+def twice():
+    one = read()
+    return one.union(read()).union(one)
+''')
+    sources = flow(plan, "twice").sources
+    assert [(s.index, s.folder) for s in sources] == [(0, 0), (1, 1), (2, 0)]
+    checkpoint = tmp_path / "checkpoint"
+    frame = evaluate(spark.newSession(), flow(plan, "twice").flow, plan)
+    writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination(60)
+    offsets = (checkpoint / "offsets" / "0").read_text().splitlines()[2:]
+    assert len(offsets) == len(sources)
+    assert {p.name for p in (checkpoint / "sources").iterdir()} == {str(s.folder) for s in sources}
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'spark.table("orders")',
+        'spark.read.table("orders")',
+        'spark.read.table("main.default.orders")',
+        'spark.read.table("LIVE.orders")',
+        'spark.sql("SELECT * FROM orders")',
+        'spark.sql("SELECT * FROM main.default.orders AS o WHERE o.id > 1")',
+        'spark.sql("SELECT * FROM LIVE.orders")',
+        'spark.sql("WITH o AS (SELECT * FROM orders) SELECT * FROM o")',
+        'spark.sql("SELECT id, amount FROM range(3) JOIN orders USING (id)")',
+        'spark.range(3).where("id IN (SELECT id FROM orders)") if False else spark.sql('
+        '"SELECT * FROM range(3) WHERE id IN (SELECT id FROM orders)")',
+        'spark.sql("SELECT * FROM orders VERSION AS OF 3")',
+        'spark.sql("SELECT * FROM {frame}", frame=spark.table("orders"))',
+        'spark.sql("SELECT * FROM orders WHERE id > :low", {"low": 3})',
+        'spark.read.format("delta").load(f"{hr_storage}/tables/default/orders")',
+        'spark.sql(f"SELECT * FROM delta.`{hr_storage}/tables/default/orders`")',
+        '__import__("pyspark").sql.SparkSession.builder.getOrCreate().table("orders")',
+        '__import__("pyspark").sql.SparkSession.active().table("orders")',
+    ],
+)
+def test_a_batch_read_is_found_however_it_is_written(
+    planned: Planned, settings: ProjectSettings, query: str
+) -> None:
+    plan = planned(
+        f'hr_storage = "{settings.storage.root}"\n{ORDERS}\n'
+        f"@hr.materialized_view\ndef copy():\n    return {query}\n"
+    )
+    (read,) = plan.views[0].reads
+    assert (str(read.table), read.streaming, read.declared) == ("default.orders", False, True)
+    assert read.location.path == "orders.py"
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'spark.readStream.table("orders")',
+        'spark.readStream.table("main.default.orders")',
+        'spark.readStream.option("ignoreDeletes", "true").table("orders")',
+        'spark.sql("SELECT * FROM STREAM orders")',
+        'spark.sql("SELECT o.* FROM STREAM(default.orders) AS o WHERE o.id > 1")',
+        'spark.sql("SELECT * FROM STREAM orders WITH (maxFilesPerTrigger = 3)")',
+        'spark.readStream.format("delta").load(f"{hr_storage}/tables/default/orders")',
+        'spark.readStream.format("delta").option("path", f"{hr_storage}/tables/default/orders").load()',
+        'spark.sql(f"SELECT * FROM STREAM delta.`{hr_storage}/tables/default/orders`")',
+    ],
+)
+def test_a_stream_is_found_however_it_is_written(
+    planned: Planned, settings: ProjectSettings, query: str
+) -> None:
+    source = f'hr_storage = "{settings.storage.root}"\n{ORDERS}\n@hr.table\ndef copy():\n    return {query}\n'
+    copy = flow(planned(source), "copy")
+    (read,) = copy.reads
+    assert (str(read.table), read.streaming) == ("default.orders", True)
+    (found,) = copy.sources
+    assert (found.kind, found.table) == ("delta", TableName("default", "orders"))
+    assert found.location == SourceLocation("orders.py", line_of(source, query))
+    assert "maxFilesPerTrigger" in found.options
+    assert not any(key.startswith("headrace.") for key in found.options)
+
+
+def test_the_change_feed_has_its_columns(planned: Planned) -> None:
+    plan = planned(f"""{ORDERS}
+@hr.table
+def history():
+    return spark.readStream.option("readChangeFeed", "true").table("orders")
+""")
+    assert columns(plan, "history")[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
+    assert flow(plan, "history").sources[0].table == TableName("default", "orders")
+
+
+# -- temporary views
+
+
+VIEWS = f"""{ORDERS}
+@hr.temporary_view
+def big():
+    return spark.readStream.table("orders").where("amount > 100")
+
+@hr.temporary_view
+def known():
+    return spark.range(3).withColumnRenamed("id", "customer")
+"""
+
+
+def test_a_temporary_view_is_its_own_query_to_whoever_reads_it(planned: Planned) -> None:
+    plan = planned(f"""{VIEWS}
+@hr.table
+def a():
+    return spark.readStream.table("big")
+
+@hr.table
+def b():
+    return spark.sql("SELECT b.id FROM STREAM big AS b JOIN known ON b.id = known.customer")
+""")
+    for name in ("a", "b"):
+        one = flow(plan, name)
+        assert [(str(read.table), read.streaming) for read in one.reads] == [("default.orders", True)]
+        assert [source.table for source in one.sources] == [TableName("default", "orders")]
+    assert flow(plan, "a").through == (TableName("default", "big"),)
+    assert {view.view.name.name for view in plan.views} == {"big", "known"}
+
+
+@pytest.mark.parametrize(
+    ("decorator", "query"),
+    [
+        ("materialized_view", 'spark.read.table("big")'),
+        ("materialized_view", 'spark.sql("SELECT * FROM big")'),
+        ("table", 'spark.readStream.table("known")'),
+        ("table", 'spark.sql("SELECT * FROM STREAM known")'),
+    ],
+)
+def test_a_streaming_view_is_no_batch_and_a_batch_no_stream(fault: Fault, decorator: str, query: str) -> None:
+    source = f"{VIEWS}\n@hr.{decorator}\ndef wrong():\n    return {query}\n"
+    error = fault(source)
+    assert error.code == "VIEW_READ_MISMATCH"
+    assert error.location is not None
+    assert error.location.line == line_of(source, query)
+
+
+# -- what is derived
+
+
+PLACES = {
+    'hr.read_kafka("t")': "_source.offset",
+    'hr.read_kafka("t").select("value", F.col("_source.topic").alias("t"),'
+    ' F.col("_source.partition").alias("p"), F.col("_source.offset").alias("o"))': "o",
+    'hr.read_kafka("t").select(F.col("_source").dropFields("key", "headers").alias("at"))': "at.offset",
+    'hr.read_kafka("t").withColumn("x", F.lit(1)).drop("key").withColumnRenamed("_source", "s")': "s.offset",
+    'hr.read_kafka("t").withWatermark("_source.timestamp", "1 hour") if False else hr.read_kafka("t")': (
+        "_source.offset"
+    ),
+    'hr.read_kafka("t").select("_source.*")': "offset",
+    'hr.read_kafka("t").select("_source.*").withColumn("partition", F.expr("CAST(partition AS LONG)"))': (
+        "offset"
+    ),
+    'hr.read_kafka("t", format="json", schema="id LONG").alias("a").select("a.*").repartition(2)': (
+        "_source.offset"
+    ),
+    'hr.read_kafka("t").where("key IS NOT NULL")': None,
+    'hr.read_kafka("t").withColumn("x", F.explode(F.array(F.lit(1), F.lit(2))))': None,
+    'hr.read_kafka("t").select("value", "_source.topic", "_source.offset")': None,
+    'hr.read_kafka("t").select("_source.topic", "_source.partition", F.expr("_source.offset + 1 AS offset"))': (
+        None
+    ),
+    'hr.read_kafka("t").union(hr.read_kafka("u"))': None,
+    'hr.read_kafka("t").dropDuplicates(["key"])': None,
+    'hr.read_kafka("t").join(spark.range(3), F.lit(True), "left")': None,
+}
+
+
+def test_the_place_of_each_record_is_followed_through_the_query(planned: Planned) -> None:
+    source = "".join(
+        f"\n@hr.table\ndef t{number}():\n    return {query}\n" for number, query in enumerate(PLACES)
+    )
+    plan = planned(source)
+    found = {
+        query: planned_flow.coordinates.offset if planned_flow.coordinates else None
+        for query, planned_flow in zip(PLACES, plan.flows, strict=True)
+    }
+    assert found == PLACES
+
+
+def test_the_place_is_followed_through_tables_and_the_users_word_wins(planned: Planned) -> None:
+    plan = planned("""
+@hr.table
+def a():
+    return hr.read_kafka("t").select("value", "_source")
+
+@hr.table
+def b():
+    return spark.readStream.table("a").select(F.col("_source.offset").alias("o"), "_source")
+
+@hr.table
+def c():
+    return spark.sql("SELECT o, _source.partition AS p, _source.topic AS t FROM STREAM b")
+
+@hr.table(table_properties={"headrace.coordinates": '{"topic": "x", "partition": "y", "offset": "z"}'})
+def d():
+    return spark.sql("SELECT t AS x, p AS y, o + 1 AS z FROM STREAM c WHERE p > 0")
+""")
+    assert flow(plan, "b").coordinates == Coordinates(
+        topic="_source.topic", partition="_source.partition", offset="_source.offset"
+    )
+    assert flow(plan, "b").timestamp == "_source.timestamp"
+    c = flow(plan, "c")
+    assert (c.coordinates, c.timestamp) == (
+        Coordinates(topic="t", partition="p", offset="_source.offset"),
+        None,
+    ) or (c.coordinates == Coordinates(topic="t", partition="p", offset="o"))
+    assert flow(plan, "d").coordinates == Coordinates(topic="x", partition="y", offset="z")
+
+
+STATEFUL = {
+    'hr.read_kafka("t")': False,
+    'hr.read_kafka("t").dropDuplicates(["key"])': True,
+    'hr.read_kafka("t").select("key", "_source.timestamp").withWatermark("timestamp", "1 minute")'
+    '.groupBy(F.window("timestamp", "1 minute")).count()': True,
+    'hr.read_kafka("t").join(hr.read_kafka("u"), "key").select("key")': True,
+    'hr.read_kafka("t").join(spark.range(3).groupBy("id").count(), F.lit(True)).select("key")': False,
+    'hr.read_kafka("t").limit(3)': True,
+}
+
+
+def test_state_is_seen_in_the_plan(planned: Planned) -> None:
+    source = "".join(
+        f"\n@hr.table\ndef t{number}():\n    return {query}\n" for number, query in enumerate(STATEFUL)
+    )
+    plan = planned(source)
+    assert {q: f.stateful for q, f in zip(STATEFUL, plan.flows, strict=True)} == STATEFUL
+
+
+def test_a_fingerprint_is_equal_until_the_query_means_another_thing(planned: Planned) -> None:
+    with_code = (
+        EXAMPLE
+        + """
+@F.udf("string")
+def upper(text):
+    return text.upper()
+
+@hr.materialized_view
+def loud():
+    return spark.read.table("silver").select(upper("name").alias("name"))
+"""
+    )
+    first, second = planned(with_code), planned("\n\n" + with_code)
+    prints = [one.fingerprint for one in (*first.flows, *first.views)]
+    same = [one.fingerprint for one in (*second.flows, *second.views)]
+    assert prints[:3] == same[:3]
+    assert len(set(prints)) == 4
+    other_topic = planned(with_code.replace('"sales")', '"sales2")'))
+    assert flow(other_topic, "bronze").fingerprint != prints[0]
+    assert flow(other_topic, "silver").fingerprint == prints[1]
+    other_code = planned(with_code.replace("text.upper()", "text.lower()"))
+    assert other_code.views[-1].fingerprint != prints[-1]
+
+
+def test_queries_do_not_see_each_others_views(fault: Fault) -> None:
+    error = fault(f"""{ORDERS}
+@hr.materialized_view
+def one():
+    spark.table("orders").createOrReplaceTempView("scratch")
+    return spark.sql("SELECT * FROM scratch")
+
+@hr.materialized_view
+def two():
+    return spark.sql("SELECT * FROM scratch")
+""")
+    assert (error.code, error.params["table"]) == ("TABLE_NOT_FOUND", "default.scratch")
+    assert error.params["reader"] == "default.two"
+
+
+def test_a_session_of_a_modules_own_reads_as_the_flow_does(planned: Planned) -> None:
+    plan = planned(f"""
+from pyspark.sql import SparkSession
+session = SparkSession.builder.getOrCreate()
+{ORDERS}
+@hr.materialized_view
+def copy():
+    return session.table("orders").join(session.read.table("orders"), "id")
+""")
+    assert {str(read.table) for read in plan.views[0].reads} == {"default.orders"}
+
+
+def test_a_table_may_look_up_its_own_rows(planned: Planned) -> None:
+    plan = planned("""
+@hr.table(schema="id LONG, amount DOUBLE")
+def orders():
+    new = hr.read_kafka("orders", format="json", schema="id LONG, amount DOUBLE").drop("_source")
+    return new.join(spark.read.table("orders").select("id"), "id", "left_anti")
+""")
+    assert flow(plan, "orders").reads_target
+
+
+# -- what is wrong
+
+
+def test_a_missing_table_is_named_with_the_one_that_was_meant(fault: Fault) -> None:
+    source = f"""{ORDERS}
+@hr.table
+def big():
+    return spark.readStream.table("order")
+"""
+    error = fault(source)
+    assert error.code == "TABLE_NOT_FOUND"
+    assert error.location == SourceLocation("orders.py", line_of(source, '"order")'), 36, 5)
+    assert "`orders` (orders.py:" in error.remedies[0]
+
+
+def test_a_missing_table_in_sql_is_found_within_the_text(fault: Fault) -> None:
+    source = f'''{ORDERS}
+@hr.materialized_view
+def big():
+    return spark.sql("""
+        SELECT *
+        FROM ordersss
+    """)
+'''
+    error = fault(source)
+    assert (error.code, error.params["suggestion"]) == ("TABLE_NOT_FOUND", "orders")
+    assert error.location == SourceLocation("orders.py", line_of(source, "ordersss"), 14, 8)
+
+
+def test_a_circle_is_told_with_its_places(fault: Fault) -> None:
+    source = """
+@hr.materialized_view
+def a():
+    return spark.table("b")
+
+@hr.materialized_view
+def b():
+    return spark.sql("SELECT * FROM c")
+
+@hr.temporary_view
+def c():
+    return spark.read.table("a")
+"""
+    error = fault(source)
+    assert (error.code, error.params["cycle"]) == ("CYCLE", ["default.a", "default.b", "default.c"])
+    places = [line_of(source, text) for text in ('table("b")', "FROM c", 'table("a")')]
+    assert [f"orders.py:{line}" in fact for line, fact in zip(places, error.facts, strict=True)] == [True] * 3
+
+
+def test_a_stream_of_its_own_table_is_a_circle(fault: Fault) -> None:
+    error = fault("""
+@hr.table(schema="id LONG")
+def a():
+    return spark.readStream.table("a")
+""")
+    assert (error.code, error.params["cycle"]) == ("CYCLE", ["default.a"])
+
+
+FAULTS = {
+    "BATCH_QUERY_FOR_STREAMING_TABLE": '@hr.table\ndef wrong():\n    return spark.table("orders")  # here',
+    "STREAMING_QUERY_FOR_VIEW": (
+        '@hr.materialized_view\ndef wrong():  # here\n    return spark.readStream.table("orders")'
+    ),
+    "STREAM_OVER_VIEW": (
+        '@hr.materialized_view\ndef v():\n    return spark.table("orders")\n'
+        '@hr.table\ndef wrong():\n    return spark.readStream.table("v")  # here'
+    ),
+    "AGGREGATE_WITHOUT_WATERMARK": (
+        '@hr.table\ndef wrong():  # here\n    return spark.readStream.table("orders").groupBy("id").count()'
+    ),
+    "STREAMING_UNSUPPORTED": (
+        '@hr.table\ndef wrong():  # here\n    return spark.readStream.table("orders").orderBy("id")'
+    ),
+    "SOURCE_UNSUPPORTED": '@hr.table\ndef wrong():\n    return spark.readStream.format("rate").load()  # here',
+    "OPTION_UNSUPPORTED": (
+        '@hr.table\ndef wrong():\n    r = spark.readStream.format("kafka").option("failOnDataLoss", False)\n'
+        '    return r.option("subscribe", "t").load()  # here'
+    ),
+    "SCHEMA_MISMATCH": (
+        '@hr.table(schema="id LONG, amount INT")\ndef wrong():  # here\n'
+        '    return spark.readStream.table("orders")'
+    ),
+    "SCHEMA_INVALID": (
+        '@hr.table(schema="id LONGG")\ndef wrong():  # here\n    return spark.readStream.table("orders")'
+    ),
+    "COLUMN_NOT_FOUND": (
+        '@hr.table(cluster_by=["idd"])\ndef wrong():  # here\n    return spark.readStream.table("orders")'
+    ),
+    "COLUMN_INVALID": (
+        '@hr.materialized_view\ndef wrong():  # here\n    return spark.sql("SELECT NULL AS n")'
+    ),
+    "QUERY_INVALID": "@hr.materialized_view\ndef wrong():  # here\n    spark.range(3)",
+    "QUERY_FAILED": "@hr.materialized_view\ndef wrong():\n    return 1 / 0  # here",
+}
+
+
+@pytest.mark.parametrize("code", FAULTS)
+def test_what_is_wrong_is_said_with_its_place(fault: Fault, code: str) -> None:
+    source = f"{ORDERS}\n{FAULTS[code]}\n"
+    error = fault(source)
+    assert error.code == code
+    assert error.location is not None
+    place = (
+        line_of(source, "# here")
+        if code != "BATCH_QUERY_FOR_STREAMING_TABLE"
+        else line_of(source, "def wrong")
+    )
+    assert (error.location.path, error.location.line) == ("orders.py", place)
+    assert error.remedies or code == "QUERY_FAILED"
+
+
+ACTIONS = [
+    'spark.table("orders").collect()',
+    'spark.table("orders").first()',
+    'spark.table("orders").count()',
+    'spark.table("orders").toPandas()',
+    'spark.table("orders").isEmpty()',
+    'spark.table("orders").show()',
+    'spark.table("orders").rdd',
+    'spark.table("orders").write.saveAsTable("x")',
+    'spark.table("orders").writeTo("x").append()',
+    'spark.readStream.table("orders").writeStream.start()',
+    'spark.table("orders").groupBy("id").pivot("amount").count()',
+    'spark.sql("INSERT INTO orders VALUES (1, 2.0)")',
+    'spark.sql("CREATE TABLE x (id LONG)")',
+]
+
+
+def test_a_query_that_computes_is_refused_at_its_line(fault: Fault) -> None:
+    source = ORDERS + "".join(
+        f"\n@hr.materialized_view\ndef v{number}():\n    {action}\n    return spark.range(3)\n"
+        for number, action in enumerate(ACTIONS)
+    )
+    error = fault(source)
+    assert error.code == "PLAN_FAILED"
+    errors = error.params["errors"]
+    assert [one["code"] for one in errors] == ["ACTION_IN_QUERY"] * len(ACTIONS)
+    assert [one["location"]["line"] for one in errors] == [line_of(source, action) for action in ACTIONS]
+
+
+def test_what_says_what_a_table_is_may_be_used_in_a_query(planned: Planned) -> None:
+    plan = planned(f"""{ORDERS}
+regions = [row.id for row in spark.range(2).collect()]
+
+@hr.materialized_view
+def fine():
+    frame = spark.table("orders")
+    frame.createOrReplaceTempView("mine")
+    known = spark.createDataFrame([(r, "x") for r in regions], "id LONG, name STRING")
+    wide = frame.groupBy("id").pivot("amount", [1.0, 2.0]).count()
+    frame.printSchema(); frame.columns; frame.schema; frame.isStreaming
+    return spark.sql("SELECT * FROM mine").join(known, "id").join(wide, "id")
+""")
+    assert columns(plan, "fine")[0] == "id"
+
+
+def test_everything_that_is_wrong_is_said_at_once_and_each_thing_once(fault: Fault) -> None:
+    error = fault("""
+@hr.materialized_view
+def a():
+    return spark.table("nothing")
+
+@hr.materialized_view
+def b():
+    return spark.table("a")
+
+@hr.materialized_view
+def c():
+    return spark.table("a").select("x")
+
+@hr.materialized_view
+def d():
+    return spark.range(3).select("x")
+""")
+    assert error.code == "PLAN_FAILED"
+    assert [one["code"] for one in error.params["errors"]] == ["TABLE_NOT_FOUND", "QUERY_FAILED"]
+
+
+def test_a_column_that_is_not_there_is_suggested_and_the_plan_left_out(fault: Fault) -> None:
+    source = f"""{ORDERS}
+@hr.materialized_view
+def wrong():
+    frame = spark.table("orders")
+    return frame.select("amunt")
+"""
+    error = fault(source)
+    assert (error.code, error.params["condition"]) == ("QUERY_FAILED", "UNRESOLVED_COLUMN.WITH_SUGGESTION")
+    assert "`amount`" in error.summary
+    assert "Project" not in error.summary + "".join(error.facts)
+    assert "SQLSTATE" not in error.summary
+    assert error.location == SourceLocation("orders.py", line_of(source, "amunt"))
+
+
+@pytest.mark.parametrize(
+    "sql", ["SELECT id, amunt FROM STREAM main.default.orders", "SELECT id, FROM orders"]
+)
+def test_a_fault_in_sql_is_shown_within_the_text(fault: Fault, sql: str) -> None:
+    source = f'{ORDERS}\n@hr.table\ndef wrong():\n    return spark.sql("{sql}")\n'
+    error = fault(source)
+    assert error.code == "QUERY_FAILED"
+    assert error.location is not None
+    assert error.location.line == line_of(source, sql)
+    line = (HEAD + source).split("\n")[error.location.line - 1]
+    if "amunt" in sql:
+        assert error.location.column == line.index("amunt") + 1
+    else:
+        assert error.location.column is not None or any("column" in fact for fact in error.facts)
+
+
+def test_a_failure_in_a_function_that_a_query_calls_is_placed_there(
+    fault: Fault, settings: ProjectSettings
+) -> None:
+    source = """
+def helper():
+    return {}["missing"]
+
+@hr.materialized_view
+def wrong():
+    return helper()
+"""
+    error = fault(source)
+    assert (error.code, error.params["exception"]) == ("QUERY_FAILED", "KeyError")
+    assert error.location == SourceLocation("orders.py", line_of(source, '{}["missing"]'))
+
+
+def test_flows_that_disagree_about_a_column(fault: Fault) -> None:
+    error = fault("""
+hr.create_streaming_table("orders")
+
+@hr.append_flow(target="orders")
+def a():
+    return hr.read_kafka("a", format="json", schema="id LONG")
+
+@hr.append_flow(target="orders")
+def b():
+    return hr.read_kafka("b", format="json", schema="id STRING")
+""")
+    assert (error.code, error.params["column"]) == ("FLOW_SCHEMAS_DIFFER", "id")
+
+
+# -- the storage
+
+
+def make_table(
+    spark: SparkSession, settings: ProjectSettings, name: str, ddl: str, **properties: str
+) -> None:
+    listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+    path = settings.storage.table(TableName("default", name))
+    spark.sql(f"CREATE TABLE delta.`{path}` ({ddl}) USING delta TBLPROPERTIES ({listed})")
+
+
+OURS = {"headrace.pipeline": "shop", "headrace.kind": "streaming_table"}
+
+
+def test_tables_of_the_storage_are_read_without_being_declared(
+    planned: Planned, fault: Fault, spark: SparkSession, settings: ProjectSettings
+) -> None:
+    make_table(spark, settings, "customers", "id LONG, name STRING", **{**OURS, "headrace.pipeline": "crm"})
+    make_table(spark, settings, "totals", "id LONG", **{"headrace.kind": "materialized_view"})
+    source = '@hr.table\ndef copy():\n    return spark.readStream.table("customers")\n'
+    plan = planned(source)
+    assert columns(plan, "copy") == ["id", "name"]
+    assert [(read.table.name, read.declared) for read in flow(plan, "copy").reads] == [("customers", False)]
+    assert fault(source.replace("customers", "totals")).code == "STREAM_OVER_VIEW"
+    assert fault(source, offline=True).code == "TABLE_NOT_FOUND"
+
+
+def test_a_table_that_the_users_code_registered_is_found(planned: Planned, tmp_path: Path) -> None:
+    plan = planned(f"""
+spark.sql("CREATE TABLE IF NOT EXISTS plan_lookup USING parquet LOCATION '{tmp_path}/lookup' AS SELECT 1 AS k")
+
+@hr.materialized_view
+def copy():
+    return spark.table("plan_lookup")
+""")
+    assert columns(plan, "copy") == ["k"]
+
+
+def test_changes_say_what_a_run_would_do(
+    planned: Planned, spark: SparkSession, settings: ProjectSettings
+) -> None:
+    make_table(spark, settings, "orders", "id INT, gone STRING, _source STRING", team="x", **OURS)
+    make_table(spark, settings, "old", "id LONG", **OURS)
+    make_table(spark, settings, "foreign", "id LONG", **{"headrace.pipeline": "crm"})
+    plan = planned(ORDERS.replace("@hr.table", '@hr.table(table_properties={"team": "y"})'))
+    assert plan.changes is not None
+    texts = {(c.dataset.name, c.kind): [] for c in plan.changes}  # type: ignore[var-annotated]
+    for change in plan.changes:
+        texts[change.dataset.name, change.kind].append(change.text)
+    altered = " | ".join(texts["orders", "alter"])
+    assert "adds the column amount DOUBLE" in altered
+    assert "the column id is INT in the table and BIGINT in the query" in altered
+    assert "keeps the column gone" in altered
+    assert "sets team = y (was x)" in altered
+    assert texts["old", "keep"] == ["no file declares it any more; the table is kept"]
+    assert "foreign" not in {dataset for dataset, _ in texts}
+    assert planned(ORDERS, offline=True).changes is None
+
+
+# -- at run time
+
+
+def test_a_run_builds_the_same_query_over_the_real_tables(
+    planned: Planned, spark: SparkSession, settings: ProjectSettings, tmp_path: Path
+) -> None:
+    plan = planned("""
+@hr.table
+def orders():
+    return hr.read_kafka("orders", format="json", schema="id LONG, amount DOUBLE").drop("_source")
+
+@hr.temporary_view
+def big():
+    return spark.readStream.table("orders").where("amount > 100")
+
+@hr.table
+def copy():
+    return spark.sql("SELECT * FROM STREAM main.shop_run.orders") if False else spark.sql("SELECT * FROM STREAM big")
+
+@hr.materialized_view
+def total():
+    return spark.sql("SELECT sum(amount) AS total FROM main.default.orders")
+""")
+    session = spark.newSession()
+    make_table(spark, settings, "orders", "id LONG, amount DOUBLE", **OURS)
+    path = settings.storage.table(TableName("default", "orders"))
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 50.0), (2, 150.0)")
+    session.sql(f"CREATE TABLE orders USING delta LOCATION '{path}'")
+    try:
+        total = evaluate(session, plan.views[-1].view, plan)  # type: ignore[arg-type]
+        assert [row.total for row in total.collect()] == [200.0]
+        copy = evaluate(session, flow(plan, "copy").flow, plan)
+        assert copy.isStreaming
+        writer = copy.writeStream.format("memory").queryName("plan_copy")
+        query = writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start()
+        assert query.awaitTermination(60)
+        assert [row.id for row in copy.sparkSession.sql("SELECT id FROM plan_copy").collect()] == [2]
+    finally:
+        session.sql("DROP TABLE orders")
+
+
+def test_outside_of_a_pipeline_pyspark_is_as_it_was(spark: SparkSession, planned: Planned) -> None:
+    planned(EXAMPLE)
+    assert spark.range(3).count() == 3
+    assert spark.sql("SELECT 1 AS a").collect()[0].a == 1
+    with pytest.raises(Exception, match="TABLE_OR_VIEW_NOT_FOUND"):
+        spark.table("bronze")
