@@ -1,0 +1,58 @@
+# Everything that needs no more than git, make and Python 3.11.
+
+PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$name"; break; }; \
+	done)
+BIN := .venv/bin
+
+.PHONY: help demo test lint format bench lock lock-jars python dev runtime clean
+
+help:
+	@echo "make demo    the whole job on a real local broker, with the proof"
+	@echo "make test    all tests"
+	@echo "make lint    style, types and layers"
+	@echo "make format  put the code into the house style"
+	@echo "make bench   the figures, beside plain Structured Streaming"
+	@echo "make lock    choose newer versions of the Python packages"
+	@echo "make clean   remove what these have made here"
+
+demo: runtime
+	@$(BIN)/headrace demo $(ARGS)
+
+test: dev
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: dev
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: dev
+	@$(BIN)/python -m bench $(ARGS)
+
+# The locks hold names, versions and sums, and no address.
+COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-header --no-annotate
+
+lock: dev
+	@$(BIN)/python -m pip install --quiet uv
+	@$(COMPILE) pyproject.toml --output-file requirements.lock
+	@$(COMPILE) pyproject.toml --group dev --constraint requirements.lock --output-file requirements-dev.lock
+	@$(COMPILE) --group build --output-file requirements-build.lock
+
+lock-jars: dev
+	@$(BIN)/python tools/lock_jars.py
+
+runtime dev: python
+	@$(PYTHON) tools/set_up.py $@
+
+python:
+	@test -n "$(PYTHON)" || { echo "No Python 3.11 or newer was found; name one: make PYTHON=/path/to/python3"; exit 1; }
+
+clean:
+	rm -rf .venv build dist headrace-demo .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
