@@ -44,10 +44,10 @@ def command(invocation: Invocation, records: int, rate: int, directory: Path) ->
     """
     from headrace.project.demo.closing import closing_data, closing_text
     from headrace.project.demo.story import Demo, DemoRequest
-    from headrace.project.template import template_files
+    from headrace.project.template import pipeline_name, template_files
 
     request = DemoRequest(directory=directory, records=records, rate=rate)
-    result = Demo(request, _screen(invocation.output), template_files("demo")).run()
+    result = Demo(request, _screen(invocation.output), template_files(pipeline_name(directory))).run()
     _make_cache_later()
     return Result(
         data=closing_data(result), text=lambda: closing_text(result), exit_code=0 if result.ok else 1
