@@ -1,0 +1,106 @@
+"""Errors keep their promises: one code each, a page that is up to date, remedies that exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+import headrace.errors
+from headrace.cli.main import COMMANDS
+from headrace.errors import HeadraceError
+
+ROOT = Path(__file__).parents[3]
+SOURCE = Path(headrace.errors.__file__).parent
+
+
+def every_error(error: type[HeadraceError] = HeadraceError) -> Iterator[type[HeadraceError]]:
+    for below in error.__subclasses__():
+        yield below
+        yield from every_error(below)
+
+
+def test_every_error_has_a_code_of_its_own_and_says_what_to_do() -> None:
+    errors = [error for error in every_error() if error.__module__.startswith("headrace.")]
+    codes = [error.code for error in errors]
+    assert len(set(codes)) == len(codes), sorted(code for code in codes if codes.count(code) > 1)
+    for error in errors:
+        assert "code" in vars(error), error
+        assert re.fullmatch(r"[A-Z][A-Z_]+", error.code), error
+        assert error.__doc__, error
+        assert error.__name__.endswith("Error"), error
+
+
+def test_no_error_is_defined_twice() -> None:
+    names = re.findall(r"^class (\w+)", Path(headrace.errors.__file__).read_text(), re.MULTILINE)
+    assert len(set(names)) == len(names), sorted(name for name in names if names.count(name) > 1)
+
+
+def test_the_page_of_errors_is_up_to_date() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "tools" / "make_docs.py"), "--check"])
+    assert done.returncode == 0, "run: python tools/make_docs.py"
+
+
+def commands_named(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Verbs and options of the command lines in a text."""
+    for found in re.finditer(r"\bheadrace ([a-z][a-z-]+)([^`\n]*)", text):
+        if found[1] not in ("as", "import"):
+            yield found[1], re.findall(r"--[a-z][a-z-]+", found[2])
+
+
+def strings(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def options(command: click.Command) -> set[str]:
+    found = {option for parameter in command.params for option in parameter.opts}
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            found |= options(below)
+    return found | {"--help"}
+
+
+@pytest.mark.parametrize("file", sorted(SOURCE.rglob("*.py")), ids=lambda file: str(file.relative_to(SOURCE)))
+def test_every_command_that_is_named_exists(file: Path) -> None:
+    for text in strings(file):
+        for verb, given in commands_named(text):
+            assert verb in COMMANDS, f"headrace {verb}"
+            module = f"headrace.cli.commands.{verb.replace('-', '_')}"
+            if given and importlib.util.find_spec(module):
+                known = options(importlib.import_module(module).command)
+                assert set(given) <= known, f"headrace {verb} {given}"
+
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_the_docs_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_code_of_the_docs_exists(page: Path) -> None:
+    codes = {error.code for error in every_error()}
+    named = re.findall(r"^\| .* \| `([A-Z][A-Z_]+)` \|", page.read_text(), re.MULTILINE)
+    assert set(named) <= codes
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_that_the_docs_name_exists(page: Path) -> None:
+    for verb, given in commands_named(page.read_text()):
+        assert verb in COMMANDS, f"headrace {verb}"
+        module = f"headrace.cli.commands.{verb.replace('-', '_')}"
+        if given and importlib.util.find_spec(module):
+            assert set(given) <= options(importlib.import_module(module).command), f"headrace {verb} {given}"
