@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-_SHOWN = 5
+_SHOWN = 20
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,0 +1,88 @@
+"""`headrace verify`: the proof."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import Result
+from headrace.cli.verb import Invocation, verb
+
+if TYPE_CHECKING:
+    from headrace.verify.report import Proof
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) -> int | datetime | None:
+    """A table version, a moment, or how long ago."""
+    if text is None:
+        return None
+    if text.isdigit():
+        return int(text)
+    if ago := re.fullmatch(r"(\d+)([smhd])", text):
+        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise click.BadParameter(
+            f"{text!r} is no version (61), no moment (2026-11-20T08:14) and no age (2h)"
+        ) from error
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+@verb(
+    examples=(
+        "headrace verify",
+        "headrace verify orders --since 2026-11-20 --require records",
+        "headrace verify --json",
+    )
+)
+@click.argument("datasets", nargs=-1, metavar="[DATASET]..")
+@click.option(
+    "--since",
+    callback=parse_since,
+    metavar="VERSION|TIME",
+    help="Take what is older as it is: a version of the one table, a moment in UTC, or an age such as 2h.",
+)
+@click.option(
+    "--require",
+    type=click.Choice(["ranges", "counts", "records"]),
+    help="End with 3 where this grade cannot be judged.",
+)
+def command(
+    invocation: Invocation,
+    datasets: tuple[str, ...],
+    since: int | datetime | None,
+    require: str | None,
+) -> Result:
+    """Prove that every record was processed exactly once.
+
+    Reads the tables' logs and files, the ledger and the broker; starts no Spark. Three grades are
+    printed for each flow: its batches follow each other (ranges), the rows that left the query are
+    in the table's files (counts), and the records on the broker are the rows of the table (records).
+    Ends with 0 where nothing contradicts, with 1 where something does.
+    """
+    if isinstance(since, int) and len(datasets) != 1:
+        raise click.UsageError("a version is a version of one table: name it, or give a moment")
+    with invocation.pipeline() as pipeline, invocation.output.progress("Verifying"):
+        proof = pipeline.verify(datasets, since=since, require=require)
+    schema = pipeline.settings.database
+    return Result(data=proof.to_json(), text=lambda: _coloured(proof, schema), exit_code=proof.exit_code)
+
+
+def _coloured(proof: Proof, default_schema: str) -> str:
+    from headrace.verify.text import proof_lines
+
+    return "\n".join(_styled(line) for line in proof_lines(proof, default_schema))
+
+
+def _styled(line: str) -> str:
+    if "✗" in line or line.startswith("Not proven"):
+        return click.style(line, fg="red")
+    if line.endswith("✓"):
+        return line[:-1] + click.style("✓", fg="green")
+    return click.style(line, bold=True) if line in ("Proof", "Proven.") else line

@@ -1,0 +1,92 @@
+"""The proof as a person reads it: one line for each grade, and under it what is wrong or unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from headrace.verify.report import DatasetProof, FlowProof, GradeReport, Proof, Verdict
+from headrace.verify.wording import counted
+
+MARKS: dict[Verdict, str] = {"proven": "✓", "partial": "✓", "unjudged": "-", "refuted": "✗"}
+
+_WIDEST = 96
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the report.
+
+    Args:
+        name: The flow or view; empty under its first line.
+        grade: Which grade; empty for remarks under one.
+        text: What was compared, or a remark.
+        verdict: ``None`` for remarks.
+        is_finding: Whether the remark is a contradiction.
+    """
+
+    name: str
+    grade: str
+    text: str
+    verdict: Verdict | None = None
+    is_finding: bool = False
+
+
+def proof_lines(proof: Proof, default_schema: str = "default") -> list[str]:
+    """The report as aligned lines of plain text.
+
+    Args:
+        proof: The report.
+        default_schema: Left out of the names of datasets.
+    """
+    lines = [line for dataset in proof.datasets for line in _dataset_lines(dataset, default_schema)]
+    names = max((len(line.name) for line in lines), default=0)
+    texts = max((len(line.text) for line in lines if line.verdict and len(line.text) <= _WIDEST), default=0)
+    found = ["Proof"]
+    for line in lines:
+        head = f" {line.name:<{names}}  {line.grade:<7}  "
+        if line.verdict is not None:
+            found.append(f"{head}{line.text:<{texts}}  {MARKS[line.verdict]}")
+        else:
+            found.append(f"{head}{'✗ ' if line.is_finding else ''}{line.text}")
+    return [*found, "", *conclusion(proof)]
+
+
+def conclusion(proof: Proof) -> list[str]:
+    """What it comes to."""
+    if not proof.proven:
+        return [f"Not proven: {counted(len(proof.findings), 'finding')}."]
+    if proof.unmet:
+        return ["Proven as far as it can be judged; what was required cannot be:", *proof.unmet]
+    return ["Proven."]
+
+
+def _dataset_lines(dataset: DatasetProof, default_schema: str) -> Iterator[Line]:
+    name = dataset.dataset.name if dataset.dataset.schema == default_schema else str(dataset.dataset)
+    for flow in dataset.flows:
+        yield from _flow_lines(flow, name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}")
+    if dataset.view is not None:
+        yield Line(name, "view", dataset.view.text, "proven" if dataset.view.fresh else "partial")
+    is_plain = dataset.table.verdict == "proven" and not dataset.notes
+    if dataset.view is not None or not is_plain or not dataset.flows:
+        yield from _grade_lines("" if dataset.flows or dataset.view else name, "table", dataset.table)
+    for note in dataset.notes:
+        yield Line("", "", note)
+
+
+def _flow_lines(flow: FlowProof, name: str) -> Iterator[Line]:
+    for report in flow.grades:
+        yield from _grade_lines(name, report.grade, report)
+        name = ""
+    if flow.pending is not None:
+        yield Line("", "", f"batch {flow.pending} is planned and not committed yet")
+    for note in flow.notes:
+        yield Line("", "", note)
+
+
+def _grade_lines(name: str, label: str, report: GradeReport) -> Iterator[Line]:
+    yield Line(name, label, report.text, report.verdict)
+    for reason in report.reasons:
+        yield Line("", "", reason)
+    for finding in report.findings:
+        yield Line("", "", finding.text, is_finding=True)
