@@ -214,6 +214,14 @@ def apply_edits(call: SqlCall) -> str:
 _current: ContextVar[Interception | None] = ContextVar("headrace_interception", default=None)
 
 
+_quiet: ContextVar[bool] = ContextVar("headrace_quiet", default=False)
+
+
+def is_quiet() -> bool:
+    """Whether the code of this thread is a pipeline's: what it raises is reported by Headrace."""
+    return _quiet.get()
+
+
 def current_interception() -> Interception | None:
     """The interception in force for the code of this thread."""
     return _current.get()
@@ -225,11 +233,12 @@ def intercepted(interception: Interception) -> Iterator[Interception]:
     from headrace.plan.patches import install
 
     install()
-    token = _current.set(interception)
+    token, quiet = _current.set(interception), _quiet.set(True)
     try:
         yield interception
     finally:
         _current.reset(token)
+        _quiet.reset(quiet)
 
 
 @contextmanager

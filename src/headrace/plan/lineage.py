@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from headrace.plan.logical import Leaf, LogicalPlan, Node
@@ -47,10 +47,53 @@ _Value = Part | _Struct | None
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
-    """The columns (dotted paths) that keep a record's place and time."""
+    """The columns (dotted paths) that keep a record's place and time.
+
+    Args:
+        coordinates: The columns that are named in the table's properties.
+        timestamp: The column that is.
+        paths: All columns that keep a part of the place, these among them.
+    """
 
     coordinates: Coordinates | None = None
     timestamp: str | None = None
+    paths: Mapping[str, Part] = field(default_factory=dict)
+
+    def with_named(self, other: Places) -> Places:
+        """These places, but for those that ``other`` names itself."""
+        return Places(
+            coordinates=other.coordinates or self.coordinates,
+            timestamp=other.timestamp or self.timestamp,
+            paths={**self.paths, **other.paths},
+        )
+
+
+def common_places(places: Sequence[Places]) -> Places:
+    """What holds for a table whose flows each give it these places."""
+    if not places:
+        return Places()
+    first, *others = places
+    return Places(
+        coordinates=first.coordinates if all(o.coordinates == first.coordinates for o in others) else None,
+        timestamp=first.timestamp if all(o.timestamp == first.timestamp for o in others) else None,
+        paths={
+            path: part for path, part in first.paths.items() if all(o.paths.get(path) == part for o in others)
+        },
+    )
+
+
+def named_places(coordinates: Coordinates | None, timestamp: str | None) -> Places:
+    """The places that a table's properties name."""
+    paths: dict[str, Part] = {}
+    if coordinates is not None:
+        paths = {
+            coordinates.topic: "topic",
+            coordinates.partition: "partition",
+            coordinates.offset: "offset",
+        }
+    if timestamp is not None:
+        paths[timestamp] = "timestamp"
+    return Places(coordinates=coordinates, timestamp=timestamp, paths=paths)
 
 
 KnownPlaces = Callable[[Leaf], Places | None]
@@ -70,7 +113,9 @@ def find_places(plan: LogicalPlan, known: KnownPlaces) -> Places:
         return Places()
     paths: dict[str, Part] = {}
     for name, expression_id in _outputs(plan.root):
-        _collect(name, values.get(expression_id), paths)
+        # A dotted path would not lead to a column whose own name has a dot.
+        if "." not in name:
+            _collect(name, values.get(expression_id), paths)
     return _choose(paths)
 
 
@@ -101,26 +146,12 @@ def _leaf_values(node: Node, leaf: Leaf, known: KnownPlaces) -> dict[int, _Value
         places = known(leaf)
         if places is None:
             return None
-        by_name = _by_column(places)
+        by_name = _nested(places.paths)
     return {
         column.expression_id: by_name.get(str(column.fields["name"]))
         for column in columns
         if column.expression_id is not None
     }
-
-
-def _by_column(places: Places) -> dict[str, _Value]:
-    """A dataset's places as values of its columns."""
-    paths: dict[str, Part] = {}
-    if places.coordinates is not None:
-        paths = {
-            places.coordinates.topic: "topic",
-            places.coordinates.partition: "partition",
-            places.coordinates.offset: "offset",
-        }
-    if places.timestamp is not None:
-        paths[places.timestamp] = "timestamp"
-    return _nested(paths)
 
 
 def _nested(paths: Mapping[str, Part]) -> dict[str, _Value]:
@@ -210,7 +241,7 @@ def _collect(path: str, value: _Value, paths: dict[str, Part]) -> None:
     if isinstance(value, _Struct):
         for name, inner in value.fields.items():
             _collect(f"{path}.{name}", inner, paths)
-    elif value is not None and not any("." in name for name in (path.rpartition(".")[2],)):
+    elif value is not None:
         paths[path] = value
 
 
@@ -226,8 +257,8 @@ def _choose(paths: Mapping[str, Part]) -> Places:
             coordinates = Coordinates(
                 topic=first["topic"], partition=first["partition"], offset=first["offset"]
             )
-            return Places(coordinates=coordinates, timestamp=timestamp)
-    return Places(timestamp=_first_paths(paths).get("timestamp"))
+            return Places(coordinates=coordinates, timestamp=timestamp, paths=paths)
+    return Places(timestamp=_first_paths(paths).get("timestamp"), paths=paths)
 
 
 def _first_paths(paths: Mapping[str, Part]) -> dict[Part, str]:

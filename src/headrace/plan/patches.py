@@ -22,6 +22,7 @@ from headrace.plan.intercept import (
     Interception,
     apply_edits,
     current_interception,
+    is_quiet,
     suspended,
 )
 from headrace.plan.options import ReadRequest
@@ -95,7 +96,16 @@ def install() -> None:
         for name in ("createTempView", "createOrReplaceTempView"):
             _patch(DataFrame, name, _create_view)
         _patch(GroupedData, "pivot", _pivot)
+        _hush_loggers()
         _installed = True
+
+
+def _hush_loggers() -> None:
+    """PySpark prints each failed analysis to stderr as JSON of several kilobytes, before it raises."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).addFilter(lambda _: not is_quiet())
 
 
 def _patch(owner: type, name: str, wrap: Callable[[Method], Method]) -> None:

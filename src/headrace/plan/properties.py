@@ -9,7 +9,7 @@ from typing import Any, Final
 from headrace.errors import PropertyInvalidError
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
-from headrace.plan.lineage import Places
+from headrace.plan.lineage import Places, named_places
 from headrace.plan.stages import Coordinates
 
 PIPELINE: Final = "headrace.pipeline"
@@ -61,9 +61,7 @@ def places_of(properties: Mapping[str, str]) -> Places:
         PropertyInvalidError: `headrace.coordinates` is not what it must be.
     """
     text = properties.get(COORDINATES)
-    return Places(
-        coordinates=None if text is None else _coordinates(text), timestamp=properties.get(TIMESTAMP)
-    )
+    return named_places(None if text is None else _coordinates(text), properties.get(TIMESTAMP))
 
 
 def _coordinates(text: str) -> Coordinates:

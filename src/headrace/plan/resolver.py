@@ -31,7 +31,7 @@ from headrace.plan import columns, validate
 from headrace.plan.catalog import StandIns
 from headrace.plan.frames import pinpoint
 from headrace.plan.intercept import Interception, TableAccess, suspended
-from headrace.plan.lineage import Places, find_places
+from headrace.plan.lineage import Places, common_places, find_places
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.names import NameRules
 from headrace.plan.properties import places_of
@@ -204,12 +204,7 @@ class Resolver:
         if errors:
             self.errors.extend(errors)
             raise Unresolved
-        found = places_of(dataset.table_properties)
-        agreed = places[0] if places and all(one == places[0] for one in places) else Places()
-        self._places[dataset.name] = Places(
-            coordinates=found.coordinates or agreed.coordinates,
-            timestamp=found.timestamp or agreed.timestamp,
-        )
+        self._places[dataset.name] = common_places(places).with_named(places_of(dataset.table_properties))
         self.schemas[dataset.name] = schema
 
     def places(self, name: TableName) -> Places:
