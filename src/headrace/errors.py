@@ -557,6 +557,15 @@ class DriverLostError(RunError):
     code = "DRIVER_LOST"
 
 
+class TableNameTakenError(RefusedError):
+    """The session's catalog knows another table by the name of one of the pipeline's.
+
+    Set `database` in the spec to a schema of the pipeline's own.
+    """
+
+    code = "TABLE_NAME_TAKEN"
+
+
 class UpstreamRewrittenError(RefusedError):
     """A table that is read as a stream has changed rows that were already read.
 

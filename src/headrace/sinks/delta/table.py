@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
+from headrace.state.table_log import versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,6 +70,29 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
     )
 
 
+def read_checksum(path: Path) -> TableState | None:
+    """Read the table's newest snapshot from the checksum that Delta writes beside each commit; no JVM.
+
+    Returns:
+        ``None`` where there is none, or where it does not carry the transactions.
+    """
+    known = versions(path)
+    if not known:
+        return None
+    try:
+        checksum = json.loads((path / "_delta_log" / f"{known[-1]:020d}.crc").read_text(encoding="utf-8"))
+        metadata = checksum["metadata"]
+        return TableState(
+            version=known[-1],
+            table_id=metadata["id"],
+            schema=json.loads(metadata["schemaString"]),
+            properties=metadata["configuration"],
+            transactions={action["appId"]: action["version"] for action in checksum["setTransactions"]},
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def create_table(
     spark: SparkSession,
     name: TableName,
@@ -79,7 +104,11 @@ def create_table(
     cluster_by: tuple[str, ...] = (),
     comment: str | None = None,
 ) -> None:
-    """Create an empty table and register it under its name."""
+    """Create an empty table and register it under its name.
+
+    Raises:
+        TableNameTakenError: The session's catalog has another table of this name.
+    """
     layout = ""
     if partition_cols:
         layout = f"PARTITIONED BY ({_columns(partition_cols)})"
@@ -87,6 +116,9 @@ def create_table(
         layout = f"CLUSTER BY ({_columns(cluster_by)})"
     listed = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
     _ensure_schema(spark, name)
+    if _is_registered(spark, name, path):
+        # The catalog remembers a table whose folder is gone.
+        spark.sql(f"DROP TABLE {quoted(name)}")
     spark.sql(
         f"CREATE TABLE {quoted(name)} ({_ddl(spark, schema)}) USING delta {layout} "
         f"{f'COMMENT {_text(comment)}' if comment else ''} "
@@ -95,9 +127,14 @@ def create_table(
 
 
 def register_table(spark: SparkSession, name: TableName, path: Path) -> None:
-    """Make a table of the storage known to the session's catalog."""
+    """Make a table of the storage known to the session's catalog.
+
+    Raises:
+        TableNameTakenError: The session's catalog has another table of this name.
+    """
     _ensure_schema(spark, name)
-    spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(name)} USING delta LOCATION {_text(str(path))}")
+    if not _is_registered(spark, name, path):
+        spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(name)} USING delta LOCATION {_text(str(path))}")
 
 
 def alter_table(
@@ -126,6 +163,24 @@ def as_nullable(schema: Any) -> Any:
     if isinstance(schema, list):
         return [as_nullable(item) for item in schema]
     return schema
+
+
+def _is_registered(spark: SparkSession, name: TableName, path: Path) -> bool:
+    """Whether the catalog knows the table; a session may serve several pipelines, or a metastore."""
+    jvm: Any = spark.sparkContext._jvm
+    catalog = spark._jsparkSession.sessionState().catalog()
+    identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(name.name, jvm.scala.Some(name.schema))
+    if not catalog.tableExists(identifier):
+        return False
+    known = catalog.getTableMetadata(identifier).location().getPath().rstrip("/")
+    if Path(known).resolve() == path.resolve():
+        return True
+    raise TableNameTakenError(
+        f"the Spark session knows another table {name}",
+        facts=(f"it lies in {known}, and the pipeline's in {path}", "nothing was read or written"),
+        remedies=("set `database` in headrace.yml to a schema of the pipeline's own",),
+        params={"table": str(name), "location": known},
+    )
 
 
 def _ddl(spark: SparkSession, schema: Mapping[str, Any]) -> str:
