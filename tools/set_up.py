@@ -48,8 +48,9 @@ def main(kind: str) -> None:
 
 def digest(lock: Path) -> str:
     """What the environment depends on."""
-    parts = [sys.version.encode(), BUILD.read_bytes(), lock.read_bytes(), (ROOT / "pyproject.toml").read_bytes()]
-    return hashlib.sha256(b"\0".join([*parts, str(ROOT).encode()])).hexdigest()
+    files = [BUILD, lock, ROOT / "pyproject.toml"]
+    parts = [sys.version.encode(), str(ROOT).encode(), *(file.read_bytes() for file in files)]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 def stamp_file(name: str) -> Path:
@@ -104,7 +105,8 @@ def install(started: float, *arguments: str) -> None:
             raise
     if code != 0:
         tail = "\n".join(LOG.read_text(errors="replace").splitlines()[-15:])
-        sys.exit(f"\nThe Python packages could not be installed:\n{tail}\n\nAll of it: {LOG.relative_to(ROOT)}")
+        log = LOG.relative_to(ROOT)
+        sys.exit(f"\nThe Python packages could not be installed:\n{tail}\n\nAll of it: {log}")
 
 
 def show(what: str, *, last: bool = False) -> None:

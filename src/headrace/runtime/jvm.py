@@ -109,8 +109,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     _close_input(process)
 
 
-def choose_heap(cores: int) -> str:
+def choose_heap(cores: int | None = None) -> str:
     """A heap that suits the machine: enough for the cores, never more than a quarter of the memory."""
+    cores = cores or available_cores()
     total_mb = psutil.virtual_memory().total // (1 << 20)
     wanted = max(1280, 320 * cores)
     return f"{max(512, min(wanted, total_mb // 4 // 64 * 64))}m"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError
 from headrace.runtime import aot
-from headrace.runtime.defaults import CATALOG, EXTENSION, available_cores, build_settings
+from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm
@@ -124,7 +124,7 @@ def start_spark(
     scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
     log = (log_file or _default_log(name)).absolute()
     settings = build_settings(name, master, scratch, conf)
-    heap = memory or settings.get("spark.driver.memory") or choose_heap(available_cores())
+    heap = memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
     command = build_command(
         java, jars, heap=heap, log_file=log, settings=settings, extra_options=extra_options

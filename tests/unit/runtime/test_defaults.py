@@ -1,0 +1,48 @@
+"""The settings that are chosen, and that each can be overridden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.runtime import jvm
+from headrace.runtime.defaults import build_settings
+from headrace.runtime.jvm import choose_heap
+
+GB = 1 << 30
+
+
+def test_every_setting_can_be_overridden(tmp_path: Path) -> None:
+    chosen = build_settings("shop", "local[2]", tmp_path, {})
+    mine = dict.fromkeys(chosen, "mine")
+    assert build_settings("shop", "local[2]", tmp_path, mine) == mine
+
+
+def test_a_cluster_gets_no_local_addresses_and_folders(tmp_path: Path) -> None:
+    chosen = build_settings("shop", "spark://master.test:7077", tmp_path, {})
+    assert not chosen.keys() & {"spark.driver.host", "spark.driver.bindAddress", "spark.local.dir"}
+    assert "spark.sql.warehouse.dir" not in chosen
+
+
+@pytest.mark.parametrize(
+    ("master", "partitions"), [("local", "2"), ("local[1]", "2"), ("local[8]", "16"), ("local[4,2]", "8")]
+)
+def test_shuffles_suit_the_cores(master: str, partitions: str, tmp_path: Path) -> None:
+    assert build_settings("shop", master, tmp_path, {})["spark.sql.shuffle.partitions"] == partitions
+
+
+@pytest.mark.parametrize(
+    ("cores", "total", "heap"),
+    [(2, 24 * GB, "1280m"), (2, 4 * GB, "1024m"), (16, 64 * GB, "5120m"), (1, 1 * GB, "512m")],
+)
+def test_the_heap_suits_the_machine(
+    cores: int, total: int, heap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Memory:
+        pass
+
+    memory = Memory()
+    memory.total = total  # type: ignore[attr-defined]
+    monkeypatch.setattr(jvm.psutil, "virtual_memory", lambda: memory)
+    assert choose_heap(cores) == heap

@@ -1,0 +1,83 @@
+"""The doctor names what is wrong with a machine, and what to do about it."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headrace.model.names import Storage
+from headrace.model.project import ProjectSettings
+from headrace.runtime import doctor
+from headrace.runtime.doctor import Check, run_checks
+from headrace.runtime.ivy import Coordinate
+from headrace.runtime.jars import Jar, JarCache
+
+
+@pytest.fixture(autouse=True)
+def _empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_BROKER_DIR", str(tmp_path / "broker"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+
+
+def find(checks: list[Check], name: str) -> Check:
+    return next(check for check in checks if check.name == name)
+
+
+def test_a_fresh_machine_fails_in_nothing_and_is_not_written_to(tmp_path: Path) -> None:
+    checks = run_checks()
+    assert [check for check in checks if check.state == "fail"] == []
+    assert find(checks, "jars").state == "warn"
+    assert find(checks, "broker").state == "ok"
+    assert not (tmp_path / "cache" / "jars").exists()
+    assert not (tmp_path / "broker").exists()
+
+
+def test_each_warning_has_a_remedy() -> None:
+    assert all(check.remedy for check in run_checks() if check.state != "ok")
+
+
+def test_an_unsuitable_java_home_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing"))
+    found = find(run_checks(), "java")
+    assert found.state == "warn"
+    assert str(tmp_path / "nothing") in found.text
+
+
+def test_a_jar_that_is_not_the_locked_one_is_found_and_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = Jar(Coordinate("org.example", "one", "1.0"), 3, hashlib.sha256(b"one").hexdigest())
+    monkeypatch.setattr(doctor, "locked_jars", lambda *_: (jar,))
+    cache = JarCache()
+    cache.folder.mkdir(parents=True)
+    cache.path(jar).write_text("eno")
+    found = find(run_checks(), "jars")
+    assert (found.state, "org.example:one:1.0" in found.text) == ("warn", True)
+    assert not cache.path(jar).exists()
+
+
+def test_a_storage_that_cannot_be_a_folder_fails(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file")
+    project = ProjectSettings(
+        name="shop",
+        file=tmp_path / "headrace.yml",
+        profile="dev",
+        storage=Storage(tmp_path / "lake"),
+        libraries=(),
+    )
+    found = find(run_checks(project), "storage")
+    assert found.state == "fail"
+    assert found.remedy is not None
+
+
+def test_the_doctor_needs_no_pyspark() -> None:
+    code = (
+        "import sys; from headrace.runtime.doctor import run_checks; run_checks();"
+        " sys.exit('pyspark' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
