@@ -115,15 +115,28 @@ class Pipeline:
             HeadraceError: The update could not start; what single flows meet is in the result.
         """
         from headrace.observe.events import EventLog
-        from headrace.run.update import execute
+        from headrace.project.standing import find_up_to_date
+        from headrace.run.update import execute, report_up_to_date
+        from headrace.sources.cluster import KafkaCluster
 
         settings = self._reachable(start=True)
-        plan = self._plan(settings, datasets, offline=True)
         asked = remedies or Remedies()
-        check_remedies(asked, plan)
         update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+        emitters: list[Emitter] = [emit] if emit else []
+        if not (continuous or datasets or asked.flows or self._running):
+            found = find_up_to_date(settings, KafkaCluster(settings.kafka))
+            if found is not None:
+                return report_up_to_date(
+                    found.flows,
+                    found.views,
+                    pipeline=settings.name,
+                    update=update,
+                    emit=_fan_out(emitters),
+                )
+        plan = self._plan(settings, datasets, offline=True, record=not datasets)
+        check_remedies(asked, plan)
         with EventLog.open(settings.storage, update) as log:
-            emitters: list[Emitter] = [log, *([emit] if emit else [])]
+            emitters.append(log)
             context = self._context(
                 settings, plan, update, _fan_out(emitters), stop, asked, continuous=continuous
             )
@@ -181,14 +194,19 @@ class Pipeline:
 
         return take_snapshot(self.settings, self._reachable(start=False).kafka)
 
-    def _plan(self, settings: ProjectSettings, datasets: Sequence[str], *, offline: bool) -> Plan:
+    def _plan(
+        self, settings: ProjectSettings, datasets: Sequence[str], *, offline: bool, record: bool = False
+    ) -> Plan:
         from headrace.declare.loader import load_declarations
         from headrace.plan.resolve import build_plan
+        from headrace.project.standing import record_plan
 
         declarations: Declarations = load_declarations(settings, self._session)
         active = ActivePipeline(settings, self._session)
         with activate(active):
             plan = build_plan(self._session(), settings, declarations, offline=offline)
+        if record:
+            record_plan(plan, declarations)
         return select(plan, datasets) if datasets else plan
 
     def _session(self) -> SparkSession:

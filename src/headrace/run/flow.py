@@ -14,8 +14,8 @@ from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
 from headrace.run.stop import StopRequested
+from headrace.run.survey import is_drained
 from headrace.state.lease import Lease
-from headrace.state.table_log import versions
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -49,7 +49,9 @@ class FlowRunner:
         try:
             opened = open_flow(self.planned, context, first_attempt=self._attempts == 0)
             self._attempts += 1
-            if context.mode == "triggered" and self._is_drained(opened):
+            if context.mode == "triggered" and is_drained(
+                self.planned, opened.checkpoint, opened.kafka, context.settings.storage
+            ):
                 return "up to date"
             function = BatchFunction(
                 self.planned,
@@ -133,30 +135,3 @@ class FlowRunner:
                 time.sleep(0.01)
         if not function.busy:
             query.stop()
-
-    def _is_drained(self, opened: OpenedFlow) -> bool:
-        """Whether the sources hold nothing that the checkpoint has not read: then no query is needed.
-
-        Only where that can be told for sure; a stateful query may still have rows to emit.
-        """
-        checkpoint = opened.checkpoint
-        if checkpoint is None or self.planned.stateful or checkpoint.last_planned < 0:
-            return False
-        if checkpoint.last_finished != checkpoint.last_planned:
-            return False
-        for source in self.planned.sources:
-            position = checkpoint.positions.get(source.index)
-            if position is None:
-                return False
-            if source.kind == "kafka":
-                latest = opened.kafka[source.index].latest
-                if {t: {int(p): o for p, o in ps.items()} for t, ps in position.items()} != latest:
-                    return False
-            elif source.kind == "delta" and source.table is not None:
-                known = versions(self._context.settings.storage.table(source.table))
-                ended = (known[-1] + 1, -1) if known else None
-                if (position.get("reservoirVersion"), position.get("index")) != ended:
-                    return False
-            else:
-                return False
-        return True

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import (
     AdoptImpossibleError,
-    CheckpointCorruptError,
-    CheckpointForeignError,
     HeadraceError,
-    RefreshUnfinishedError,
     TableLostError,
 )
 from headrace.model.events import ForeignCommitSeen
 from headrace.model.names import TableName
-from headrace.model.ranges import Position, SourceRange
+from headrace.model.ranges import SourceRange
+from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
+from headrace.run.survey import survey_flow, survey_sources
 from headrace.sinks.delta.commit import open_generation
-from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table, read_state
-from headrace.sources.identity import identify, kafka_facts, require_topics
+from headrace.sinks.delta.table import TableState, is_table, read_state
+from headrace.sources.identity import require_topics
 from headrace.state.files import write_json
 from headrace.state.identity import (
     FILE,
@@ -35,9 +34,7 @@ from headrace.state.identity import (
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import (
-    check_readable,
     is_seeded,
-    load_next_positions,
     load_state,
     seed_files,
 )
@@ -45,12 +42,9 @@ from headrace.state.opening import (
     Adopt,
     CheckpointFacts,
     Continue,
-    FlowFacts,
     KafkaFacts,
     Open,
-    TableFacts,
     decide,
-    resume_remedy,
 )
 
 if TYPE_CHECKING:
@@ -88,52 +82,34 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
         RefusedError: Going on could lose or double records.
         TransientError: The broker does not answer.
     """
-    flow = planned.flow
-    storage = context.settings.storage
+    flow, storage = planned.flow, context.settings.storage
     table = read_state(context.spark, storage.table(flow.target))
-    if REFRESHING_PROPERTY in table.properties:
-        raise RefreshUnfinishedError(
-            f"a full refresh of {flow.target} was begun and did not end",
-            location=flow.location,
-            facts=("its rows are gone, and not all of its flows start anew",),
-            remedies=(f"end it:   headrace full-refresh {flow.target}",),
-            params={"flow": flow.name, "dataset": str(flow.target)},
-        )
-    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
     fold_ledger(flow.target, flow.name, table.table_id, context)
-    sources, kafka = _sources(planned, context)
-    folder = storage.flow_checkpoints(flow.target, flow.name)
-    _discard_unfinished(folder, table)
-    remedies = context.remedies
-    facts = FlowFacts(
-        flow=flow.name,
-        dataset=str(flow.target),
-        location=flow.location,
+    _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
+    survey = survey_flow(
+        planned,
+        context.settings,
+        context.cluster,
+        lambda path: read_state(context.spark, path),
         declared_flows=context.declared_flows.get(flow.target, frozenset()),
-        sources=sources,
-        stateful=planned.stateful,
-        kafka=kafka,
-        on_data_loss=context.settings.on_data_loss,
-        resume=first_attempt and flow.name in remedies.resume_from_table,
-        new_generation=first_attempt and flow.name in remedies.new_generation,
-        adopt_from=remedies.adopt.get(flow.name) if first_attempt else None,
+        remedies=context.remedies if first_attempt else Remedies(),
     )
-    checkpoint = None if facts.resume or facts.new_generation else _checkpoint(folder, facts, table)
-    opening = decide(facts, _table_facts(table, facts, ledger, storage.table(flow.target)), checkpoint)
+    opening = decide(survey.flow, survey.facts, survey.checkpoint)
+    sources, kafka = survey.flow.sources, survey.flow.kafka
     match opening:
         case Continue(identity=identity):
             path = storage.checkpoint(flow.target, flow.name, identity.generation)
             identity = _extend(path, identity, sources, context)
             return OpenedFlow(
-                path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=checkpoint
+                path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=survey.checkpoint
             )
         case Adopt(old_flow=old):
-            _adopt(planned, old, table, context)
+            _adopt(planned, old, survey.table, context)
             return open_flow(planned, context, first_attempt=False)
         case Open():
             for source in sources:
                 require_topics(source, context.cluster)
-            return _open(planned, opening, table, sources, kafka, context)
+            return _open(planned, opening, survey.table, sources, kafka, context)
 
 
 def start_over(planned: PlannedFlow, context: UpdateContext, *, first: bool, last: bool) -> None:
@@ -150,7 +126,9 @@ def start_over(planned: PlannedFlow, context: UpdateContext, *, first: bool, las
     storage = context.settings.storage
     table = read_state(context.spark, storage.table(flow.target))
     fold_ledger(flow.target, flow.name, table.table_id, context)
-    sources, kafka = _sources(planned, context)
+    sources, kafka = survey_sources(
+        planned, storage, context.cluster, lambda path: read_state(context.spark, path)
+    )
     _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
     opening = Open(reason="full-refresh", fences=table.checkpoints.get(flow.name))
     _open(planned, opening, table, sources, kafka, context, clear=first, refreshing=not last)
@@ -178,25 +156,6 @@ def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
             )
 
 
-def _sources(
-    planned: PlannedFlow, context: UpdateContext
-) -> tuple[tuple[SourceIdentity, ...], dict[int, KafkaFacts]]:
-    found: list[SourceIdentity] = []
-    kafka: dict[int, KafkaFacts] = {}
-    for source in planned.sources:
-        table_id = None
-        if source.kind == "delta":
-            storage = context.settings.storage
-            path = storage.table(source.table) if source.table else Path(source.path or "")
-            table_id = read_state(context.spark, path).table_id
-        identity = identify(source, context.cluster, context.settings.storage, table_id)
-        found.append(identity)
-        if source.kind == "kafka":
-            ids = identity.identity["topics"]
-            kafka[source.index] = kafka_facts(source.topics, ids, context.cluster)
-    return tuple(found), kafka
-
-
 def _extend(
     path: Path, identity: CheckpointIdentity, sources: tuple[SourceIdentity, ...], context: UpdateContext
 ) -> CheckpointIdentity:
@@ -208,51 +167,6 @@ def _extend(
     extended = identity.with_sources(sources)
     write_json(path / FILE, extended.to_json())
     return extended
-
-
-def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
-    known = generations(folder)
-    if not known:
-        return None
-    try:
-        return _load_checkpoint(known[-1], facts, table)
-    except CheckpointCorruptError as error:
-        raise _with_remedy(error, facts) from error
-
-
-def _load_checkpoint(path: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts:
-    identity = load_identity(path)
-    if identity.flow != facts.flow or identity.dataset != facts.dataset:
-        raise CheckpointForeignError(
-            f"flow {facts.flow}: the checkpoint {path} belongs to flow {identity.flow}",
-            location=facts.location,
-            facts=(f"it feeds {identity.dataset}; nothing was read or written",),
-            remedies=("move the folder away",),
-            params={"flow": facts.flow, "owner": identity.flow, "checkpoint": str(path)},
-        )
-    state = load_state(path)
-    check_readable(path)
-    positions: dict[int, Position] = {}
-    if state.last_planned >= 0:
-        held = table.transactions.get(identity.checkpoint, -1) >= state.last_planned
-        next_batch = state.last_planned + 1 if held else state.last_planned
-        positions = load_next_positions(path, next_batch, identity.sources)
-    return CheckpointFacts(
-        identity=identity,
-        last_planned=state.last_planned,
-        last_finished=state.last_finished,
-        positions=positions,
-    )
-
-
-def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceError:
-    return CheckpointCorruptError(
-        f"flow {facts.flow}: {error.summary}",
-        location=facts.location,
-        facts=(*error.facts, "nothing was read or written"),
-        remedies=resume_remedy(facts),
-        params={**error.params, "flow": facts.flow},
-    )
 
 
 def _discard_unfinished(folder: Path, table: TableState) -> None:
@@ -274,29 +188,6 @@ def _discard_unfinished(folder: Path, table: TableState) -> None:
     planned = load_state(known[-1]).last_planned
     if planned < 0 or (planned == 0 and is_seeded(known[-1])):
         shutil.rmtree(known[-1])
-
-
-def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path) -> TableFacts:
-    positions = None
-    read: tuple[SourceIdentity, ...] = ()
-    current = table.checkpoints.get(flow.flow)
-    asked = flow.resume or flow.new_generation
-    if asked and current is not None and current in table.transactions:
-        said = ledger.last_batch(path, current, table.transactions[current])
-        if said is not None:
-            positions = {source["index"]: source["until"] for source in said["sources"]}
-            read = tuple(
-                SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
-                for s in said["sources"]
-            )
-    return TableFacts(
-        table_id=table.table_id,
-        fresh=table.version == 0,
-        checkpoints=table.checkpoints,
-        transactions=table.transactions,
-        positions=positions,
-        sources=read,
-    )
 
 
 def _open(

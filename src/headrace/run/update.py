@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.errors import HeadraceError
-from headrace.model.events import UpdateFinished, UpdateStarted
+from headrace.model.events import (
+    Emitter,
+    FlowFinished,
+    UpdateFinished,
+    UpdateStarted,
+    ViewUpToDate,
+)
+from headrace.model.names import TableName
 from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner
@@ -75,6 +82,40 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
         outcome=outcome,
         flows=tuple(flow_results),
         views=tuple(view_results),
+        duration_s=duration_s,
+    )
+
+
+def report_up_to_date(
+    flows: Sequence[tuple[str, TableName]],
+    views: Sequence[TableName],
+    *,
+    pipeline: str,
+    update: str,
+    emit: Emitter,
+) -> RunResult:
+    """The events and the result of a run that finds nothing to do."""
+    started = time.monotonic()
+    emit(
+        UpdateStarted(
+            update=update,
+            pipeline=pipeline,
+            mode="triggered",
+            flows=tuple(flow for flow, _ in flows),
+            views=tuple(views),
+        )
+    )
+    for flow, dataset in flows:
+        emit(FlowFinished(update=update, flow=flow, dataset=dataset, outcome="up to date", rows=0, batches=0))
+    for view in views:
+        emit(ViewUpToDate(update=update, dataset=view))
+    duration_s = time.monotonic() - started
+    emit(UpdateFinished(update=update, outcome="completed", duration_s=duration_s))
+    return RunResult(
+        update=update,
+        outcome="completed",
+        flows=tuple(FlowResult(flow=f, outcome="up to date", rows=0, batches=0) for f, _ in flows),
+        views=tuple(ViewResult(dataset=view, outcome="up to date") for view in views),
         duration_s=duration_s,
     )
 

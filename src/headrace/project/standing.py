@@ -1,0 +1,238 @@
+"""Whether a triggered run would find nothing to do, told without starting Spark.
+
+A run leaves behind what its plan was made of. While the pipeline's code and settings are the same,
+its sources hold nothing new, and checkpoints and tables agree, a run is over before a JVM would be up.
+Whatever cannot be told for sure is left to Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.declarations import Declarations, Flow, MaterializedView, StreamingTable
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
+from headrace.plan.fingerprint import CodeDigest
+from headrace.plan.stages import Plan, PlannedFlow, PlannedSource
+from headrace.run.survey import is_drained, survey_flow
+from headrace.run.views import inputs_of
+from headrace.sinks.delta.refresh import last_refresh
+from headrace.sinks.delta.table import TableState, read_checksum
+from headrace.sources.cluster import KafkaCluster
+from headrace.state.files import write_json
+from headrace.state.opening import Continue, decide
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILE = "last.json"
+_NOWHERE = SourceLocation("headrace.yml", 1)
+_OUTSIDE = {"environ", "getenv", "open", "read_text", "now", "today", "time"}
+"""Names by which a query function reaches for what no digest sees."""
+
+
+class _Uncertain(Exception):
+    """It cannot be told without Spark."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpToDate:
+    """A pipeline whose run would do nothing."""
+
+    flows: tuple[tuple[str, TableName], ...]
+    views: tuple[TableName, ...]
+
+
+def record_plan(plan: Plan, declarations: Declarations) -> None:
+    """Leave behind what the plan was made of, for the next run."""
+    try:
+        digest = _digest(plan.project, declarations)
+    except _Uncertain:
+        digest = None
+    flows = [
+        {
+            "flow": planned.flow.name,
+            "dataset": [planned.flow.target.schema, planned.flow.target.name],
+            "stateful": planned.stateful,
+            "sources": [_described(source) for source in planned.sources],
+        }
+        for planned in plan.flows
+    ]
+    views = [
+        {
+            "view": [planned.view.name.schema, planned.view.name.name],
+            "definition": planned.fingerprint,
+            "inputs": [[name.schema, name.name] for name in inputs_of(planned, plan)],
+        }
+        for planned in plan.views
+        if isinstance(planned.view, MaterializedView)
+    ]
+    record = {"headrace": 1, "digest": digest, "flows": flows, "views": views}
+    write_json(plan.project.storage.plans / FILE, record)
+
+
+def find_up_to_date(settings: ProjectSettings, cluster: KafkaCluster) -> UpToDate | None:
+    """Whether a run would do nothing; ``None`` where Spark has to be asked."""
+    try:
+        record = json.loads((settings.storage.plans / FILE).read_text(encoding="utf-8"))
+        if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
+            return None
+        flows = [_stub(one) for one in record["flows"]]
+        for planned in flows:
+            _require_drained(planned, flows, settings, cluster)
+        views = tuple(_require_fresh(one, settings) for one in record["views"])
+    except (_Uncertain, HeadraceError, OSError, ValueError, KeyError, TypeError):
+        # Whatever is wrong, the run itself finds it, and says it better.
+        return None
+    return UpToDate(flows=tuple((p.flow.name, p.flow.target) for p in flows), views=views)
+
+
+def _declared(settings: ProjectSettings) -> Declarations:
+    from headrace.declare.loader import load_declarations
+
+    def refuse() -> SparkSession:
+        raise _Uncertain("the pipeline's files use Spark while they are loaded")
+
+    return load_declarations(settings, refuse)
+
+
+def _require_drained(
+    planned: PlannedFlow, flows: list[PlannedFlow], settings: ProjectSettings, cluster: KafkaCluster
+) -> None:
+    name, storage = planned.flow.name, settings.storage
+    if storage.lease(planned.flow.target, name).exists():
+        raise _Uncertain(f"flow {name} has a lease")
+    survey = survey_flow(
+        planned,
+        settings,
+        cluster,
+        _read_table,
+        declared_flows=frozenset(p.flow.name for p in flows if p.flow.target == planned.flow.target),
+        remedies=Remedies(),
+    )
+    if not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
+        raise _Uncertain(f"flow {name} has a checkpoint to open")
+    if not is_drained(planned, survey.checkpoint, survey.flow.kafka, storage):
+        raise _Uncertain(f"flow {name} has something to read")
+
+
+def _require_fresh(record: Mapping[str, Any], settings: ProjectSettings) -> TableName:
+    name = TableName(*record["view"])
+    said = last_refresh(settings.storage.table(name))
+    inputs = {}
+    for parts in record["inputs"]:
+        table = _read_table(settings.storage.table(TableName(*parts)))
+        inputs[str(TableName(*parts))] = {"table_id": table.table_id, "version": table.version}
+    if not inputs or said is None or said["inputs"] != inputs or said["definition"] != record["definition"]:
+        raise _Uncertain(f"{name} is stale")
+    return name
+
+
+def _read_table(path: Path) -> TableState:
+    found = read_checksum(path)
+    if found is None:
+        raise _Uncertain(f"{path} has no checksum")
+    return found
+
+
+def _described(source: PlannedSource) -> dict[str, Any]:
+    return {
+        "index": source.index,
+        "kind": source.kind,
+        "topics": list(source.topics),
+        "table": None if source.table is None else [source.table.schema, source.table.name],
+        "path": source.path,
+    }
+
+
+def _stub(record: Mapping[str, Any]) -> PlannedFlow:
+    """The planned flow as far as its sources go; nothing is run with it."""
+    sources = tuple(
+        PlannedSource(
+            index=one["index"],
+            kind=one["kind"],
+            location=_NOWHERE,
+            topics=tuple(one["topics"]),
+            table=None if one["table"] is None else TableName(*one["table"]),
+            path=one["path"],
+        )
+        for one in record["sources"]
+    )
+    return PlannedFlow(
+        flow=Flow(
+            name=record["flow"], target=TableName(*record["dataset"]), query=lambda: None, location=_NOWHERE
+        ),
+        schema={},
+        reads=(),
+        sources=sources,
+        stateful=record["stateful"],
+        coordinates=None,
+        timestamp=None,
+        reads_target=False,
+        fingerprint="",
+    )
+
+
+def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
+    """A hash of everything that a plan is made of: settings, files, and what the files declared."""
+    from importlib.metadata import version
+
+    digest = hashlib.sha256()
+    kafka = {k: v for k, v in settings.kafka.settings.items() if k != "bootstrap.servers"}
+    parts: list[Any] = [
+        [version(package) for package in ("headrace", "pyspark")],
+        [settings.name, settings.profile, str(settings.storage.root), settings.database, settings.catalog],
+        sorted(settings.configuration.items()),
+        sorted(kafka.items()),
+        CodeDigest(settings.root, settings.storage.root)(),
+    ]
+    for dataset in declarations.datasets:
+        parts.append([type(dataset).__name__, str(dataset.name), dataset.comment, str(dataset.location)])
+        if isinstance(dataset, StreamingTable | MaterializedView):
+            parts.append([sorted(dataset.table_properties.items()), str(dataset.schema), dataset.format])
+            parts.append([dataset.partition_cols, dataset.cluster_by])
+        if not isinstance(dataset, StreamingTable):
+            parts.append([sorted(dataset.spark_conf.items()), _function(dataset.query)])
+    for flow in declarations.flows:
+        parts.append([flow.name, str(flow.target), sorted(flow.spark_conf.items()), _function(flow.query)])
+    for part in parts:
+        digest.update(repr(part).encode())
+    return digest.hexdigest()
+
+
+def _function(query: Any) -> list[Any]:
+    """What a query function is made of, as far as it can be seen from outside."""
+    code = getattr(query, "__code__", None)
+    if code is None:
+        raise _Uncertain("a query is not a plain function")
+    names = set(_names(code))
+    if names & _OUTSIDE:
+        raise _Uncertain(f"a query reads {', '.join(sorted(names & _OUTSIDE))}")
+    held = [cell.cell_contents for cell in query.__closure__ or ()]
+    globals_ = {name: query.__globals__[name] for name in sorted(names) if name in query.__globals__}
+    return [
+        [_shown(value) for value in [*(query.__defaults__ or ()), *held]],
+        {name: _shown(value) for name, value in globals_.items()},
+    ]
+
+
+def _names(code: CodeType) -> list[str]:
+    found = list(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            found += _names(constant)
+    return found
+
+
+def _shown(value: Any) -> str:
+    """A value's text where that says all of it, else its type: the files' own hash covers the rest."""
+    plain = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
+    return repr(value) if isinstance(value, plain) else type(value).__name__

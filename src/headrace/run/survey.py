@@ -1,0 +1,226 @@
+"""What is known of a flow before it starts: declared, on disk, in its table, and on the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import (
+    CheckpointCorruptError,
+    CheckpointForeignError,
+    HeadraceError,
+    RefreshUnfinishedError,
+)
+from headrace.model.names import Storage
+from headrace.model.project import ProjectSettings
+from headrace.model.ranges import Position
+from headrace.model.remedies import Remedies
+from headrace.plan.stages import PlannedFlow, PlannedSource
+from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState
+from headrace.sources.cluster import KafkaCluster
+from headrace.sources.identity import identify, kafka_facts
+from headrace.state.identity import SourceIdentity, generations, load_identity
+from headrace.state.ledger import Ledger
+from headrace.state.offset_log import check_readable, load_next_positions, load_state
+from headrace.state.opening import CheckpointFacts, FlowFacts, KafkaFacts, TableFacts, resume_remedy
+from headrace.state.table_log import versions
+
+ReadTable = Callable[[Path], TableState]
+"""Reads a table's newest snapshot: through Spark, or without a JVM."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """Everything that `state.opening.decide` asks of a flow."""
+
+    flow: FlowFacts
+    table: TableState
+    facts: TableFacts
+    checkpoint: CheckpointFacts | None
+
+
+def survey_flow(
+    planned: PlannedFlow,
+    settings: ProjectSettings,
+    cluster: KafkaCluster,
+    read_table: ReadTable,
+    *,
+    declared_flows: frozenset[str],
+    remedies: Remedies,
+) -> Survey:
+    """Gather what is known of a flow; changes nothing.
+
+    Args:
+        planned: The flow.
+        settings: The pipeline's settings.
+        cluster: The Kafka cluster of its kafka sources.
+        read_table: Reads a table's newest snapshot.
+        declared_flows: All flows that are declared for the same table.
+        remedies: What the user asks for.
+
+    Raises:
+        RefusedError: What is on disk cannot be read, or belongs to somebody else.
+        TransientError: The broker does not answer.
+    """
+    flow, storage = planned.flow, settings.storage
+    table = read_table(storage.table(flow.target))
+    _refuse_unfinished_refresh(planned, table)
+    sources, kafka = survey_sources(planned, storage, cluster, read_table)
+    asked = FlowFacts(
+        flow=flow.name,
+        dataset=str(flow.target),
+        location=flow.location,
+        declared_flows=declared_flows,
+        sources=sources,
+        stateful=planned.stateful,
+        kafka=kafka,
+        on_data_loss=settings.on_data_loss,
+        resume=flow.name in remedies.resume_from_table,
+        new_generation=flow.name in remedies.new_generation,
+        adopt_from=remedies.adopt.get(flow.name),
+    )
+    folder = storage.flow_checkpoints(flow.target, flow.name)
+    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
+    return Survey(
+        flow=asked,
+        table=table,
+        facts=_table_facts(table, asked, ledger, storage.table(flow.target)),
+        checkpoint=None if asked.resume or asked.new_generation else _checkpoint(folder, asked, table),
+    )
+
+
+def survey_sources(
+    planned: PlannedFlow, storage: Storage, cluster: KafkaCluster, read_table: ReadTable
+) -> tuple[tuple[SourceIdentity, ...], dict[int, KafkaFacts]]:
+    """Who the flow's sources are now, and what the broker holds of its topics."""
+    found: list[SourceIdentity] = []
+    kafka: dict[int, KafkaFacts] = {}
+    for source in planned.sources:
+        table_id = None
+        if source.kind == "delta":
+            path = storage.table(source.table) if source.table else Path(source.path or "")
+            table_id = read_table(path).table_id
+        identity = identify(source, cluster, storage, table_id)
+        found.append(identity)
+        if source.kind == "kafka":
+            ids = identity.identity["topics"]
+            kafka[source.index] = kafka_facts(source.topics, ids, cluster)
+    return tuple(found), kafka
+
+
+def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
+    known = generations(folder)
+    if not known:
+        return None
+    try:
+        return _load_checkpoint(known[-1], facts, table)
+    except CheckpointCorruptError as error:
+        raise _with_remedy(error, facts) from error
+
+
+def _load_checkpoint(path: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts:
+    identity = load_identity(path)
+    if identity.flow != facts.flow or identity.dataset != facts.dataset:
+        raise CheckpointForeignError(
+            f"flow {facts.flow}: the checkpoint {path} belongs to flow {identity.flow}",
+            location=facts.location,
+            facts=(f"it feeds {identity.dataset}; nothing was read or written",),
+            remedies=("move the folder away",),
+            params={"flow": facts.flow, "owner": identity.flow, "checkpoint": str(path)},
+        )
+    state = load_state(path)
+    check_readable(path)
+    positions: dict[int, Position] = {}
+    if state.last_planned >= 0:
+        held = table.transactions.get(identity.checkpoint, -1) >= state.last_planned
+        next_batch = state.last_planned + 1 if held else state.last_planned
+        positions = load_next_positions(path, next_batch, identity.sources)
+    return CheckpointFacts(
+        identity=identity,
+        last_planned=state.last_planned,
+        last_finished=state.last_finished,
+        positions=positions,
+    )
+
+
+def _with_remedy(error: CheckpointCorruptError, facts: FlowFacts) -> HeadraceError:
+    return CheckpointCorruptError(
+        f"flow {facts.flow}: {error.summary}",
+        location=facts.location,
+        facts=(*error.facts, "nothing was read or written"),
+        remedies=resume_remedy(facts),
+        params={**error.params, "flow": facts.flow},
+    )
+
+
+def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
+    flow = planned.flow
+    if REFRESHING_PROPERTY in table.properties:
+        raise RefreshUnfinishedError(
+            f"a full refresh of {flow.target} was begun and did not end",
+            location=flow.location,
+            facts=("its rows are gone, and not all of its flows start anew",),
+            remedies=(f"end it:   headrace full-refresh {flow.target}",),
+            params={"flow": flow.name, "dataset": str(flow.target)},
+        )
+
+
+def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path) -> TableFacts:
+    positions = None
+    read: tuple[SourceIdentity, ...] = ()
+    current = table.checkpoints.get(flow.flow)
+    asked = flow.resume or flow.new_generation
+    if asked and current is not None and current in table.transactions:
+        said = ledger.last_batch(path, current, table.transactions[current])
+        if said is not None:
+            positions = {source["index"]: source["until"] for source in said["sources"]}
+            read = tuple(
+                SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
+                for s in said["sources"]
+            )
+    return TableFacts(
+        table_id=table.table_id,
+        fresh=table.version == 0,
+        checkpoints=table.checkpoints,
+        transactions=table.transactions,
+        positions=positions,
+        sources=read,
+    )
+
+
+def is_drained(
+    planned: PlannedFlow,
+    checkpoint: CheckpointFacts | None,
+    kafka: Mapping[int, KafkaFacts],
+    storage: Storage,
+) -> bool:
+    """Whether the sources hold nothing that the checkpoint has not read: then no query is needed.
+
+    Only where that can be told for sure; a stateful query may still have rows to emit.
+    """
+    if checkpoint is None or planned.stateful or checkpoint.last_planned < 0:
+        return False
+    if checkpoint.last_finished != checkpoint.last_planned:
+        return False
+    return all(
+        _is_at_end(source, checkpoint.positions.get(source.index), kafka, storage)
+        for source in planned.sources
+    )
+
+
+def _is_at_end(
+    source: PlannedSource, position: Position | None, kafka: Mapping[int, KafkaFacts], storage: Storage
+) -> bool:
+    if position is None:
+        return False
+    if source.kind == "kafka":
+        read = {topic: {int(p): o for p, o in offsets.items()} for topic, offsets in position.items()}
+        return bool(read == kafka[source.index].latest)
+    if source.kind == "delta" and source.table is not None:
+        known = versions(storage.table(source.table))
+        return bool(known) and (position.get("reservoirVersion"), position.get("index")) == (
+            known[-1] + 1,
+            -1,
+        )
+    return False
