@@ -42,6 +42,11 @@ def _everywhere() -> dict[str, str]:
         # Nobody asked for a web server, and it costs start-up time and memory.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # Every batch of every flow is an SQL execution; the default keeps 1,000 of their plans.
+        "spark.sql.ui.retainedExecutions": "10",
+        "spark.ui.retainedJobs": "50",
+        "spark.ui.retainedStages": "50",
+        "spark.ui.retainedTasks": "1000",
     }
 
 
@@ -67,11 +72,6 @@ def build_session_settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.noDataProgressEventInterval": "60000",
         # A stopping flow whose thread hangs must not hang the process.
         "spark.sql.streaming.stopTimeout": "30000",
-        # Every batch of every flow is an SQL execution; the default keeps 1,000 of their plans.
-        "spark.sql.ui.retainedExecutions": "10",
-        "spark.ui.retainedJobs": "50",
-        "spark.ui.retainedStages": "50",
-        "spark.ui.retainedTasks": "1000",
     }
 
 
