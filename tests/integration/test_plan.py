@@ -16,8 +16,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow, MaterializedView
 from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
-from headrace.plan.intercept import intercepted, loading
-from headrace.plan.names import NameRules
+from headrace.plan.intercept import loading
 from headrace.plan.resolve import build_plan, evaluate
 from headrace.plan.stages import (
     Coordinates,
@@ -83,8 +82,8 @@ def planned(spark: SparkSession, settings: ProjectSettings) -> Planned:
     def run(source: str, *, offline: bool = False) -> Plan:
         (settings.root / "orders.py").write_text(HEAD + source)
         active = ActivePipeline(settings, lambda: spark)
-        with intercepted(loading(NameRules.of(settings), settings.root)):
-            declarations = load_declarations(settings, lambda: spark)
+        with loading(settings, lambda: spark) as session:
+            declarations = load_declarations(settings, session)
         with activate(active):
             return build_plan(spark, settings, declarations, offline=offline)
 
@@ -199,6 +198,20 @@ def test_properties_say_whose_the_table_is_and_where_records_keep_their_place(pl
     assert properties["headrace.kind"] == "streaming_table"
     assert json.loads(properties["headrace.coordinates"])["offset"] == "_source.offset"
     assert properties["headrace.timestamp"] == "_source.timestamp"
+
+
+def test_a_reader_at_module_level_stands_under_the_protocol_too(planned: Planned) -> None:
+    plan = planned("""
+topic = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "x:1").option("subscribe", "t")
+records = topic.load()
+
+@hr.table
+def raw():
+    return records
+""")
+    (kafka,) = flow(plan, "raw").sources
+    assert kafka.options["kafka.isolation.level"] == "read_committed"
+    assert kafka.options["failOnDataLoss"] == "true"
 
 
 def test_a_self_union_has_the_sources_that_spark_counts(
@@ -766,7 +779,6 @@ def test_tables_of_the_storage_are_read_without_being_declared(
     assert columns(plan, "copy") == ["id", "name"]
     assert [(read.table.name, read.declared) for read in flow(plan, "copy").reads] == [("customers", False)]
     assert fault(source.replace("customers", "totals")).code == "STREAM_OVER_VIEW"
-    assert fault(source, offline=True).code == "TABLE_NOT_FOUND"
 
 
 def test_a_table_that_the_users_code_registered_is_found(planned: Planned, tmp_path: Path) -> None:

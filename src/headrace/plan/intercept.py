@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.plan.frames import caller, pinpoint_sql
 from headrace.plan.names import NameRules, quoted, split_name
 from headrace.plan.options import ReadRequest, protocol_options
@@ -251,9 +252,33 @@ def suspended() -> Iterator[None]:
         _current.reset(token)
 
 
-def loading(names: NameRules, root: Path | None) -> Interception:
-    """The interception for running a pipeline's files: reads get the protocol, actions are allowed."""
-    return Interception(names=names, root=root)
+@contextmanager
+def loading(
+    settings: ProjectSettings, session: Callable[[], SparkSession]
+) -> Iterator[Callable[[], SparkSession]]:
+    """Give the reads of a pipeline's files at module level the protocol's options; actions are allowed.
+
+    Args:
+        settings: The pipeline's settings.
+        session: Gives the pipeline's session.
+
+    Yields:
+        Gives the same session. PySpark is neither imported nor patched before it is called.
+    """
+
+    def patched() -> SparkSession:
+        from headrace.plan.patches import install
+
+        install()
+        return session()
+
+    token = _current.set(Interception(names=NameRules.of(settings), root=settings.root))
+    quiet = _quiet.set(True)
+    try:
+        yield patched
+    finally:
+        _current.reset(token)
+        _quiet.reset(quiet)
 
 
 SQL_CALL_ATTRIBUTE = "_headrace_sql_call"

@@ -53,8 +53,8 @@ def build_plan(
         spark: The pipeline's session; it is left as it is.
         settings: The pipeline's settings.
         declarations: What its files declare.
-        offline: Whether to leave the storage unread: then tables of other pipelines are unknown,
-            and the plan says nothing of changes.
+        offline: Whether to leave the pipeline's own tables unread, so that the plan says nothing of
+            changes. Tables that no file declares are looked up all the same.
 
     Raises:
         UsageError: Something is wrong with the pipeline. Where several things are, the error is a
@@ -62,7 +62,7 @@ def build_plan(
     """
     _raise_all(check_declarations(declarations))
     with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
-        resolver = Resolver(session, stand_ins, spark, settings, declarations, offline=offline)
+        resolver = Resolver(session, stand_ins, spark, settings, declarations)
         resolver.resolve()
         _raise_all(resolver.errors)
         plan = _assemble(resolver, stand_ins, settings, declarations)

@@ -85,7 +85,6 @@ class Resolver:
         parent: The pipeline's session, for tables that the user's own code has registered.
         settings: The pipeline's settings.
         declarations: What its files declare.
-        offline: Whether the storage is left unread.
     """
 
     def __init__(
@@ -95,8 +94,6 @@ class Resolver:
         parent: SparkSession,
         settings: ProjectSettings,
         declarations: Declarations,
-        *,
-        offline: bool,
     ) -> None:
         self.flows: dict[str, Resolved] = {}
         self.views: dict[TableName, Resolved] = {}
@@ -107,7 +104,6 @@ class Resolver:
         self._parent = parent
         self._settings = settings
         self._declarations = declarations
-        self._offline = offline
         self._names = NameRules.of(settings)
         self._datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
         self._stored: dict[TableName, StoredTable | None] = {}
@@ -373,8 +369,6 @@ class Resolver:
         return self._stand_ins.changes(name, schema, access) if access.changes else None
 
     def _load_stored(self, name: TableName) -> StoredTable | None:
-        if self._offline:
-            return None
         if name not in self._stored:
             self._stored[name] = load_stored(self._settings.storage, name)
         return self._stored[name]
@@ -384,9 +378,8 @@ class Resolver:
             dataset.name: f"`{self._shown(dataset.name)}` ({dataset.location})"
             for dataset in self._declarations.datasets
         }
-        if not self._offline:
-            for name in stored_names(self._settings.storage):
-                known.setdefault(name, f"`{self._shown(name)}` (in the storage)")
+        for name in stored_names(self._settings.storage):
+            known.setdefault(name, f"`{self._shown(name)}` (in the storage)")
         wanted = self._shown(access.name)
         texts = {self._shown(name): text for name, text in known.items()} | {
             str(name): text for name, text in known.items()
@@ -396,10 +389,9 @@ class Resolver:
         if location.column is None:
             location = pinpoint(location, access.name.name, self._settings.root)
         return TableNotFoundError(
-            f"`{self._shown(visit.dataset.name)}` reads `{wanted}`, which no file declares"
-            + ("" if self._offline else " and the storage does not hold"),
+            f"`{self._shown(visit.dataset.name)}` reads `{wanted}`, which no file declares and the storage "
+            "does not hold",
             location=location,
-            facts=["the storage was not looked at (--offline)"] if self._offline else [],
             remedies=[f"did you mean {texts[near[0]]}?" if near else "declare it, or correct the name"],
             params={
                 "table": str(access.name),
