@@ -1,0 +1,144 @@
+"""What was produced, written down apart from everything that Headrace writes or reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, order=True)
+class Record:
+    """One record as the broker acknowledged it."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.topic, self.partition, self.offset
+
+    @property
+    def sale(self) -> dict[str, Any]:
+        return dict(json.loads(self.value, parse_float=Decimal))
+
+
+@dataclass
+class ProducerLedger:
+    """A producer, and every record that it has ever got acknowledged; its ids never repeat."""
+
+    bootstrap: str
+    records: list[Record] = field(default_factory=list)
+    _next: int = 0
+
+    def produce(self, topic: str, count: int, partitions: int) -> None:
+        """Sales over all partitions of a topic."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for _ in range(count):
+            value = self._sale()
+            producer.produce(
+                topic, value, partition=self._next % partitions, on_delivery=self._note(self.records)
+            )
+        assert producer.flush(TIMEOUT_S) == 0
+
+    def produce_raw(self, topic: str, value: bytes | None, partition: int = 0) -> Record:
+        """One record as it is given."""
+        noted: list[Record] = []
+        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer.produce(topic, value, partition=partition, on_delivery=self._note(noted))
+        assert producer.flush(TIMEOUT_S) == 0
+        self.records += noted
+        return noted[0]
+
+    def produce_in_transaction(self, topic: str, count: int, partitions: int, *, commit: bool) -> None:
+        """Sales in one transaction; an aborted one never counts."""
+        noted: list[Record] = []
+        producer = Producer(
+            {"bootstrap.servers": self.bootstrap, "transactional.id": f"{topic}-{self._next}-{commit}"}
+        )
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for _ in range(count):
+            value = self._sale()
+            producer.produce(topic, value, partition=self._next % partitions, on_delivery=self._note(noted))
+        producer.flush(TIMEOUT_S)
+        if commit:
+            producer.commit_transaction(TIMEOUT_S)
+            self.records += noted
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+
+    def forget(self, lost: Callable[[Record], bool]) -> int:
+        """Records that the broker dropped before anybody read them; returns how many."""
+        kept = [record for record in self.records if not lost(record)]
+        count = len(self.records) - len(kept)
+        self.records = kept
+        return count
+
+    def _sale(self) -> bytes:
+        self._next += 1
+        cents = self._next * 37 % 100_000
+        amount = f"{cents // 100}.{cents % 100:02d}"
+        return f'{{"id": {self._next}, "name": "n{self._next % 7}", "sales": {amount}}}'.encode()
+
+    def _note(self, into: list[Record]) -> Callable[[Any, Any], None]:
+        def note(error: Any, message: Any) -> None:
+            assert error is None, error
+            into.append(Record(message.topic(), message.partition(), message.offset(), message.value()))
+
+        return note
+
+
+def recreate_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    """Delete a topic and create another of the same name."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    create_topic(bootstrap, topic, partitions)
+
+
+def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+    """Create a topic as soon as one of the same name is wholly gone."""
+    from confluent_kafka import KafkaError, KafkaException
+    from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+
+    def being_deleted(error: BaseException) -> bool:
+        return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for attempt in Retrying(
+        retry=retry_if_exception(being_deleted),
+        stop=stop_after_delay(TIMEOUT_S),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    ):
+        with attempt:
+            admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(TIMEOUT_S)
+
+
+def expire(bootstrap: str, topic: str, before: dict[int, int]) -> None:
+    """Let the broker drop records, as retention does."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
+    for future in admin.delete_records(places).values():
+        future.result(TIMEOUT_S)
+
+
+def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
+    """The offset after the last record of each partition."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test"})
+    try:
+        return {
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)[1]
+            for partition in range(partitions)
+        }
+    finally:
+        consumer.close()

@@ -1,0 +1,247 @@
+"""A small real pipeline with an independent ledger, and the oracle that compares the two exactly."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+
+from headrace.errors import HeadraceError
+from headrace.model.events import Event
+from headrace.model.names import Storage, TableName
+from headrace.model.remedies import Remedies
+from headrace.project.pipeline import Pipeline
+from headrace.run.stop import StopSignal
+from headrace.run.update import RunResult
+from headrace.verify.report import Proof
+from proof.ledger import ProducerLedger
+
+DEADLINE_S = 90.0
+"""Far beyond what anything takes here on a loaded machine."""
+
+BRONZE = """
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+
+PLACE = ["topic", "partition", "offset"]
+
+@hr.table
+def bronze():
+    records = hr.read_kafka("{topic}", max_offsets_per_trigger={limit})
+    return records.select("value", *[f"_source.{name}" for name in (*PLACE, "timestamp")])
+"""
+
+SILVER = """
+@hr.table
+def silver():
+    sale = hr.parse_json("value", "id LONG, name STRING, sales DECIMAL(12,2)", at=PLACE)
+    rows = spark.readStream.table("bronze").select(sale.alias("sale"), *PLACE, "timestamp")
+    return rows.select("sale.*", *PLACE, "timestamp")
+
+@hr.materialized_view
+def gold():
+    sales = spark.read.table("silver").groupBy("name")
+    return sales.agg(F.sum("sales").alias("sales"), F.count("*").alias("n"))
+"""
+
+
+def until(done: Callable[[], bool], what: str) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not done():
+        assert time.monotonic() < deadline, f"it never happened: {what}"
+        time.sleep(0.01)
+
+
+@dataclass
+class Shop:
+    """One pipeline in a folder of its own, with one topic and everything that was produced to it."""
+
+    root: Path
+    database: str
+    topic: str
+    partitions: int
+    ledger: ProducerLedger
+    spec: dict[str, Any] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def storage(self) -> Storage:
+        return Storage(self.root / "lake")
+
+    def table(self, name: str) -> Path:
+        return self.storage.table(TableName(self.database, name))
+
+    def checkpoints(self, flow: str = "bronze", table: str | None = None) -> Path:
+        return self.storage.flow_checkpoints(TableName(self.database, table or flow), flow)
+
+    def checkpoint(self, flow: str = "bronze") -> Path:
+        """The flow's newest checkpoint."""
+        return max(path for path in self.checkpoints(flow).iterdir() if path.name.isdigit())
+
+    def write(self, *code: str, limit: int = 500_000) -> None:
+        """Write the pipeline's files: the spec, and the code given, one part after another."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        spec = {
+            "name": "shop",
+            "storage": "./lake",
+            "database": self.database,
+            "kafka": {"bootstrap.servers": self.ledger.bootstrap},
+            "libraries": [{"file": "shop.py"}],
+            "views": {"interval": "1 s"},
+            **self.spec,
+        }
+        (self.root / "headrace.yml").write_text(json.dumps(spec))
+        text = "".join(code or (BRONZE,))
+        (self.root / "shop.py").write_text(text.replace("{topic}", self.topic).replace("{limit}", str(limit)))
+
+    def produce(self, count: int) -> None:
+        self.ledger.produce(self.topic, count, self.partitions)
+
+    # Running it within this process.
+
+    def run(
+        self,
+        *datasets: str,
+        resume: str | None = None,
+        generation: str | None = None,
+        adopt: dict[str, str] | None = None,
+        continuous: bool = False,
+        stop: StopSignal | None = None,
+    ) -> RunResult:
+        remedies = Remedies(
+            resume_from_table=frozenset([resume] if resume else []),
+            new_generation=frozenset([generation] if generation else []),
+            adopt=adopt or {},
+        )
+        with Pipeline.load(self.root) as pipeline:
+            return pipeline.run(
+                datasets, remedies=remedies, emit=self.events.append, continuous=continuous, stop=stop
+            )
+
+    def run_well(self, *datasets: str, **arguments: Any) -> RunResult:
+        result = self.run(*datasets, **arguments)
+        assert result.outcome == "completed", [error.to_dict() for error in result.errors]
+        return result
+
+    def refused(self, *datasets: str, **arguments: Any) -> HeadraceError:
+        """Run, and return the one error that it ends with; no table may have changed."""
+        before = self.versions()
+        try:
+            errors = self.run(*datasets, **arguments).errors
+        except HeadraceError as error:
+            errors = (error,)
+        assert len(errors) == 1, errors
+        after = self.versions()
+        assert all(after[name] == version for name, version in before.items()), (before, after)
+        return errors[0]
+
+    @contextmanager
+    def running(self, *datasets: str) -> Iterator[StopSignal]:
+        """Run continuously in a thread, until the block ends or the flows have."""
+        stop, results, failures = StopSignal(), [], []
+
+        def work() -> None:
+            try:
+                results.append(self.run(*datasets, continuous=True, stop=stop))
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=work, name="headrace-test-run")
+        thread.start()
+        try:
+            yield stop
+        finally:
+            stop.request()
+            thread.join(DEADLINE_S)
+            assert not thread.is_alive()
+        if failures:
+            raise failures[0]
+
+    def happened(self, kind: type[Event], **values: Any) -> list[Event]:
+        """The events of a kind that hold these values."""
+        return [
+            event
+            for event in list(self.events)
+            if isinstance(event, kind) and all(getattr(event, key) == value for key, value in values.items())
+        ]
+
+    # The oracle.
+
+    def versions(self) -> dict[str, int]:
+        """The version of each table, from the names of its log's files."""
+        found = {}
+        for log in self.storage.tables.glob("*/*/_delta_log"):
+            versions = [int(path.name[:20]) for path in log.glob("*.json") if path.name[:20].isdigit()]
+            found[log.parent.name] = max(versions, default=-1)
+        return found
+
+    def bronze(self) -> list[tuple[str, int, int, bytes]]:
+        rows = deltalake.DeltaTable(self.table("bronze")).to_pyarrow_table(
+            columns=["topic", "partition", "offset", "value"]
+        )
+        return sorted(zip(*(rows[name].to_pylist() for name in rows.column_names), strict=True))
+
+    def check(self, *, silver: bool = False, proof: bool = True) -> Proof | None:
+        """The tables hold exactly what the ledger says, and `verify` agrees."""
+        expected = sorted((*record.place, record.value) for record in self.ledger.records)
+        _compare("bronze", self.bronze(), expected)
+        if silver:
+            self._check_silver()
+        return self.verify() if proof else None
+
+    def verify(self) -> Proof:
+        with Pipeline.load(self.root) as pipeline:
+            found = pipeline.verify()
+        assert found.proven, json.dumps(found.to_json(), indent=1, default=str)
+        return found
+
+    def _check_silver(self) -> None:
+        names = ["topic", "partition", "offset", "id", "name", "sales"]
+        rows = deltalake.DeltaTable(self.table("silver")).to_pyarrow_table(columns=names)
+        found = sorted(zip(*(rows[name].to_pylist() for name in names), strict=True))
+        sales = [(*record.place, record.sale) for record in self.ledger.records]
+        _compare("silver", found, sorted((*p, s["id"], s["name"], s["sales"]) for *p, s in sales))
+        sums: dict[str, Decimal] = {}
+        counts: Counter[str] = Counter()
+        for record in self.ledger.records:
+            sums[record.sale["name"]] = sums.get(record.sale["name"], Decimal()) + record.sale["sales"]
+            counts[record.sale["name"]] += 1
+        gold = deltalake.DeltaTable(self.table("gold")).to_pyarrow_table().to_pylist()
+        _compare(
+            "gold",
+            sorted((row["name"], row["sales"], row["n"]) for row in gold),
+            sorted((name, total, counts[name]) for name, total in sums.items()),
+        )
+
+    def keep_copy(self, flow: str = "bronze") -> Path:
+        """A copy of the flow's checkpoints, as a backup would hold them."""
+        copy = self.root / f"backup-{flow}"
+        shutil.copytree(self.checkpoints(flow), copy)
+        return copy
+
+    def restore_copy(self, copy: Path, flow: str = "bronze") -> None:
+        shutil.rmtree(self.checkpoints(flow))
+        shutil.copytree(copy, self.checkpoints(flow))
+
+
+def _compare(table: str, found: list[Any], expected: list[Any]) -> None:
+    if found == expected:
+        return
+    missing, extra = Counter(expected) - Counter(found), Counter(found) - Counter(expected)
+    raise AssertionError(
+        f"{table}: {len(found)} rows for {len(expected)} records; "
+        f"{sum(missing.values())} lost, such as {list(missing)[:5]}; "
+        f"{sum(extra.values())} doubled or foreign, such as {list(extra)[:5]}"
+    )
