@@ -1,0 +1,113 @@
+"""The command line on the real things: the example pipeline from `init` to a full refresh."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from headrace.cli.main import run
+
+SALES = 400
+
+
+@pytest.fixture
+def pipeline(topic: Callable[..., str], bootstrap: str, tmp_path: Path) -> Path:
+    """The example pipeline, on a topic of its own that holds sales."""
+    folder = tmp_path / "shop"
+    assert run(["init", str(folder)]) == 0
+    name = topic(partitions=3)
+    bronze = folder / "transformations" / "bronze.py"
+    bronze.write_text(bronze.read_text().replace('read_kafka("sales")', f'read_kafka("{name}")'))
+    produce(bootstrap, name, 0, SALES)
+    (folder / "topic").write_text(name)
+    return folder
+
+
+def produce(bootstrap: str, topic: str, first: int, last: int) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(first, last):
+        sale = {"id": number, "date": f"2026-01-{number % 3 + 1:02d}", "name": f"n{number % 2}", "sales": 0.1}
+        producer.produce(topic, key=str(number), value=json.dumps(sale))
+    assert producer.flush(30) == 0
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def gold(folder: Path) -> tuple[Decimal, int]:
+    """The sum and the number of all sales, read without Spark."""
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(str(folder / "lake" / "tables" / "default" / "gold")).to_pyarrow_table().to_pylist()
+    return sum((row["sales"] for row in rows), Decimal(0)), sum(row["count"] for row in rows)
+
+
+def test_from_init_to_a_full_refresh(
+    spark: SparkSession, pipeline: Path, bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project = ["--project", str(pipeline)]
+    capsys.readouterr()
+
+    assert run(["plan", "--json", *project]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [one["name"] for one in plan["datasets"]] == ["default.bronze", "default.silver", "default.gold"]
+    assert plan["datasets"][1]["flows"][0]["coordinates"]["offset"] == "offset"
+    assert not (pipeline / "lake").exists(), "a plan writes nothing"
+
+    assert run(["run", "--json", *project]) == 0
+    *events, last = lines(capsys.readouterr().out)
+    assert events[0]["event"] == "UpdateStarted"
+    assert last["result"]["outcome"] == "completed"
+    assert {flow["flow"]: flow["rows"] for flow in last["result"]["flows"]} == {
+        "bronze": SALES,
+        "silver": SALES,
+    }
+    assert gold(pipeline) == (Decimal("40.00"), SALES)
+
+    produce(bootstrap, (pipeline / "topic").read_text(), SALES, SALES + 100)
+    assert run(["run", *project]) == 0
+    text = capsys.readouterr().out
+    assert "bronze  drained: 100 rows in 1 batch" in text
+    assert "completed in" in text
+    assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
+
+    assert run(["full-refresh", "bronze", "--yes", "--json", *project]) == 2
+    assert lines(capsys.readouterr().out)[-1]["error"]["code"] == "DOWNSTREAM_STREAMS"
+    assert run(["full-refresh", "bronze", "silver", *project]) == 2, "nobody is there to answer"
+    assert "bronze  loses all its rows" in capsys.readouterr().err
+    assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
+
+    assert run(["full-refresh", "bronze", "silver", "--yes", "--json", *project]) == 0
+    last = lines(capsys.readouterr().out)[-1]
+    assert {flow["rows"] for flow in last["result"]["flows"]} == {SALES + 100}
+    assert run(["run", *project]) == 0
+    assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
+
+
+def test_a_signal_stops_a_continuous_run_cleanly(pipeline: Path) -> None:
+    program = "from headrace.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "run", "--continuous", "--json", "--project", str(pipeline)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                event = json.loads(line)
+                if event.get("event") == "BatchCommitted" and event["flow"] == "silver":
+                    process.send_signal(signal.SIGTERM)
+                    break
+            rest = process.stdout.read()
+            assert process.wait(60) == 143, process.stderr.read() if process.stderr else ""
+        finally:
+            process.kill()
+    assert lines(rest)[-1]["result"]["outcome"] == "stopped"
