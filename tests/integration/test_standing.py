@@ -1,0 +1,122 @@
+"""A run with nothing to do ends without Spark, and never when there is something to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.project.pipeline import Pipeline
+from headrace.project.standing import find_up_to_date
+from headrace.sources.cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TopicFactory = Callable[..., str]
+
+SPEC = """
+name: standing
+storage: ./lake
+database: {database}
+kafka: {{bootstrap.servers: "{bootstrap}"}}
+"""
+CODE = """
+import headrace as hr
+from headrace import spark
+
+TOPIC = "{topic}"
+
+@hr.table
+def raw():
+    return hr.read_kafka(TOPIC).select("value", "_source")
+
+@hr.materialized_view
+def counted():
+    return spark.read.table("raw").groupBy("_source.partition").count()
+"""
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, json.dumps({"id": number}).encode())
+    assert producer.flush(30) == 0
+
+
+def is_standing(pipeline: Pipeline) -> bool:
+    settings = pipeline.settings
+    return find_up_to_date(settings, KafkaCluster(settings.kafka)) is not None
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path, topic: TopicFactory, bootstrap: str, spark: SparkSession) -> Pipeline:
+    """A pipeline that has just been run."""
+    name = topic(2)
+    produce(bootstrap, name, 50)
+    # The session of all tests knows one table of a name.
+    spec = SPEC.format(bootstrap=bootstrap, database=name.replace("-", "_"))
+    (tmp_path / "headrace.yml").write_text(spec)
+    (tmp_path / "transformations").mkdir()
+    (tmp_path / "transformations" / "raw.py").write_text(CODE.format(topic=name))
+    pipeline = Pipeline.load(tmp_path)
+    assert pipeline.run().outcome == "completed"
+    return pipeline
+
+
+def test_it_stands_until_something_changes(pipeline: Pipeline, bootstrap: str) -> None:
+    assert is_standing(pipeline)
+    events: list[Any] = []
+    result = Pipeline.load(pipeline.settings.root).run(emit=events.append)
+    assert [(flow.flow, flow.outcome) for flow in result.flows] == [("raw", "up to date")]
+    assert [type(event).__name__ for event in events][-1] == "UpdateFinished"
+
+    code = pipeline.settings.root / "transformations" / "raw.py"
+    text = code.read_text()
+    name = text.split('TOPIC = "')[1].split('"')[0]
+    produce(bootstrap, name, 5)
+    assert not is_standing(pipeline), "the topic holds records that no flow has read"
+    assert pipeline.run().flows[0].rows == 5
+    assert is_standing(pipeline)
+
+    code.write_text(text.replace("groupBy", "where('true').groupBy"))
+    assert not is_standing(pipeline), "a view has another query"
+    assert pipeline.run().views[0].outcome == "refreshed"
+    assert is_standing(pipeline)
+
+    newest = sorted((pipeline.settings.storage.root / "checkpoints").rglob("commits/*"))[-1]
+    newest.rename(newest.with_suffix(".away"))
+    assert not is_standing(pipeline), "a batch has no commit in its checkpoint"
+
+
+def test_a_query_that_reads_the_environment_is_never_taken_to_stand(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = pipeline.settings.root / "transformations" / "raw.py"
+    text = code.read_text()
+    name = text.split('TOPIC = "')[1].split('"')[0]
+    monkeypatch.setenv("A_TOPIC", name)
+    code.write_text(
+        "import os\n" + text.replace("hr.read_kafka(TOPIC)", 'hr.read_kafka(os.environ["A_TOPIC"])')
+    )
+    assert pipeline.run().outcome == "completed"
+    assert not is_standing(pipeline)
+
+
+def test_a_declaration_that_the_environment_makes_is_seen(
+    pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = pipeline.settings.root / "transformations" / "raw.py"
+    text = code.read_text()
+    name = text.split('TOPIC = "')[1].split('"')[0]
+    monkeypatch.setenv("A_TOPIC", name)
+    code.write_text("import os\n" + text.replace(f'"{name}"', 'os.environ["A_TOPIC"]'))
+    assert pipeline.run().outcome == "completed"
+    assert is_standing(pipeline)
+    monkeypatch.setenv("A_TOPIC", "another")
+    assert not is_standing(pipeline), "the topic's name comes from the environment, and is another"
