@@ -8,7 +8,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
@@ -57,9 +57,12 @@ class SalesProducer:
         topic: The topic; it exists.
         records: How many.
         rate: How many a second.
+        pauses: After how many records it waits for `go_on`, each time.
     """
 
-    def __init__(self, bootstrap: str, topic: str, *, records: int, rate: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, *, records: int, rate: int, pauses: Sequence[int] = ()
+    ) -> None:
         self.ledger = SalesLedger()
         self.records = records
         self._topic = topic
@@ -67,14 +70,24 @@ class SalesProducer:
         self._bootstrap = bootstrap
         self._failure: str | None = None
         self._stop = threading.Event()
+        self._pauses = [(at, threading.Event()) for at in sorted(pauses)]
         self._thread = threading.Thread(target=self._run, name="headrace-demo-producer", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
+    def go_on(self) -> None:
+        """End the next pause, also one that it has not come to yet."""
+        for _, over in self._pauses:
+            if not over.is_set():
+                over.set()
+                return
+
     def stop(self) -> None:
         """End it early; what the broker has acknowledged stays in the ledger."""
         self._stop.set()
+        for _, over in self._pauses:
+            over.set()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -125,18 +138,27 @@ class SalesProducer:
             }
         )
         sales = build_sales(self.records)
-        started = time.monotonic()
         sent = 0
-        while sent < self.records and not self._stop.is_set() and self._failure is None:
-            due = min(self.records, int((time.monotonic() - started) * self._rate) + 1)
-            for sale in itertools.islice(sales, due - sent):
+        for until, over in [*self._pauses, (self.records, None)]:
+            sent = self._send_until(producer, sales, sent, until)
+            if over is not None:
+                producer.flush(_FLUSH_S)
+                over.wait()
+        left = producer.flush(_FLUSH_S)
+        if left and self._failure is None:
+            self._failure = f"{left} records were not acknowledged within {_FLUSH_S:.0f} s"
+
+    def _send_until(self, producer: Any, sales: Iterator[Sale], sent: int, until: int) -> int:
+        """Send at the rate until so many have been sent, and return how many."""
+        began, first = time.monotonic(), sent
+        while sent < until and not self._stop.is_set() and self._failure is None:
+            due = min(until, first + int((time.monotonic() - began) * self._rate) + 1)
+            for sale in itertools.islice(sales, max(0, due - sent)):
                 self._send(producer, sale)
             sent = max(sent, due)
             producer.poll(0)
             self._stop.wait(_TICK_S)
-        left = producer.flush(_FLUSH_S)
-        if left and self._failure is None:
-            self._failure = f"{left} records were not acknowledged within {_FLUSH_S:.0f} s"
+        return sent
 
     def _send(self, producer: Any, sale: Sale) -> None:
         entered = partial(self._delivered, sale)

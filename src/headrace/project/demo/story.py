@@ -30,11 +30,15 @@ PARTITIONS = 4
 FLOW = "bronze"
 """The flow that is watched and killed in a batch: the one that reads the topic."""
 
+_FIRST = 0.05
+"""The share of the records that is written before the first commit: cold code takes its time, and a
+backlog would make the rest of the demo one large batch."""
 _CRASH_AT = 0.4
-"""The share of the records that is written when the crash comes."""
+_CRASH_AT_LATEST = 0.6
+"""The shares between which the crash comes; at the second one the producer waits for slow machines."""
 _CRASH_AFTER_BATCHES = 3
 _ATTEMPTS = 5
-_START_TIMEOUT_S = 180.0
+_WAIT_TIMEOUT_S = 180.0
 _IDLE_TIMEOUT_S = 60.0
 """No table has moved for so long: what is missing will not come, and the proof says what it is."""
 _POLL_S = 0.1
@@ -132,8 +136,8 @@ class _Witness:
                 self.started.set()
             case BatchReplayed(flow=flow, batch=batch) if flow == FLOW and batch == self.watched:
                 self._tell(f"{FLOW}'s batch {batch} was in the table already, and was skipped")
-            case BatchCommitted(flow=flow, batch=batch) if flow == FLOW:
-                self.batches += 1
+            case BatchCommitted(flow=flow, batch=batch, rows=rows) if flow == FLOW:
+                self.batches += 1 if rows else 0
                 if batch == self.watched:
                     self._tell(f"{FLOW}'s batch {batch} was not in the table, and was read again")
             case _:
@@ -172,7 +176,14 @@ class Demo:
             folder = self._open_folder(stack)
             settings = self._start_broker(folder, stack)
             servers = settings.kafka.bootstrap_servers
-            producer = SalesProducer(servers, TOPIC, records=self._request.records, rate=self._request.rate)
+            records = self._request.records
+            producer = SalesProducer(
+                servers,
+                TOPIC,
+                records=records,
+                rate=self._request.rate,
+                pauses=[int(records * _FIRST), int(records * _CRASH_AT_LATEST)],
+            )
             # Last in, first out: the driver ends before the producer, and both before the broker.
             stack.callback(producer.stop)
             stack.callback(self._stop_driver)
@@ -235,7 +246,7 @@ class Demo:
             pid_file=folder.driver_pid,
             emit=self._witness,
         )
-        self._wait(self._witness.started.is_set, _START_TIMEOUT_S, "it did not start a flow")
+        self._wait(self._witness.started.is_set, None, "it did not start a flow")
 
     def _crash(
         self, folder: DemoFolder, settings: ProjectSettings, producer: SalesProducer
@@ -243,17 +254,13 @@ class Demo:
         """Kill the process in the middle of a batch; again, where the batch had just ended."""
         bronze = _name(settings, FLOW)
         crashes: list[Crash] = []
-        enough = int(producer.records * _CRASH_AT)
         self._screen.doing("the producer writes, the pipeline follows")
+        self._wait(lambda: self._witness.batches >= 1, producer, "it committed no batch")
+        producer.go_on()
         while not (crashes and crashes[-1].inside_batch) and len(crashes) < _ATTEMPTS:
-            self._wait(
-                lambda: (
-                    (producer.ledger.records >= enough and self._witness.batches >= _CRASH_AFTER_BATCHES)
-                    or producer.done
-                ),
-                _START_TIMEOUT_S,
-                "it committed no batch",
-            )
+            self._wait(lambda: self._is_time(producer), producer, "it committed too few batches")
+            # From here on there are records to come, so there will be a batch.
+            producer.go_on()
             assert self._driver is not None
             await_batch(settings.storage, bronze, FLOW, timeout_s=10.0, check=self._driver.check)
             self._driver.kill()
@@ -264,6 +271,13 @@ class Demo:
             self._screen.note(crash_text(crash))
             self._start_driver(folder)
         return tuple(crashes)
+
+    def _is_time(self, producer: SalesProducer) -> bool:
+        """Whether the crash may come: in the middle of the records, when batches follow each other."""
+        written, batches = producer.ledger.records, self._witness.batches
+        if written >= int(producer.records * _CRASH_AT_LATEST):
+            return batches >= 1
+        return written >= int(producer.records * _CRASH_AT) and batches >= _CRASH_AFTER_BATCHES
 
     def _drain(self, settings: ProjectSettings, producer: SalesProducer) -> bool:
         """Wait until the tables hold what the producer has written; whether they came to."""
@@ -284,15 +298,15 @@ class Demo:
             time.sleep(_POLL_S)
         return False
 
-    def _wait(self, condition: Callable[[], bool], timeout_s: float, otherwise: str) -> None:
-        deadline = time.monotonic() + timeout_s
+    def _wait(self, condition: Callable[[], bool], producer: SalesProducer | None, otherwise: str) -> None:
+        deadline = time.monotonic() + _WAIT_TIMEOUT_S
         while not condition():
-            self._check(None)
+            self._check(producer)
             if time.monotonic() > deadline:
                 raise DemoDriverError(
-                    f"the pipeline's process was given up: {otherwise} within {timeout_s:.0f} s",
+                    f"the pipeline's process was given up: {otherwise} within {_WAIT_TIMEOUT_S:.0f} s",
                     remedies=("headrace doctor",),
-                    params={"waited_s": timeout_s},
+                    params={"waited_s": _WAIT_TIMEOUT_S},
                 )
             time.sleep(_POLL_S)
 
