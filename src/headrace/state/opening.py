@@ -366,35 +366,33 @@ def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> 
     if table.positions is None:
         raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
     known = {source.index: source for source in table.sources}
-    same_kinds = len(known) == len(flow.sources) and all(
-        source.index in known and known[source.index].kind == source.kind for source in flow.sources
-    )
-    if not same_kinds or any(source.kind == "files" for source in flow.sources):
-        return Open(reason="new-generation", fences=current)
     positions: dict[int, Position] = {}
     for source in flow.sources:
-        before = table.positions.get(source.index, {})
+        then = known.get(source.index)
         if source.kind == "kafka":
-            kafka = flow.kafka[source.index]
-            positions[source.index] = _new_offsets(kafka, known[source.index], before)
-        elif source.identity.get("table_id") == known[source.index].identity.get("table_id"):
-            positions[source.index] = before
-        elif len(flow.sources) == 1:
-            return Open(reason="new-generation", fences=current)
-        else:
-            raise _resume_impossible(flow, "one of the tables that it reads was created anew")
+            positions[source.index] = _new_offsets(flow.kafka[source.index], table)
+        elif then is not None and then.kind == source.kind:
+            same_table = source.identity.get("table_id") == then.identity.get("table_id")
+            if source.kind == "files" and source.identity.get("path") == then.identity.get("path"):
+                raise _resume_impossible(flow, "the table does not say which files were read")
+            if source.kind == "delta" and same_table:
+                positions[source.index] = (table.positions or {})[source.index]
+    if not positions:
+        return Open(reason="new-generation", fences=current)
     start = Open(reason="new-generation", positions=positions, fences=current)
     return _compare_offsets(flow, current, positions, otherwise=start)
 
 
-def _new_offsets(kafka: KafkaFacts, known: SourceIdentity, before: Position) -> Position:
-    """Where each partition goes on; a topic of another id starts at its first record."""
-    ids = known.identity["topics"]
+def _new_offsets(kafka: KafkaFacts, table: TableFacts) -> Position:
+    """Where each partition goes on: a topic of a known id where it ended, another at its first record."""
+    ended: dict[str, Mapping[str, int]] = {}
+    for source in table.sources:
+        for topic, topic_id in source.identity.get("topics", {}).items():
+            if source.kind == "kafka" and kafka.ids.get(topic) == topic_id:
+                ended[topic] = (table.positions or {})[source.index].get(topic, {})
     return {
         topic: {
-            str(partition): before.get(topic, {}).get(str(partition), 0)
-            if ids.get(topic) == kafka.ids.get(topic)
-            else first
+            str(partition): ended[topic].get(str(partition), 0) if topic in ended else first
             for partition, first in partitions.items()
         }
         for topic, partitions in kafka.earliest.items()
