@@ -164,7 +164,7 @@ class LakeTable:
         if metadata is not None:
             info["userMetadata"] = json.dumps(metadata)
         lines = [{"commitInfo": info}, *actions]
-        text = "\n".join(json.dumps(line) for line in lines)
+        text = "\n".join(json.dumps(line, separators=(",", ":")) for line in lines)
         (self.log / f"{self.version:020d}.json").write_text(text + "\n", encoding="utf-8")
         return self.version
 

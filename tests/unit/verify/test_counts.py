@@ -242,3 +242,12 @@ def edit(table: LakeTable, version: int, **words: Any) -> None:
     said = json.loads(info["commitInfo"]["userMetadata"])
     info["commitInfo"]["userMetadata"] = json.dumps(said | words)
     path.write_text("\n".join(json.dumps(line) for line in [info, *actions]))
+
+
+def test_a_file_that_two_commits_add_counts_once(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)})
+    (add,) = table.active()
+    ranges = flow.source({"sales": {"0": 10}}, {"sales": {"0": 20}})
+    words = flow.words(batch=1, input=10, accepted=10, rejected=0, sources=[ranges])
+    table.commit([{"txn": {"appId": flow.checkpoint, "version": 1}}, {"add": add}], metadata=words)
+    assert [finding.code for finding in verify.dataset().table.findings] == ["ROWS_DIFFER"]

@@ -1,0 +1,121 @@
+"""`headrace status`: how the pipeline stands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headrace.cli.output import Result
+from headrace.cli.verb import Invocation, verb
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from rich.console import Group
+
+    from headrace.model.names import TableName
+    from headrace.observe.snapshot import Snapshot
+    from headrace.observe.status import DatasetStatus, FlowStatus
+
+_NONE = "-"
+_STYLES = {
+    "running": "green",
+    "fresh": "green",
+    "retrying": "yellow",
+    "stale": "yellow",
+    "failed": "bold red",
+    "unreadable": "bold red",
+}
+
+
+@verb(examples=("headrace status", "headrace status --profile prod --json"))
+def command(invocation: Invocation) -> Result:
+    """Show datasets, flows, lag and freshness.
+
+    From what is on disk and in the broker: nothing is started, and a broker that is down costs only
+    the lag.
+    """
+    with invocation.pipeline() as pipeline, invocation.output.progress("Looking"):
+        snapshot = pipeline.status()
+    schema = pipeline.settings.database
+    return Result(data=snapshot.to_json(), text=lambda: _rendered(snapshot, schema))
+
+
+def _rendered(snapshot: Snapshot, default_schema: str) -> Group | str:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    if not snapshot.datasets:
+        return f"{snapshot.pipeline} has no table in {snapshot.storage} yet. `headrace run` makes them."
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+    columns = ("flow", "state", "rows", "rows/s", "lag", "batch", "last commit")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index in (0, 1, 6) else "right", no_wrap=True)
+    remarks: list[str] = []
+    for dataset in snapshot.datasets:
+        for row in _rows(dataset, snapshot.at, default_schema):
+            table.add_row(Text(row[0], style="bold"), Text(row[1], style=_STYLES.get(row[1], "")), *row[2:])
+        remarks += _remarks(dataset, default_schema)
+    if snapshot.silence is not None:
+        remarks.append(f"lag unknown: {snapshot.silence}")
+    head = f"{snapshot.pipeline} · {snapshot.storage}"
+    parts: list[Text | Table] = [Text(head), Text(""), table]
+    if remarks:
+        parts += [Text(""), *(Text(line) for line in remarks)]
+    return Group(*parts)
+
+
+def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterator[tuple[str, ...]]:
+    name = _short(dataset.dataset, default_schema)
+    rows = _NONE if dataset.rows is None else f"{dataset.rows:,}"
+    if dataset.problem is not None:
+        yield (name, "unreadable", *[_NONE] * 5)
+        return
+    if dataset.view is not None:
+        view = dataset.view
+        yield (name, view.state, rows, _NONE, _NONE, _NONE, _commit(view.version, view.refreshed, now))
+    for flow in dataset.flows:
+        yield _flow_row(flow, dataset, name, rows, now)
+
+
+def _flow_row(
+    flow: FlowStatus, dataset: DatasetStatus, name: str, rows: str, now: datetime
+) -> tuple[str, ...]:
+    return (
+        name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
+        flow.state,
+        rows,
+        _NONE if flow.rate is None else f"{flow.rate:,.0f}",
+        _NONE if flow.lag is None else f"{flow.lag:,}",
+        _NONE if flow.batch is None else str(flow.batch),
+        _commit(flow.version, flow.committed, now),
+    )
+
+
+def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
+    from headrace.observe.display import seconds_text
+
+    if version is None:
+        return _NONE
+    return f"v{version}" + ("" if at is None else f"  {seconds_text((now - at).total_seconds())} ago")
+
+
+def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
+    name = _short(dataset.dataset, default_schema)
+    if dataset.problem is not None:
+        yield f"{name}: {dataset.problem}"
+    if dataset.view is not None:
+        if dataset.view.late:
+            yield f"{name}: {', '.join(dataset.view.late)} has changed since the last refresh"
+        if dataset.view.error is not None:
+            yield f"{name}: [{dataset.view.error.get('code')}] {dataset.view.error.get('summary')}"
+    for flow in dataset.flows:
+        if flow.error is not None:
+            yield f"{flow.flow}: [{flow.error.get('code')}] {flow.error.get('summary')}"
+        if flow.pending is not None and flow.driver is None:
+            yield f"{flow.flow}: batch {flow.pending} was planned and not committed; the next run replays it"
+
+
+def _short(name: TableName, default_schema: str) -> str:
+    return name.name if name.schema == default_schema else str(name)

@@ -1,0 +1,281 @@
+"""How a pipeline stands now: from what is on disk and in the broker, without Spark."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.model.connections import KafkaConnection
+from headrace.model.names import Storage, TableName
+from headrace.model.project import ProjectSettings
+from headrace.observe.flow_state import Driver, FlowState, Trouble, find_driver, load_troubles
+from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
+from headrace.observe.table_tail import TableTail, at_of, load_tail
+from headrace.sources.cluster import KafkaCluster
+from headrace.state.ledger import Ledger
+
+_ANSWER_S = 1.0
+"""How long the broker may take: a status that waits for the lag says nothing at all."""
+
+_CHECKPOINT = "headrace.checkpoint."
+_READERS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """How a pipeline stands.
+
+    Args:
+        broker: Its address; ``None`` where no flow reads Kafka.
+        silence: Why the broker could not be asked.
+    """
+
+    pipeline: str
+    storage: Path
+    datasets: tuple[DatasetStatus, ...]
+    at: datetime
+    broker: str | None = None
+    silence: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "storage": str(self.storage),
+            "at": self.at.isoformat(timespec="milliseconds"),
+            "broker": {"bootstrap_servers": self.broker, "problem": self.silence},
+            "datasets": [one.to_json(self.at) for one in self.datasets],
+        }
+
+
+def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Snapshot:
+    """Look at the storage and the broker.
+
+    Args:
+        settings: The pipeline; its files are not run.
+        connection: How to reach the broker.
+    """
+    storage = settings.storage
+    names = sorted(
+        TableName(log.parent.parent.name, log.parent.name) for log in storage.tables.glob("*/*/_delta_log")
+    )
+    with ThreadPoolExecutor(_READERS) as pool:
+        loaded = dict(zip(names, pool.map(lambda name: _load(storage.table(name)), names), strict=True))
+    tails = {
+        name: found
+        for name, found in loaded.items()
+        if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
+    }
+    looks = _Looks(storage, tails, load_troubles(storage), connection)
+    datasets = tuple(looks.dataset(name) for name in tails)
+    return Snapshot(
+        pipeline=settings.name,
+        storage=storage.root,
+        datasets=datasets,
+        at=datetime.now(UTC),
+        broker=connection.bootstrap_servers or None,
+        silence=looks.silence,
+    )
+
+
+class _Looks:
+    """Puts the parts together; the broker is asked once for all flows."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        tails: Mapping[TableName, TableTail | str],
+        troubles: Mapping[str, Trouble],
+        connection: KafkaConnection,
+    ) -> None:
+        self._storage = storage
+        self._tails = tails
+        self._troubles = troubles
+        self._now = datetime.now(UTC)
+        self._said = {
+            (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
+            for name, tail in tails.items()
+            if isinstance(tail, TableTail)
+            for flow, checkpoint in _flows(tail)
+        }
+        topics = {topic for words in self._said.values() for topic in _topics(words)}
+        self._latest, self.silence = _ask(connection, topics)
+
+    def dataset(self, name: TableName) -> DatasetStatus:
+        tail = self._tails[name]
+        if isinstance(tail, str):
+            return DatasetStatus(dataset=name, kind="unknown", problem=tail)
+        kind = tail.properties.get("headrace.kind", "streaming_table")
+        return DatasetStatus(
+            dataset=name,
+            kind=kind,
+            version=tail.version,
+            rows=tail.rows,
+            files=tail.files,
+            size_bytes=tail.size_bytes,
+            changed=tail.changed,
+            flows=tuple(self._flow(name, tail, flow, checkpoint) for flow, checkpoint in _flows(tail)),
+            view=self._view(name, tail) if kind == "materialized_view" else None,
+        )
+
+    def _flow(self, name: TableName, tail: TableTail, flow: str, checkpoint: str) -> FlowStatus:
+        commit = tail.last_batch(checkpoint)
+        words = self._said[name, checkpoint]
+        driver = find_driver(self._storage.lease(name, flow))
+        trouble = self._troubles.get(flow)
+        batch = None if words is None else _last(words)
+        planned = _planned(self._storage.flow_checkpoints(name, flow))
+        return FlowStatus(
+            flow=flow,
+            state=_state(driver, trouble, batch),
+            checkpoint=checkpoint,
+            batch=batch,
+            version=commit.version if commit is not None else None if words is None else _version(words),
+            committed=None if commit is None else at_of(commit),
+            pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
+            lag=None if words is None else self._lag(words),
+            rate=tail.rate(checkpoint, self._now) if driver is not None else None,
+            driver=driver,
+            error=None if trouble is None or (driver is not None and trouble.final) else trouble.error,
+        )
+
+    def _view(self, name: TableName, tail: TableTail) -> ViewStatus:
+        commit = tail.last_refresh()
+        trouble = self._troubles.get(str(name))
+        error = None if trouble is None else trouble.error
+        if commit is None or commit.metadata is None:
+            return ViewStatus(state="failed" if error else "new", error=error)
+        inputs = {key: int(value["version"]) for key, value in commit.metadata["inputs"].items()}
+        ids = {key: value.get("table_id") for key, value in commit.metadata["inputs"].items()}
+        late = []
+        for key, version in inputs.items():
+            found = self._tails.get(TableName.parse(key, name.schema))
+            if isinstance(found, TableTail) and (found.changed_after(version) or found.table_id != ids[key]):
+                late.append(key)
+        return ViewStatus(
+            state="failed" if error else "stale" if late else "fresh",
+            version=commit.version,
+            refreshed=at_of(commit),
+            inputs=inputs,
+            late=tuple(late),
+            driver=find_driver(self._storage.lease(name, "view")),
+            error=error,
+        )
+
+    def _last_words(
+        self, name: TableName, flow: str, checkpoint: str, tail: TableTail
+    ) -> Mapping[str, Any] | None:
+        """What the last batch says of itself: from the newest commits, else from the ledger."""
+        commit = tail.last_batch(checkpoint)
+        if commit is not None:
+            return commit.metadata
+        try:
+            folds = Ledger(self._storage.ledger(name, flow), name, flow).folds()
+        except HeadraceError:
+            return None
+        for fold in reversed(folds):
+            for entry in reversed(fold["batches"]):
+                if entry.get("checkpoint") == checkpoint and ("batch" in entry or "batches" in entry):
+                    return dict(entry)
+        return None
+
+    def _lag(self, words: Mapping[str, Any]) -> int | None:
+        lags = [self._lag_of(source) for source in words["sources"]]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if known and len(known) == len(lags) else None
+
+    def _lag_of(self, source: Mapping[str, Any]) -> int | None:
+        if source["kind"] == "kafka":
+            topics = source["until"]
+            if self._latest is None or any(topic not in self._latest for topic in topics):
+                return None
+            return sum(
+                max(0, end - int(topics[topic].get(str(partition), 0)))
+                for topic in topics
+                for partition, end in self._latest[topic].items()
+            )
+        if source["kind"] == "delta":
+            table_id = source["identity"].get("table_id")
+            for tail in self._tails.values():
+                if isinstance(tail, TableTail) and tail.table_id == table_id:
+                    return tail.rows_since(int(source["until"]["reservoirVersion"]))
+        return None
+
+
+def _load(path: Path) -> TableTail | str:
+    try:
+        return load_tail(path)
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
+def _flows(tail: TableTail) -> list[tuple[str, str]]:
+    return sorted(
+        (key.removeprefix(_CHECKPOINT), value)
+        for key, value in tail.properties.items()
+        if key.startswith(_CHECKPOINT) and value
+    )
+
+
+def _state(driver: Driver | None, trouble: Trouble | None, batch: int | None) -> FlowState:
+    if driver is not None:
+        return "retrying" if trouble is not None and not trouble.final else "running"
+    if trouble is not None and trouble.final:
+        return "failed"
+    return "new" if batch is None else "stopped"
+
+
+def _last(words: Mapping[str, Any]) -> int:
+    return int(words["batches"][1] if "batches" in words else words["batch"])
+
+
+def _version(words: Mapping[str, Any]) -> int | None:
+    version = words.get("version")
+    return version[1] if isinstance(version, Sequence) else version
+
+
+def _planned(checkpoints: Path) -> int | None:
+    """The last batch that Spark has planned with the newest checkpoint."""
+    try:
+        newest = max((path for path in checkpoints.iterdir() if path.name.isdigit()), default=None)
+        if newest is None:
+            return None
+        return max((int(p.name) for p in (newest / "offsets").iterdir() if p.name.isdigit()), default=None)
+    except OSError:
+        return None
+
+
+def _topics(words: Mapping[str, Any] | None) -> set[str]:
+    sources = () if words is None else words["sources"]
+    return {topic for source in sources if source["kind"] == "kafka" for topic in source["until"]}
+
+
+def _ask(
+    connection: KafkaConnection, topics: set[str]
+) -> tuple[Mapping[str, Mapping[int, int]] | None, str | None]:
+    """The ends of all topics, or why they cannot be known."""
+    if not topics:
+        return {}, None
+    if not _listens(connection.bootstrap_servers):
+        return None, f"no Kafka broker answers at {connection.bootstrap_servers}"
+    try:
+        return KafkaCluster(connection, _ANSWER_S).latest(sorted(topics)), None
+    except HeadraceError as error:
+        return None, error.summary
+
+
+def _listens(servers: str) -> bool:
+    """Whether anybody listens; librdkafka would go on trying for the whole timeout."""
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+            return True
+        except (OSError, ValueError):
+            continue
+    return False

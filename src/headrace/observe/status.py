@@ -1,0 +1,123 @@
+"""How datasets and flows stand, as frozen facts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from headrace.model.names import TableName
+from headrace.observe.flow_state import Driver, FlowState
+
+ViewState = Literal["fresh", "stale", "failed", "new"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowStatus:
+    """One flow.
+
+    Args:
+        batch: The last committed batch, in the table's ``version``.
+        pending: A batch that Spark has planned and not committed yet.
+        lag: Records that its sources hold beyond the last batch; ``None`` where unknown.
+        rate: Rows per second lately, of a flow that runs.
+        driver: The process that runs it.
+        error: Why it failed or is being retried.
+    """
+
+    flow: str
+    state: FlowState
+    checkpoint: str
+    batch: int | None = None
+    version: int | None = None
+    committed: datetime | None = None
+    pending: int | None = None
+    lag: int | None = None
+    rate: float | None = None
+    driver: Driver | None = None
+    error: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flow": self.flow,
+            "state": self.state,
+            "checkpoint": self.checkpoint,
+            "batch": self.batch,
+            "version": self.version,
+            "committed": None if self.committed is None else self.committed.isoformat(),
+            "pending": self.pending,
+            "lag": self.lag,
+            "rows_per_s": None if self.rate is None else round(self.rate, 1),
+            "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
+            "error": None if self.error is None else dict(self.error),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewStatus:
+    """A materialized view: whether it still is what its query would give.
+
+    Args:
+        inputs: The versions that it was computed from.
+        late: Inputs whose rows have changed since.
+    """
+
+    state: ViewState
+    version: int | None = None
+    refreshed: datetime | None = None
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    late: tuple[str, ...] = ()
+    driver: Driver | None = None
+    error: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "state": self.state,
+            "version": self.version,
+            "refreshed": None if self.refreshed is None else self.refreshed.isoformat(),
+            "inputs": dict(self.inputs),
+            "late": list(self.late),
+            "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
+            "error": None if self.error is None else dict(self.error),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetStatus:
+    """One dataset.
+
+    Args:
+        changed: When rows last came or went.
+        problem: Why the table cannot be read.
+    """
+
+    dataset: TableName
+    kind: str
+    version: int | None = None
+    rows: int | None = None
+    files: int | None = None
+    size_bytes: int | None = None
+    changed: datetime | None = None
+    flows: tuple[FlowStatus, ...] = ()
+    view: ViewStatus | None = None
+    problem: str | None = None
+
+    def freshness_s(self, now: datetime) -> float | None:
+        """Seconds since rows last came or went."""
+        return None if self.changed is None else (now - self.changed).total_seconds()
+
+    def to_json(self, now: datetime) -> dict[str, Any]:
+        return {
+            "dataset": str(self.dataset),
+            "kind": self.kind,
+            "version": self.version,
+            "rows": self.rows,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "changed": None if self.changed is None else self.changed.isoformat(),
+            "freshness_s": self.freshness_s(now),
+            "flows": [flow.to_json() for flow in self.flows],
+            "view": None if self.view is None else self.view.to_json(),
+            "problem": self.problem,
+        }

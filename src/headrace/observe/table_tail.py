@@ -1,0 +1,133 @@
+"""The last commits of a table: what a person asks of it now and then, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from headrace.state.table_log import LoggedCommit, load_commit, versions
+
+_LOOKED_BACK = 500
+"""Commits to look through for a flow's last batch; the ledger speaks for a flow that is quiet for longer."""
+
+_RATE_WINDOW_MS = 30_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableTail:
+    """A table as its newest commits show it.
+
+    Args:
+        commits: The newest first.
+        properties: The table properties.
+        rows: Rows in it; ``None`` where they cannot be counted.
+    """
+
+    version: int
+    table_id: str
+    properties: Mapping[str, str]
+    rows: int | None
+    files: int
+    size_bytes: int
+    commits: tuple[LoggedCommit, ...]
+
+    @property
+    def changed(self) -> datetime | None:
+        """When rows last came or went."""
+        return next((at_of(commit) for commit in self.commits if commit.changes_data), None)
+
+    def last_batch(self, checkpoint: str) -> LoggedCommit | None:
+        """The newest batch of a checkpoint."""
+        return next((commit for commit in self.commits if _is_batch(commit, checkpoint)), None)
+
+    def last_refresh(self) -> LoggedCommit | None:
+        """The newest refresh of a materialized view."""
+        return next(
+            (commit for commit in self.commits if commit.metadata and "view" in commit.metadata), None
+        )
+
+    def rate(self, checkpoint: str, now: datetime) -> float | None:
+        """Rows per second that a flow has committed lately; ``None`` where it did not."""
+        since_ms = now.timestamp() * 1000 - _RATE_WINDOW_MS
+        recent = [c for c in self.commits if _is_batch(c, checkpoint) and c.timestamp_ms > since_ms]
+        if not recent:
+            return None
+        rows = sum(int((commit.metadata or {}).get("accepted", 0)) for commit in recent)
+        if len(recent) == 1:
+            return rows / (_RATE_WINDOW_MS / 1000)
+        # The rows of the oldest commit were gathered before the time that is measured.
+        rows -= int((recent[-1].metadata or {}).get("accepted", 0))
+        return rows / max((now.timestamp() * 1000 - recent[-1].timestamp_ms) / 1000, 0.001)
+
+    def rows_since(self, version: int) -> int | None:
+        """Rows that flows have added in a version or later; ``None`` where the log is too long."""
+        newer = [commit for commit in self.commits if commit.version >= version]
+        if len(newer) == len(self.commits) and self.commits and self.commits[-1].version > version:
+            return None
+        return sum(int((c.metadata or {}).get("accepted", 0)) for c in newer if c.is_ours)
+
+    def changed_after(self, version: int) -> bool:
+        """Whether rows have come or gone after a version."""
+        return any(commit.version > version and commit.changes_data for commit in self.commits)
+
+
+def load_tail(path: Path) -> TableTail:
+    """Read a table's newest commits and its size.
+
+    Raises:
+        OSError: The log cannot be read.
+        ValueError: The table is damaged, or uses what the reader does not know.
+    """
+    from deltalake import DeltaTable
+
+    commits = tuple(_newest(path))
+    try:
+        table = DeltaTable(path)
+        actions = table.get_add_actions(flatten=True)
+        metadata = table.metadata()
+        return TableTail(
+            version=table.version(),
+            table_id=str(metadata.id),
+            properties=metadata.configuration,
+            rows=_count(table, actions),
+            files=len(actions),
+            size_bytes=sum(actions.column("size_bytes").to_pylist()),
+            commits=tuple(commit for commit in commits if commit.version <= table.version()),
+        )
+    except Exception as error:  # DataFusion's own errors come through arro3 without a class.
+        raise ValueError(str(error).splitlines()[0]) from error
+
+
+def at_of(commit: LoggedCommit) -> datetime:
+    return datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC)
+
+
+def _newest(path: Path) -> Iterator[LoggedCommit]:
+    for version in reversed(versions(path)[-_LOOKED_BACK:]):
+        yield load_commit(path, version)
+
+
+def _is_batch(commit: LoggedCommit, checkpoint: str) -> bool:
+    words = commit.metadata
+    return words is not None and "batch" in words and words.get("checkpoint") == checkpoint and commit.is_ours
+
+
+def _count(table: Any, actions: Any) -> int | None:
+    numbers = actions.column("num_records").to_pylist() if "num_records" in actions.schema.names else [None]
+    if any(number is None for number in numbers):
+        return None
+    features = table.protocol().reader_features or []
+    if "deletionVectors" in features and any(batch.num_rows for batch in table.deletion_vectors()):
+        return _count_left(table)
+    return sum(numbers)
+
+
+def _count_left(table: Any) -> int:
+    """Rows that deletion vectors leave, which the statistics do not tell."""
+    from deltalake import QueryBuilder
+
+    query = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")
+    return int(query.read_all().column("n").to_pylist()[0])

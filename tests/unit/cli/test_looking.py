@@ -1,0 +1,149 @@
+"""`headrace verify`, `status` and `read`: what they print, and what they end with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lake import HandFlow, Lake, rows
+
+Call = Callable[..., Any]
+
+SPEC = """\
+name: shop
+storage: ./lake
+libraries:
+  - glob: {include: transformations/**}
+kafka:
+  bootstrap.servers: 127.0.0.1:9
+"""
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> HandFlow:
+    (tmp_path / "headrace.yml").write_text(SPEC)
+    return Lake(tmp_path / "lake").table().flow()
+
+
+class TestVerify:
+    def test_proven(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        called = headrace("verify")
+        assert called.exit_code == 0
+        assert called.out.splitlines()[:3] == [
+            "Proof",
+            " bronze  ranges   1 partition, 10 offsets, 1 commit, no gap, no overlap  ✓",
+            "         counts   10 in = 10 accepted + 0 rejected                       ✓",
+        ]
+        assert called.out.splitlines()[-1] == "Proven."
+
+    def test_not_proven_names_what_is_wrong(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (12, 20)})
+        called = headrace("verify")
+        assert called.exit_code == 1
+        assert "✗ sales/0: offsets 10 to 11 in no batch: batch 1 starts at 12" in called.out
+        assert called.out.splitlines()[-1] == "Not proven: 1 finding."
+
+    def test_a_required_grade_that_cannot_be_judged_says_why(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        called = headrace("verify", "--require", "records")
+        assert called.exit_code == 3
+        assert "no Kafka broker answers at 127.0.0.1:9" in called.out.splitlines()[-1]
+
+    def test_json(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)}, rows([*range(10), 3]))
+        called = headrace("verify", "bronze", "--json")
+        assert called.exit_code == 1
+        assert called.data["proven"] is False
+        findings = called.data["datasets"][0]["flows"][0]["grades"]["records"]["findings"]
+        assert [finding["ranges"] for finding in findings] == [[[3, 4]]]
+
+    def test_since_a_version_a_moment_or_an_age(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)}, accepted=11)
+        flow.append({0: (10, 20)})
+        assert headrace("verify").exit_code == 1
+        assert headrace("verify", "bronze", "--since", "3").exit_code == 0
+        assert headrace("verify", "--since", "2h").exit_code == 1
+        assert headrace("verify", "--since", "2090-01-01").exit_code == 0
+
+    @pytest.mark.parametrize("since", ["3", "yesterday"])
+    def test_since_what_is_no_point_in_time(self, flow: HandFlow, headrace: Call, since: str) -> None:
+        assert headrace("verify", "--since", since).exit_code == 2
+
+    def test_an_unknown_dataset(self, flow: HandFlow, headrace: Call) -> None:
+        called = headrace("verify", "bronse")
+        assert called.exit_code == 2
+        assert "did you mean `default.bronze`?" in called.err
+
+    def test_nothing_to_verify(self, tmp_path: Path, headrace: Call) -> None:
+        (tmp_path / "headrace.yml").write_text(SPEC)
+        called = headrace("verify")
+        assert called.exit_code == 2
+        assert "NOTHING_TO_VERIFY" in called.err
+
+
+class TestStatus:
+    def test_a_line_for_each_flow(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        called = headrace("status")
+        assert called.exit_code == 0
+        (line,) = [line for line in called.out.splitlines() if line.startswith("bronze")]
+        assert line.split()[:6] == ["bronze", "stopped", "10", "-", "-", "0"]
+        assert "lag unknown: no Kafka broker answers at 127.0.0.1:9" in called.out
+
+    def test_json(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        called = headrace("status", "--json")
+        assert called.data["datasets"][0]["rows"] == 10
+
+    def test_before_the_first_run(self, tmp_path: Path, headrace: Call) -> None:
+        (tmp_path / "headrace.yml").write_text(SPEC)
+        called = headrace("status")
+        assert called.exit_code == 0
+        assert "has no table" in called.out
+
+
+class TestRead:
+    def test_rows(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        called = headrace("read", "bronze", "--where", "id = 4", "--columns", "id,_source.topic")
+        assert called.exit_code == 0
+        head, row, count = (line.split() for line in called.out.splitlines())
+        assert head == ["id", "_source.topic"]
+        assert row == ["4", "sales"]
+        assert count == ["1", "row", "of", "bronze", "v2"]
+
+    def test_a_limit_says_that_there_is_more(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        assert "there are more" in headrace("read", "bronze", "--limit", "3").out
+        assert headrace("read", "bronze", "--limit", "3", "--json").data["cut"] is True
+
+    def test_a_folder_needs_no_pipeline(
+        self, flow: HandFlow, headrace: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10)})
+        elsewhere = tmp_path.parent
+        monkeypatch.chdir(elsewhere)
+        called = headrace("read", str(flow.table.path), "--json")
+        assert len(called.data["rows"]) == 10
+
+    def test_what_is_not_there(self, flow: HandFlow, headrace: Call) -> None:
+        assert headrace("read", "bronxe").exit_code == 2
+        assert headrace("read", "bronze", "--columns", "idd").exit_code == 2
+        assert headrace("read", "bronze", "--where", "id >").exit_code == 2
+
+
+@pytest.mark.parametrize("verb", ["verify", "status", "read bronze"])
+def test_no_spark_is_loaded(flow: HandFlow, verb: str) -> None:
+    flow.append({0: (0, 10)})
+    code = (
+        "import sys; from headrace.cli.main import run\n"
+        f"assert run({verb.split()!r}) == 0\n"
+        "assert not {'pyspark', 'py4j'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

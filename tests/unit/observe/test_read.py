@@ -1,0 +1,103 @@
+"""Rows of a table, without Spark."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from lake import HandFlow, Lake
+
+from headrace.errors import (
+    ReadColumnUnknownError,
+    ReadConditionInvalidError,
+    TableUnknownError,
+    TableUnreadableError,
+)
+from headrace.observe.read import find_table, read_rows, shown
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def flow(lake: Lake) -> HandFlow:
+    flow = lake.table().flow()
+    flow.append({0: (0, 10)})
+    return flow
+
+
+def test_all_rows_with_their_columns(flow: HandFlow) -> None:
+    found = read_rows(flow.table.path)
+    assert found.columns == ("id", "_source")
+    assert found.types == ("long", "struct")
+    assert sorted(row[0] for row in found.rows) == list(range(10))
+    assert (found.version, found.is_cut) == (2, False)
+
+
+def test_a_condition_a_limit_and_columns(flow: HandFlow) -> None:
+    found = read_rows(flow.table.path, where="id > 3 OR id = 1", limit=2, columns=["_source.offset"])
+    assert found.columns == ("_source.offset",)
+    assert len(found.rows) == 2
+    assert found.is_cut
+    assert all(offset > 3 or offset == 1 for (offset,) in found.rows)
+
+
+def test_deleted_rows_are_not_read(flow: HandFlow) -> None:
+    flow.table.delete([0, 9], flow.table.active()[0])
+    found = read_rows(flow.table.path, columns=["id"])
+    assert sorted(id for (id,) in found.rows) == list(range(1, 9))
+
+
+def test_names_keep_their_case(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"orderId": [1, 2], "odd name": ["a", "b"]}))
+    found = read_rows(tmp_path / "t", where="orderId = 2", columns=["odd name"])
+    assert found.rows == (("b",),)
+
+
+@pytest.mark.parametrize(("column", "meant"), [("ID", "id"), ("ofset", "_source.offset")])
+def test_an_unknown_column_is_an_error_with_the_name_that_was_meant(
+    flow: HandFlow, column: str, meant: str
+) -> None:
+    with pytest.raises(ReadColumnUnknownError) as raised:
+        read_rows(flow.table.path, columns=[column])
+    assert raised.value.remedies == (f"did you mean `{meant}`?",)
+    with pytest.raises(ReadColumnUnknownError) as raised:
+        read_rows(flow.table.path, where=f"{column} = 3")
+    assert raised.value.params["column"] == column
+
+
+@pytest.mark.parametrize("where", ["id >", "id > 'x'", "nothing(id) = 1", "1; DROP TABLE t"])
+def test_a_condition_that_cannot_be_evaluated_is_an_error(flow: HandFlow, where: str) -> None:
+    with pytest.raises(ReadConditionInvalidError):
+        read_rows(flow.table.path, where=where)
+
+
+def test_a_table_is_found_by_name_and_by_folder(lake: Lake, flow: HandFlow) -> None:
+    path = flow.table.path
+    assert find_table("bronze", lake.storage, "default") == path
+    assert find_table("default.bronze", lake.storage, "other") == path
+    assert find_table(str(path), lake.storage, "default") == path
+    assert find_table(str(path), None, "default") == path
+
+
+def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, flow: HandFlow) -> None:
+    with pytest.raises(TableUnknownError) as raised:
+        find_table("bronce", lake.storage, "default")
+    assert raised.value.remedies == ("did you mean `bronze`?",)
+
+
+def test_a_table_whose_file_is_gone_is_an_error(flow: HandFlow) -> None:
+    (flow.table.path / flow.table.active()[0]["path"]).unlink()
+    with pytest.raises(TableUnreadableError):
+        read_rows(flow.table.path)
+
+
+def test_values_as_cells() -> None:
+    assert [
+        shown(value) for value in (None, "a", 1.5, b"key", b"\xff\x00", Decimal("1.50"), {"a": [b"x", None]})
+    ] == ["null", "a", "1.5", "key", "0xff00", "1.50", '{"a": ["x", null]}']

@@ -1,0 +1,256 @@
+"""How a pipeline stands, from what is on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from lake import HandFlow, Lake, LakeTable, rows
+
+from headrace.errors import BrokerUnreachableError
+from headrace.model.connections import KafkaConnection
+from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying, FlowStarted
+from headrace.model.names import TableName
+from headrace.observe import snapshot as snapshot_module
+from headrace.observe.events import EventLog
+from headrace.observe.snapshot import Snapshot, take_snapshot
+from headrace.observe.status import DatasetStatus, FlowStatus
+
+BRONZE = TableName("default", "bronze")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture
+def flow(lake: Lake) -> HandFlow:
+    return lake.table().flow()
+
+
+def look(lake: Lake) -> Snapshot:
+    return take_snapshot(lake.settings, lake.nowhere)
+
+
+def dataset(lake: Lake, name: str = "bronze") -> DatasetStatus:
+    return next(one for one in look(lake).datasets if one.dataset.name == name)
+
+
+def status(lake: Lake, name: str = "bronze") -> FlowStatus:
+    (found,) = dataset(lake, name).flows
+    return found
+
+
+def write_lease(lake: Lake, flow: str = "bronze", **changes: Any) -> None:
+    held = {
+        "owner": "o",
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": psutil.Process().create_time(),
+        "heartbeat": time.time(),
+    }
+    path = lake.storage.lease(BRONZE, flow)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(held | changes))
+
+
+class HandCluster:
+    """Stands for the broker: the ends of its topics."""
+
+    def __init__(self, ends: Mapping[str, Mapping[int, int]] | None) -> None:
+        self.ends = ends
+
+    def __call__(self, connection: KafkaConnection, timeout_s: float) -> HandCluster:
+        return self
+
+    def latest(self, topics: Any) -> Any:
+        if self.ends is None:
+            raise BrokerUnreachableError("no Kafka broker answers")
+        return {topic: self.ends[topic] for topic in topics}
+
+
+def holds(monkeypatch: pytest.MonkeyPatch, ends: Mapping[str, Mapping[int, int]] | None) -> None:
+    monkeypatch.setattr(snapshot_module, "KafkaCluster", HandCluster(ends))
+    monkeypatch.setattr(snapshot_module, "_listens", lambda servers: True)
+
+
+def test_what_a_dataset_holds(lake: Lake, flow: HandFlow) -> None:
+    flow.append({0: (0, 10)})
+    flow.append({0: (10, 20)})
+    found = dataset(lake)
+    assert (found.version, found.rows, found.files) == (3, 20, 2)
+    freshness = found.freshness_s(look(lake).at)
+    assert freshness is not None
+    assert 0 <= freshness < 60
+    (one,) = found.flows
+    assert (one.flow, one.batch, one.version, one.state) == ("bronze", 1, 3, "stopped")
+
+
+def test_rows_are_those_that_deletion_vectors_leave(lake: Lake, flow: HandFlow) -> None:
+    flow.append({0: (0, 10)})
+    flow.table.delete([1, 2, 3], flow.table.active()[0])
+    assert dataset(lake).rows == 7
+
+
+def test_a_flow_before_its_first_batch_is_new(lake: Lake, flow: HandFlow) -> None:
+    assert (status(lake).state, status(lake).batch) == ("new", None)
+
+
+def test_an_empty_storage(lake: Lake) -> None:
+    assert look(lake).datasets == ()
+
+
+class TestLag:
+    def test_is_what_the_topic_holds_beyond_the_last_batch(
+        self, lake: Lake, flow: HandFlow, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10), 1: (0, 5)})
+        holds(monkeypatch, {"sales": {0: 12, 1: 5, 2: 7}})
+        assert status(lake).lag == 9
+
+    def test_is_unknown_without_a_broker(
+        self, lake: Lake, flow: HandFlow, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10)})
+        holds(monkeypatch, None)
+        assert status(lake).lag is None
+        assert look(lake).silence == "no Kafka broker answers"
+
+    def test_costs_nothing_when_nobody_listens(self, lake: Lake, flow: HandFlow) -> None:
+        flow.append({0: (0, 10)})
+        began = time.monotonic()
+        assert look(lake).silence == "no Kafka broker answers at 127.0.0.1:9"
+        assert time.monotonic() - began < 1.0
+
+    def test_behind_a_table_is_counted_in_its_rows(self, lake: Lake, flow: HandFlow) -> None:
+        flow.append({0: (0, 10)})
+        silver = lake.table("silver").flow()
+        silver.append_from([delta_source(flow.table, 3)], rows(range(10)))
+        assert status(lake, "silver").lag == 0
+        flow.append({0: (10, 22)})
+        assert status(lake, "silver").lag == 12
+
+    def test_is_known_from_the_ledger_when_the_log_is_gone(
+        self, lake: Lake, flow: HandFlow, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10)})
+        table = flow.table
+        table.commit([table.write([(1, None, None, None)])], operation="WRITE")
+        table.fold("bronze", 0, 2, flow.said)
+        table.forget_log(2)
+        holds(monkeypatch, {"sales": {0: 14}})
+        assert (status(lake).batch, status(lake).lag) == (0, 4)
+
+
+class TestState:
+    def test_a_live_lease_is_a_running_flow(self, lake: Lake, flow: HandFlow) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 40)})
+        write_lease(lake)
+        found = status(lake)
+        assert found.state == "running"
+        assert found.driver is not None
+        assert found.driver.pid == os.getpid()
+        assert found.rate is not None
+        assert found.rate > 0
+
+    @pytest.mark.parametrize(
+        "changes",
+        [{"heartbeat": time.time() - 3600}, {"started": 1.0}, {"pid": 2**22 + 1}, {"pid": "none"}],
+        ids=["silent", "pid used again", "no such process", "damaged"],
+    )
+    def test_a_dead_lease_is_a_stopped_flow(self, lake: Lake, flow: HandFlow, changes: Any) -> None:
+        flow.append({0: (0, 10)})
+        write_lease(lake, **changes)
+        assert status(lake).state == "stopped"
+        assert status(lake).rate is None
+
+    def test_a_failed_flow_says_why(self, lake: Lake, flow: HandFlow) -> None:
+        flow.append({0: (0, 10)})
+        error = {"code": "TOPIC_RECREATED", "summary": "another topic"}
+        with EventLog.open(lake.storage, "20260101T000000-a") as log:
+            log(FlowStarted(update="a", flow="bronze", dataset=BRONZE, checkpoint="c"))
+            log(FlowFailed(update="a", flow="bronze", dataset=BRONZE, error=error))
+        assert (status(lake).state, status(lake).error) == ("failed", error)
+        with EventLog.open(lake.storage, "20260102T000000-b") as log:
+            log(FlowStarted(update="b", flow="bronze", dataset=BRONZE, checkpoint="c"))
+        assert (status(lake).state, status(lake).error) == ("stopped", None)
+
+    def test_a_flow_that_is_retried_says_why(self, lake: Lake, flow: HandFlow) -> None:
+        write_lease(lake)
+        error = {"code": "BROKER_UNREACHABLE", "summary": "away"}
+        with EventLog.open(lake.storage, "20260101T000000-a") as log:
+            log(FlowRetrying(update="a", flow="bronze", dataset=BRONZE, error=error, attempt=1, wait_s=1))
+            assert (status(lake).state, status(lake).error) == ("retrying", error)
+            log(
+                BatchCommitted(
+                    update="a",
+                    flow="bronze",
+                    dataset=BRONZE,
+                    batch=0,
+                    version=2,
+                    rows=1,
+                    duration_s=1,
+                    ranges=(),
+                )
+            )
+        assert status(lake).state == "running"
+
+    def test_a_planned_batch_is_pending(self, lake: Lake, flow: HandFlow) -> None:
+        flow.append({0: (0, 10)})
+        flow.write_spark_log(0, {"sales": {"0": 10}})
+        assert status(lake).pending is None
+        flow.write_spark_log(1, {"sales": {"0": 20}}, finished=False)
+        assert status(lake).pending == 1
+
+
+class TestViews:
+    def test_fresh_until_an_input_changes(self, lake: Lake, flow: HandFlow) -> None:
+        flow.append({0: (0, 10)})
+        gold = lake.table("gold", kind="materialized_view", coordinates=False)
+        inputs = {"default.bronze": {"table_id": flow.table.id, "version": 2}}
+        words = {"headrace": 1, "pipeline": "shop", "view": "default.gold", "inputs": inputs}
+        gold.commit([gold.write(rows(range(3)))], operation="WRITE", metadata=words)
+        found = dataset(lake, "gold")
+        assert found.view is not None
+        assert (found.view.state, found.view.version, found.rows) == ("fresh", 1, 3)
+        flow.append({0: (10, 20)})
+        found = dataset(lake, "gold")
+        assert found.view is not None
+        assert (found.view.state, found.view.late) == ("stale", ("default.bronze",))
+
+
+def test_a_damaged_table_is_told_beside_the_others(lake: Lake, flow: HandFlow) -> None:
+    flow.append({0: (0, 10)})
+    bad = lake.table("bad")
+    (bad.log / f"{0:020d}.json").write_text("{ not json")
+    assert dataset(lake, "bad").problem is not None
+    assert dataset(lake).rows == 10
+
+
+def test_the_snapshot_is_json(lake: Lake, flow: HandFlow) -> None:
+    flow.append({0: (0, 10)})
+    data = json.loads(json.dumps(look(lake).to_json()))
+    assert data["datasets"][0]["flows"][0]["batch"] == 0
+    assert data["broker"]["problem"] is not None
+
+
+def test_a_snapshot_loads_no_spark() -> None:
+    code = "import sys, headrace.observe.snapshot; assert not {'pyspark', 'py4j'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def delta_source(table: LakeTable, version: int) -> dict[str, Any]:
+    until = {"reservoirId": table.id, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
+    identity = {"table_id": table.id, "path": str(table.path)}
+    return {"index": 0, "kind": "delta", "identity": identity, "from": None, "until": until}
