@@ -147,7 +147,7 @@ def _memory() -> Check:
     heap = choose_heap()
     text = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free; Spark's heap is {heap}"
     if memory.available < _MEMORY_NEEDED_GB * 1e9:
-        remedy = "end other programs, or set `memory` in headrace.yml to a smaller heap"
+        remedy = "end other programs, or set `runtime: {memory: ..}` in headrace.yml to less"
         return Check("memory", "warn", text, remedy)
     return Check("memory", "ok", text)
 
