@@ -256,6 +256,9 @@ def twice():
         'spark.sql("SELECT * FROM orders VERSION AS OF 3")',
         'spark.sql("SELECT * FROM {frame}", frame=spark.table("orders"))',
         'spark.sql("SELECT * FROM orders WHERE id > :low", {"low": 3})',
+        'spark.read.option("versionAsOf", 3).table("orders")',
+        'spark.read.table("ORDERS")',
+        'spark.sql("SELECT o.id FROM Default.Orders o")',
         'spark.read.format("delta").load(f"{hr_storage}/tables/default/orders")',
         'spark.sql(f"SELECT * FROM delta.`{hr_storage}/tables/default/orders`")',
         '__import__("pyspark").sql.SparkSession.builder.getOrCreate().table("orders")',
@@ -310,6 +313,107 @@ def history():
 """)
     assert columns(plan, "history")[-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
     assert flow(plan, "history").sources[0].table == TableName("default", "orders")
+
+
+SHAPES = [
+    'orders.select(upper("text").alias("u"), loud("text").alias("l"))',
+    'orders.mapInPandas(lambda frames: frames, "id LONG, amount DOUBLE, text STRING")',
+    'orders.groupBy("id").applyInPandas(lambda frame: frame, "id LONG, amount DOUBLE, text STRING")',
+    'orders.groupBy("id").pivot("text", ["a", "b"]).agg(F.sum("amount"))',
+    'orders.cube("id", "text").agg(F.expr("count(*) AS n"), F.grouping_id().alias("g"))',
+    'orders.select("id", F.row_number().over(Window.partitionBy("id").orderBy(F.desc("amount"))).alias("n"))',
+    'orders.sample(0.5, seed=3).dropDuplicates(["id"]).orderBy("id").limit(3)',
+    'orders.select(F.array("id"), F.create_map("text", "id"), F.lit(Decimal("1.5")), F.lit(date(2026, 1, 1)))'
+    '.toDF("a", "b", "c", "d")',
+    'orders.join(spark.createDataFrame([(1, "x")], "id LONG, y STRING"), "id").hint("broadcast")',
+    'orders.join(spark.createDataFrame(pandas.DataFrame({"id": [1]})), "id")',
+    'orders.withColumn("e", F.explode(F.split("text", ",")))',
+    'orders.select(F.parse_json("text").alias("v"), F.current_timestamp().alias("now"), F.rand().alias("r"))',
+    "orders.unionByName(orders).intersect(orders).exceptAll(orders)",
+    'orders.unpivot(["id"], ["amount"], "k", "v")',
+    'orders.where(F.col("amount") > spark.table("orders").agg(F.max("amount")).scalar())',
+    'spark.sql("SELECT * FROM VALUES (1, INTERVAL 1 DAY) AS t(a, b)").drop("b")',
+    'spark.sql("SELECT o.id, x.n FROM orders o, '
+    'LATERAL (SELECT count(*) AS n FROM orders p WHERE p.id = o.id) x")',
+    'spark.sql("FROM orders |> WHERE id > 1 |> AGGREGATE sum(amount) AS s GROUP BY id")',
+    'spark.sql("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) '
+    'SELECT * FROM r")',
+    "spark.sql(\"SELECT * FROM orders PIVOT (sum(amount) FOR text IN ('a', 'b'))\")",
+    'spark.sql("SELECT id, transform(array(id), x -> x + 1) AS t FROM orders TABLESAMPLE (10 PERCENT)")',
+]
+
+
+def test_queries_of_every_shape_are_planned_twice_alike(planned: Planned) -> None:
+    source = """
+from datetime import date
+from decimal import Decimal
+import pandas
+from pyspark.sql import Window
+
+@F.udf("string")
+def upper(text):
+    return text.upper()
+
+@F.pandas_udf("string")
+def loud(text):
+    return text + "!"
+
+@hr.table
+def orders():
+    return hr.read_kafka("o", format="json", schema="id LONG, amount DOUBLE, text STRING").drop("_source")
+""" + "".join(
+        f"""
+@hr.materialized_view
+def v{number}():
+    orders = spark.table("orders")
+    return {shape}
+"""
+        for number, shape in enumerate(SHAPES)
+    )
+    plan = planned(source)
+    assert len(plan.views) == len(SHAPES)
+    assert len(set(fingerprints(plan))) == len(SHAPES) + 1
+    assert fingerprints(planned(source)) == fingerprints(plan)
+
+
+def test_a_delta_table_elsewhere_is_a_source_of_its_own(
+    planned: Planned, spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.sql(f"CREATE TABLE delta.`{tmp_path}/there` (id LONG) USING delta")
+    plan = planned(f'''
+@hr.table
+def copy():
+    return spark.readStream.format("delta").load("{tmp_path}/there")
+''')
+    (source,) = flow(plan, "copy").sources
+    assert (source.kind, source.table, source.path) == ("delta", None, f"{tmp_path}/there")
+    assert source.options["maxBytesPerTrigger"] == DELTA_MAX_BYTES_PER_TRIGGER
+    assert flow(plan, "copy").reads == ()
+
+
+def test_a_flow_is_resolved_under_its_own_settings(planned: Planned, spark: SparkSession) -> None:
+    before = spark.conf.get("spark.sql.caseSensitive")
+    plan = planned(f"""{ORDERS}
+@hr.materialized_view(spark_conf={{"spark.sql.decimalOperations.allowPrecisionLoss": "false"}})
+def a():
+    return spark.sql("SELECT CAST(1 AS DECIMAL(38, 10)) * CAST(1 AS DECIMAL(38, 10)) AS x")
+
+@hr.materialized_view
+def b():
+    return spark.sql("SELECT CAST(1 AS DECIMAL(38, 10)) * CAST(1 AS DECIMAL(38, 10)) AS x")
+""")
+    a, b = (plan.schemas[TableName("default", name)]["fields"][0]["type"] for name in ("a", "b"))
+    assert a != b
+    assert spark.conf.get("spark.sql.caseSensitive") == before
+
+
+def test_a_setting_that_spark_refuses(fault: Fault) -> None:
+    error = fault(f"""{ORDERS}
+@hr.materialized_view(spark_conf={{"spark.sql.warehouse.dir": "/x"}})
+def a():
+    return spark.range(3)
+""")
+    assert (error.code, error.params["setting"]) == ("QUERY_FAILED", "spark.sql.warehouse.dir")
 
 
 # -- temporary views
@@ -837,6 +941,10 @@ def big():
 def copy():
     return spark.sql("SELECT * FROM STREAM big")
 
+@hr.table
+def direct():
+    return spark.sql("SELECT o.id FROM STREAM(main.default.orders) AS o WHERE o.amount > 100")
+
 @hr.materialized_view
 def total():
     return spark.sql("SELECT sum(amount) AS total FROM main.default.orders")
@@ -849,12 +957,14 @@ def total():
     try:
         total = built(session, plan, "default.total")
         assert [row.total for row in total.collect()] == [200.0]
-        copy = built(session, plan, "copy")
-        assert copy.isStreaming
-        writer = copy.writeStream.format("memory").queryName("plan_copy")
-        query = writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start()
-        assert query.awaitTermination(60)
-        assert [row.id for row in copy.sparkSession.sql("SELECT id FROM plan_copy").collect()] == [2]
+        for name in ("copy", "direct"):
+            stream = built(session, plan, name)
+            assert stream.isStreaming
+            writer = stream.writeStream.format("memory").queryName(f"plan_{name}")
+            writer = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
+            assert writer.start().awaitTermination(60)
+            rows = stream.sparkSession.sql(f"SELECT id FROM plan_{name}").collect()
+            assert [row.id for row in rows] == [2]
     finally:
         session.sql("DROP TABLE orders")
 

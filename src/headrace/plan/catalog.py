@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _CHANGE_COLUMNS = {"_change_type": "string", "_commit_version": "long", "_commit_timestamp": "timestamp"}
-_LAST_ARGUMENT = 22
+_FIRST_DEFAULT, _LAST_ARGUMENT = 6, 22
 """`CatalogTable` has 22 fields in Spark 4.2; those behind the provider take their defaults."""
 
 
@@ -34,6 +34,7 @@ class StandIns:
         self._folder = scratch
         self._names: dict[str, TableName] = {}
         self._schemas: set[str] = set()
+        self._registrar = Registrar(session)
 
     def add(self, name: TableName, schema: columns.Schema) -> None:
         """Register a dataset with its columns."""
@@ -44,7 +45,7 @@ class StandIns:
         self.open_schema(name.schema)
         jvm: Any = self._session._jvm
         struct = jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(schema))
-        add_table(self._session, name, jvm.java.net.URI(folder.as_uri()), "parquet", struct.asNullable())
+        self._registrar.add(name, folder.as_uri(), "parquet", struct.asNullable())
         self._names[folder.name] = name
 
     def changes(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame:
@@ -63,17 +64,19 @@ class StandIns:
     def copy_from(self, other: SparkSession, name: TableName) -> bool:
         """Register a table that another session's catalog knows; ``False`` where it does not."""
         theirs = other._jsparkSession.sharedState().externalCatalog()
-        if not theirs.tableExists(name.schema, name.name):
+        schema, table = name.schema.lower(), name.name.lower()
+        if not theirs.tableExists(schema, table):
             return False
         ours = self._session._jsparkSession.sharedState().externalCatalog()
         self.open_schema(name.schema)
-        if not ours.tableExists(name.schema, name.name):
-            ours.createTable(theirs.getTable(name.schema, name.name), True)
+        if not ours.tableExists(schema, table):
+            ours.createTable(theirs.getTable(schema, table), True)
         return True
 
     def open_schema(self, schema: str) -> None:
         """Make sure that the schema is there."""
         catalog = self._session._jsparkSession.sharedState().externalCatalog()
+        schema = schema.lower()
         if schema in self._schemas or catalog.databaseExists(schema):
             return
         jvm: Any = self._session._jvm
@@ -89,44 +92,55 @@ class StandIns:
         return self._names.get(folder.name) if folder.parent == self._folder else None
 
 
-def add_table(session: SparkSession, name: TableName, uri: Any, provider: str, schema: Any) -> None:
-    """Register an external table in a session's catalog without running a statement.
+class Registrar:
+    """Registers tables in a session's catalog without running statements.
 
     ``CREATE TABLE`` takes 2 s in a fresh JVM, most of it to load what plans such statements; this
     takes 0.4 s.
-
-    Args:
-        session: The session.
-        name: The table's name; its schema must be there.
-        uri: Where it lies, as a ``java.net.URI``.
-        provider: Spark's name of the format.
-        schema: Spark's own ``StructType`` in the JVM.
     """
-    jvm: Any = session._jvm
-    catalogs = jvm.org.apache.spark.sql.catalyst.catalog
-    empty = catalogs.CatalogStorageFormat.empty()
-    storage = empty.copy(
-        jvm.scala.Some(uri),
-        empty.inputFormat(),
-        empty.outputFormat(),
-        empty.serde(),
-        False,
-        empty.properties(),
-        empty.serdeName(),
-    )
-    defaults = (
-        getattr(catalogs.CatalogTable, f"apply$default${position}")()
-        for position in range(6, _LAST_ARGUMENT + 1)
-    )
-    table = catalogs.CatalogTable(
-        jvm.org.apache.spark.sql.catalyst.TableIdentifier(name.name, jvm.scala.Some(name.schema)),
-        catalogs.CatalogTableType.EXTERNAL(),
-        storage,
-        schema,
-        jvm.scala.Some(provider),
-        *defaults,
-    )
-    session._jsparkSession.sharedState().externalCatalog().createTable(table, False)
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._defaults: tuple[Any, ...] | None = None
+
+    def add(self, name: TableName, uri: str, provider: str, schema: Any) -> None:
+        """Register an external table; its schema (database) must be there.
+
+        Args:
+            name: The table's name.
+            uri: Where it lies.
+            provider: Spark's name of the format.
+            schema: Spark's own ``StructType`` in the JVM.
+        """
+        jvm: Any = self._session._jvm
+        catalogs = jvm.org.apache.spark.sql.catalyst.catalog
+        tables, some = catalogs.CatalogTable, jvm.scala.Some
+        if self._defaults is None:
+            positions = range(_FIRST_DEFAULT, _LAST_ARGUMENT + 1)
+            self._defaults = tuple(getattr(tables, f"apply$default${n}")() for n in positions)
+        empty = catalogs.CatalogStorageFormat.empty()
+        storage = empty.copy(
+            some(jvm.java.net.URI(uri)),
+            empty.inputFormat(),
+            empty.outputFormat(),
+            empty.serde(),
+            False,
+            empty.properties(),
+            empty.serdeName(),
+        )
+        # Spark looks names up in lower case, and its own statements register them so.
+        identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(
+            name.name.lower(), some(name.schema.lower())
+        )
+        table = tables(
+            identifier,
+            catalogs.CatalogTableType.EXTERNAL(),
+            storage,
+            schema,
+            some(provider),
+            *self._defaults,
+        )
+        self._session._jsparkSession.sharedState().externalCatalog().createTable(table, False)
 
 
 @contextmanager
@@ -154,20 +168,36 @@ def planning_session(spark: SparkSession, default_schema: str) -> Iterator[tuple
             options,
             jvm.PythonUtils.toScalaMap({}),
         )
+        tabs = _tabs(spark)
+        java_session.sharedState()
         session = SparkSession(spark.sparkContext, java_session)
         # The text of a plan is hashed, so no part of it may be left out.
         session.conf.set("spark.sql.debug.maxToStringFields", "100000")
         stand_ins = StandIns(session, scratch)
         stand_ins.open_schema(default_schema)
-        java_session.sessionState().catalog().setCurrentDatabase(default_schema)
+        java_session.sessionState().catalog().setCurrentDatabase(default_schema.lower())
         try:
             yield session, stand_ins
         finally:
-            _forget(spark, java_session)
+            _forget(spark, java_session, tabs)
 
 
-def _forget(spark: SparkSession, java_session: Any) -> None:
-    """Take the session's listener off Spark's bus, which would keep the session alive."""
+def _tabs(spark: SparkSession) -> int:
+    ui = spark.sparkContext._jsc.sc().ui()
+    return int(ui.get().getTabs().size()) if ui.isDefined() else 0
+
+
+def _forget(spark: SparkSession, java_session: Any, tabs: int) -> None:
+    """Take away what a session with a state of its own has added to the application.
+
+    Its listener on Spark's bus would keep it alive, and its tab would stand in Spark's web pages.
+    """
+    context = spark.sparkContext._jsc.sc()
     listener = java_session.sharedState().statusStore().listener()
     if listener.isDefined():
-        spark.sparkContext._jsc.sc().listenerBus().removeListener(listener.get())
+        context.listenerBus().removeListener(listener.get())
+    if context.ui().isDefined():
+        ui = context.ui().get()
+        shown = ui.getTabs()
+        for tab in [shown.apply(n) for n in range(tabs, shown.size())]:
+            ui.detachTab(tab)

@@ -161,17 +161,43 @@ def active_session(session: SparkSession) -> Iterator[None]:
 
 
 @contextmanager
-def session_settings(session: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
-    """Set a session's settings for the code within."""
+def session_settings(
+    session: SparkSession, settings: Mapping[str, str], *, name: str, location: SourceLocation
+) -> Iterator[None]:
+    """Set a session's settings for the code within.
+
+    Raises:
+        QueryFailedError: Spark refuses one of them.
+    """
+    from pyspark.errors import PySparkException
+
     before = {key: session.conf.get(key, None) for key in settings}
-    with suspended():
-        for key, value in settings.items():
-            session.conf.set(key, value)
     try:
+        for key, value in settings.items():
+            try:
+                with suspended():
+                    session.conf.set(key, value)
+            except PySparkException as error:
+                raise QueryFailedError(
+                    f"Spark refuses the setting {key} of `{name}`: {shortened(str(error))}",
+                    location=location,
+                    remedies=["leave it out of spark_conf; what holds for all flows goes to headrace.yml"],
+                    params={"name": name, "setting": key, "condition": error.getCondition()},
+                ) from error
         yield
     finally:
         for key, value in before.items():
-            if value is None:
-                session.conf.unset(key)
-            else:
-                session.conf.set(key, value)
+            _restore(session, key, value)
+
+
+def _restore(session: SparkSession, key: str, value: str | None) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        if value is None:
+            session.conf.unset(key)
+        else:
+            session.conf.set(key, value)
+    except PySparkException:
+        # A setting that cannot be changed has not been changed either.
+        return

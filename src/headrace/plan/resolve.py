@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, PlanFailedError
@@ -61,6 +62,7 @@ def build_plan(
             `PlanFailedError` that holds them all.
     """
     _raise_all(check_declarations(declarations))
+    declarations = _with_exact_targets(declarations)
     with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
         resolver = Resolver(session, stand_ins, spark, settings, declarations)
         resolver.resolve()
@@ -106,6 +108,13 @@ def evaluate(session: SparkSession, declared: Flow | MaterializedView, plan: Pla
     name = declared.name if isinstance(declared, Flow) else str(declared.name)
     with active_session(session):
         return call_query(declared.query, interception(), name=name, location=declared.location)
+
+
+def _with_exact_targets(declarations: Declarations) -> Declarations:
+    """Flows whose targets are written as the tables are; Spark ignores the case of names."""
+    names = {str(dataset.name).casefold(): dataset.name for dataset in declarations.datasets}
+    flows = (replace(flow, target=names[str(flow.target).casefold()]) for flow in declarations.flows)
+    return replace(declarations, flows=tuple(flows))
 
 
 def _raise_all(errors: list[HeadraceError]) -> None:

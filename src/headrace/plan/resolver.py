@@ -154,7 +154,7 @@ class Resolver:
         fed: list[tuple[Flow, columns.Schema]] = []
         failed = False
         for flow in self._declarations.flows:
-            if str(flow.target).casefold() != str(table.name).casefold():
+            if flow.target != table.name:
                 continue
             try:
                 fed.append((flow, self._flow(table, flow, declared)))
@@ -249,8 +249,9 @@ class Resolver:
         )
         self._visits.append(visit)
         try:
-            with session_settings(self._session, conf):
-                frame = call_query(query, interception, name=label or str(dataset.name), location=location)
+            name = label or str(dataset.name)
+            with session_settings(self._session, conf, name=name, location=location):
+                frame = call_query(query, interception, name=name, location=location)
                 with suspended():
                     plan = read_plan(self._session, frame)
         finally:
