@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -122,5 +122,6 @@ def activate(active: ActivePipeline) -> Iterator[ActivePipeline]:
     try:
         yield active
     finally:
-        sys.path.remove(root)
+        with suppress(ValueError):  # user code may have taken it away
+            sys.path.remove(root)
         _active.reset(token)

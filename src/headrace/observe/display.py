@@ -73,9 +73,6 @@ class LiveDisplay:
             self,
             console=Console(file=self._stream, highlight=False),
             refresh_per_second=REFRESHES_PER_S,
-            # What the user's files print goes above the table, instead of through it.
-            redirect_stdout=False,
-            redirect_stderr=False,
         )
         self._live.__enter__()
         return self

@@ -107,6 +107,34 @@ def test_spark_at_module_level_asks_for_the_session(write: Write) -> None:
     assert asked
 
 
+def test_a_file_that_asks_spark_for_its_session_gets_ours(write: Write) -> None:
+    root = write({"transformations/a.py": "from pyspark.sql import SparkSession\nSparkSession.active()\n"})
+    asked: list[int] = []
+    with pytest.raises(PipelineFileFailedError):  # for there is none in this test
+        load_declarations(load_project(root), lambda: asked.append(1))
+    assert asked
+
+
+def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Write) -> None:
+    root = write(
+        {
+            "shapes.py": "def double(x): return 2 * x\n",
+            "transformations/a.py": "import pyspark\nimport shapes\n"
+            "def quadruple(x): return shapes.double(shapes.double(x))\n" + TABLE.format("t"),
+        }
+    )
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "from headrace.declare.loader import load_declarations\n"
+        f"load_declarations(load_project(Path({str(root)!r})), None)\n"
+        "from pyspark import cloudpickle\n"
+        "sys.stdout.write(cloudpickle.dumps(sys.modules['transformations.a'].quadruple).hex())"
+    )
+    sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    worker = f"import pickle; assert pickle.loads(bytes.fromhex({sent!r}))(3) == 12"
+    subprocess.run([sys.executable, "-c", worker], check=True)
+
+
 def test_spark_is_the_session_of_the_active_pipeline(write: Write) -> None:
     settings = load_project(write({}))
     with pytest.raises(NoActivePipelineError):
