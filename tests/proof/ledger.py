@@ -32,6 +32,22 @@ class Record:
         return dict(json.loads(self.value, parse_float=Decimal))
 
 
+@dataclass(frozen=True)
+class Transaction:
+    """Records that count once they are committed, and never when they are aborted."""
+
+    producer: Producer
+    noted: list[Record]
+    ledger: list[Record]
+
+    def commit(self) -> None:
+        self.producer.commit_transaction(TIMEOUT_S)
+        self.ledger.extend(self.noted)
+
+    def abort(self) -> None:
+        self.producer.abort_transaction(TIMEOUT_S)
+
+
 @dataclass
 class ProducerLedger:
     """A producer, and every record that it has ever got acknowledged; its ids never repeat."""
@@ -59,23 +75,19 @@ class ProducerLedger:
         self.records += noted
         return noted[0]
 
-    def produce_in_transaction(self, topic: str, count: int, partitions: int, *, commit: bool) -> None:
-        """Sales in one transaction; an aborted one never counts."""
-        noted: list[Record] = []
+    def begin(self, topic: str, count: int, partitions: int) -> Transaction:
+        """Sales in a transaction that stays open."""
         producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "transactional.id": f"{topic}-{self._next}-{commit}"}
+            {"bootstrap.servers": self.bootstrap, "transactional.id": f"{topic}-{self._next}"}
         )
         producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
+        noted: list[Record] = []
         for _ in range(count):
             value = self._sale()
             producer.produce(topic, value, partition=self._next % partitions, on_delivery=self._note(noted))
         producer.flush(TIMEOUT_S)
-        if commit:
-            producer.commit_transaction(TIMEOUT_S)
-            self.records += noted
-        else:
-            producer.abort_transaction(TIMEOUT_S)
+        return Transaction(producer, noted, self.records)
 
     def forget(self, lost: Callable[[Record], bool]) -> int:
         """Records that the broker dropped before anybody read them; returns how many."""

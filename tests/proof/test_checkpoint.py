@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +13,26 @@ from proof.shop import BRONZE, SILVER, Shop
 pytestmark = pytest.mark.usefixtures("spark")
 
 
+def run_twice(shop: Shop) -> None:
+    """Leave a table with two batches, and records that nobody has read yet."""
+    for _ in range(2):
+        shop.produce(30)
+        shop.run_well()
+    shop.produce(20)
+
+
+def heal(shop: Shop) -> None:
+    """Apply the remedy, see that the table is exact, and that the flow then goes on as ever."""
+    shop.run_well(resume="bronze")
+    shop.check()
+    shop.produce(10)
+    shop.run_well()
+    shop.check()
+
+
 def test_what_is_produced_arrives_exactly_once_through_every_layer(shop: Shop) -> None:
-    shop.write(BRONZE, SILVER, limit=40)
-    for count in (100, 0, 50):
+    shop.write(BRONZE, SILVER, limit=60)
+    for count in (150, 0, 50):
         if count:
             shop.produce(count)
         shop.run_well()
@@ -21,13 +40,77 @@ def test_what_is_produced_arrives_exactly_once_through_every_layer(shop: Shop) -
 
 
 def test_a_lost_checkpoint_is_refused_and_resumed_from_the_table(shop: Shop) -> None:
+    run_twice(shop)
+    shutil.rmtree(shop.checkpoints())
+    assert shop.refused().code == "CHECKPOINT_LOST"
+    heal(shop)
+
+
+def test_an_older_copy_of_a_checkpoint_is_refused_and_resumed_from_the_table(shop: Shop) -> None:
     shop.produce(30)
     shop.run_well()
-    shutil.rmtree(shop.checkpoints())
-    shop.produce(20)
-    assert shop.refused().code == "CHECKPOINT_LOST"
-    shop.run_well(resume="bronze")
-    shop.check()
-    shop.produce(10)
+    copy = shop.keep_copy()
+    shop.produce(30)
     shop.run_well()
-    shop.check()
+    shop.produce(30)
+    shop.restore_copy(copy)
+    assert shop.refused().code == "CHECKPOINT_BEHIND_TABLE"
+    heal(shop)
+
+
+def test_a_batch_that_was_planned_anew_with_other_ranges_is_refused(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    copy = shop.keep_copy()
+    shop.produce(30)
+    shop.run_well()
+    shop.restore_copy(copy)
+    # Another driver has gone on with the copy when fewer records were there.
+    planned = shop.checkpoint() / "offsets"
+    lines = (planned / "0").read_text().splitlines()
+    ends = json.loads(lines[2])
+    ends[shop.topic]["0"] += 1
+    (planned / "1").write_text("\n".join([*lines[:2], json.dumps(ends)]))
+    assert shop.refused().code == "CHECKPOINT_BEHIND_TABLE"
+    heal(shop)
+
+
+def newest(folder: Path) -> Path:
+    return max((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+
+
+@pytest.mark.parametrize("name", ["offsets", "commits", "headrace.json", "metadata", "a position"])
+def test_a_corrupt_checkpoint_file_is_refused_and_the_flow_resumed_from_the_table(
+    shop: Shop, name: str
+) -> None:
+    run_twice(shop)
+    if name == "a position":
+        path = newest(shop.checkpoint() / "offsets")
+        path.write_bytes(path.read_bytes().replace(b"20", b"19"))
+    else:
+        path = shop.checkpoint() / name
+        path = newest(path) if path.is_dir() else path
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    error = shop.refused()
+    # A file that can be read and says something else is told by the ranges that the table holds.
+    assert error.code == ("CHECKPOINT_BEHIND_TABLE" if name == "a position" else "CHECKPOINT_CORRUPT")
+    assert any("--resume-from-table bronze" in remedy for remedy in error.remedies)
+    heal(shop)
+
+
+def test_a_checkpoint_of_plain_spark_is_refused_and_moved_away(shop: Shop) -> None:
+    run_twice(shop)
+    (shop.checkpoint() / "headrace.json").unlink()
+    assert shop.refused().code == "CHECKPOINT_FOREIGN"
+    shop.checkpoint().rename(shop.root / "moved-away")
+    assert shop.refused().code == "CHECKPOINT_LOST"
+    heal(shop)
+
+
+def test_a_checkpoint_of_another_flow_is_refused(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    shop.restore_copy(shop.keep_copy("silver"))
+    error = shop.refused("bronze")
+    assert (error.code, error.params["owner"]) == ("CHECKPOINT_FOREIGN", "silver")

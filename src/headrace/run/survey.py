@@ -170,8 +170,7 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
     positions = None
     read: tuple[SourceIdentity, ...] = ()
     current = table.checkpoints.get(flow.flow)
-    asked = flow.resume or flow.new_generation
-    if asked and current is not None and current in table.transactions:
+    if current is not None and current in table.transactions:
         said = ledger.last_batch(path, current, table.transactions[current])
         if said is not None:
             positions = {source["index"]: source["until"] for source in said["sources"]}

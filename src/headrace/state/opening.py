@@ -195,12 +195,29 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             remedies=resume_remedy(flow),
             params={"flow": flow.flow, "table": committed, "checkpoint": checkpoint.last_finished},
         )
+    if table.positions is not None and not _agree(table.positions, checkpoint.positions):
+        found = f"the table holds batch {committed} with other ranges"
+        raise _behind(flow, identity, checkpoint.last_planned, found)
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, identity.sources)
     _compare_sources(flow, identity.checkpoint, identity.sources)
     return _compare_offsets(
         flow, identity.checkpoint, checkpoint.positions, otherwise=Continue(identity=identity)
     )
+
+
+def _agree(table: Mapping[int, Position], checkpoint: Mapping[int, Position]) -> bool:
+    """Whether the checkpoint goes on where the table ends; it may know partitions that are new since."""
+    for index, ended in table.items():
+        goes_on = checkpoint.get(index, {})
+        for key, value in ended.items():
+            known = goes_on.get(key)
+            if isinstance(value, Mapping) and isinstance(known, Mapping):
+                if any(known.get(partition) != offset for partition, offset in value.items()):
+                    return False
+            elif known != value:
+                return False
+    return True
 
 
 def _compare_sources(flow: FlowFacts, checkpoint: str, known: tuple[SourceIdentity, ...]) -> None:

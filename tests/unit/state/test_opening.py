@@ -101,6 +101,11 @@ def test_a_checkpoint_that_agrees_with_its_table_goes_on(
     assert decide(FLOW, table, checkpoint) == Continue(identity=IDENTITY)
 
 
+def test_a_partition_that_is_new_in_a_planned_batch_is_no_other_range() -> None:
+    checkpoint = replace(CHECKPOINT, last_planned=8, positions={0: {"sales": {"0": 40, "1": 50, "2": 0}}})
+    assert decide(FLOW, TABLE, checkpoint) == Continue(identity=IDENTITY)
+
+
 def test_a_flow_that_never_ran_opens_its_first_checkpoint() -> None:
     assert decide(FLOW, replace(TABLE, checkpoints={}, transactions={}), None) == Open(reason="first")
 
@@ -155,6 +160,13 @@ ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
             CHECKPOINT,
             "run --resume-from-table sales",
             id="the checkpoint was fenced",
+        ),
+        pytest.param(
+            "CHECKPOINT_BEHIND_TABLE",
+            TABLE,
+            replace(CHECKPOINT, positions={0: {"sales": {"0": 39, "1": 50}}}),
+            "run --resume-from-table sales",
+            id="the last batch was planned with other ranges",
         ),
         pytest.param(
             "TABLE_BEHIND_CHECKPOINT",
@@ -336,10 +348,39 @@ def test_a_flow_that_is_still_declared_cannot_be_adopted() -> None:
     assert refused(flow, RENAMED, None).code == "ADOPT_IMPOSSIBLE"
 
 
-def test_a_new_generation_fences_the_one_before() -> None:
-    opening = decide(replace(FLOW, new_generation=True), TABLE, CHECKPOINT)
-    assert isinstance(opening, Open)
-    assert (opening.reason, opening.fences) == ("new-generation", OURS)
+ANOTHER = replace(FLOW, new_generation=True)
+
+
+def test_a_new_generation_of_the_same_topic_goes_on_where_the_table_ends() -> None:
+    assert decide(ANOTHER, TABLE, CHECKPOINT) == Open(reason="new-generation", positions=READ, fences=OURS)
+
+
+def test_a_new_generation_reads_what_was_created_again_and_nothing_twice() -> None:
+    def ids(sales: str, more: str) -> SourceIdentity:
+        return SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": sales, "more": more}})
+
+    kafka = broker(
+        ids={"sales": "id-1", "more": "id-3"},
+        earliest={"sales": {0: 0, 1: 0}, "more": {0: 4}},
+        latest={"sales": {0: 100, 1: 100}, "more": {0: 20}},
+    )
+    table = replace(TABLE, positions={0: {**READ[0], "more": {"0": 11}}}, sources=(ids("id-1", "id-2"),))
+    opening = decide(replace(ANOTHER, sources=(ids("id-1", "id-3"),), kafka=kafka), table, CHECKPOINT)
+    assert opening == Open(reason="new-generation", positions={0: {**READ[0], "more": {"0": 4}}}, fences=OURS)
+
+
+def test_a_new_generation_of_a_flow_that_never_committed_starts_at_the_beginning() -> None:
+    table = replace(TABLE, transactions={}, positions=None)
+    assert decide(ANOTHER, table, None) == Open(reason="new-generation", fences=OURS)
+
+
+def test_a_new_flow_beside_a_renamed_one_starts_at_the_beginning_when_asked() -> None:
+    assert decide(ANOTHER, RENAMED, None) == Open(reason="new-generation")
+
+
+def test_a_new_generation_that_nobody_can_place_is_refused() -> None:
+    assert refused(ANOTHER, replace(TABLE, positions=None), None).code == "RESUME_IMPOSSIBLE"
+    assert refused(replace(ANOTHER, stateful=True), TABLE, None).code == "RESUME_IMPOSSIBLE"
 
 
 @pytest.mark.parametrize("stateful", [False, True])

@@ -1,0 +1,246 @@
+"""Whatever happens to a topic, no record is skipped over silently and none is read twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying
+from headrace.runtime.broker import Broker
+from proof.ledger import TIMEOUT_S, Transaction, create_topic, end_offsets, expire, recreate_topic
+from proof.shop import BRONZE, SILVER, Shop, until
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+LENGTHS = pytest.mark.parametrize("count", [15, 30, 60], ids=["shorter", "as long", "longer"])
+
+
+@LENGTHS
+def test_a_topic_created_again_before_the_start_is_refused_and_then_read_whole(
+    shop: Shop, count: int
+) -> None:
+    shop.produce(30)
+    shop.run_well()
+    recreate_topic(shop.ledger.bootstrap, shop.topic, shop.partitions)
+    shop.produce(count)
+    error = shop.refused()
+    assert (error.code, error.params["topic"]) == ("TOPIC_RECREATED", shop.topic)
+    shop.run_well(generation="bronze")
+    shop.check()
+    shop.produce(10)
+    shop.run_well()
+    shop.check()
+
+
+@LENGTHS
+def test_a_topic_created_again_in_the_middle_of_a_run_is_refused_and_then_read_whole(
+    shop: Shop, count: int
+) -> None:
+    shop.produce(30)
+    with shop.running():
+        until(lambda: sum(event.rows for event in committed(shop)) == 30, "the first records arrive")
+        recreate_topic(shop.ledger.bootstrap, shop.topic, shop.partitions)
+        shop.produce(count)
+        if count == 30:
+            # As long as before: Spark sees nothing new until one more arrives.
+            shop.produce(1)
+        until(lambda: bool(shop.happened(FlowFailed)), "the flow is refused")
+    (failed,) = shop.happened(FlowFailed)
+    assert isinstance(failed, FlowFailed)
+    assert failed.error["code"] == "TOPIC_RECREATED"
+    assert shop.refused().code == "TOPIC_RECREATED"
+    shop.run_well(generation="bronze")
+    shop.check()
+
+
+def committed(shop: Shop) -> list[BatchCommitted]:
+    return [event for event in shop.happened(BatchCommitted) if isinstance(event, BatchCommitted)]
+
+
+def test_a_topic_that_is_gone_is_named(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    admin = AdminClient({"bootstrap.servers": shop.ledger.bootstrap})
+    admin.delete_topics([shop.topic])[shop.topic].result(TIMEOUT_S)
+    assert shop.refused().code == "TOPIC_NOT_FOUND"
+
+
+def test_a_new_generation_of_a_topic_that_is_the_same_reads_nothing_twice(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    shop.produce(20)
+    shop.run_well(generation="bronze")
+    shop.check()
+
+
+def test_a_topic_that_a_subscription_gains_is_known_by_its_id_from_then_on(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    first, second = shop.topic, f"{shop.topic}-second"
+    create_topic(shop.ledger.bootstrap, second, 1)
+    shop.topic = f"{first},{second}"
+    shop.write()
+    shop.ledger.produce(second, 10, 1)
+    shop.ledger.produce(first, 10, shop.partitions)
+    shop.run_well()
+    shop.check()
+    recreate_topic(shop.ledger.bootstrap, second, 1)
+    shop.ledger.produce(second, 20, 1)
+    error = shop.refused()
+    assert (error.code, error.params["topic"]) == ("TOPIC_RECREATED", second)
+    shop.ledger.produce(first, 10, shop.partitions)
+    shop.run_well(generation="bronze")
+    shop.check()
+
+
+def test_new_partitions_are_read_from_their_beginning(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    admin = AdminClient({"bootstrap.servers": shop.ledger.bootstrap})
+    admin.create_partitions([NewPartitions(shop.topic, 5)])[shop.topic].result(TIMEOUT_S)
+    shop.partitions = 5
+    shop.produce(30)
+    shop.run_well()
+    shop.produce(30)
+    shop.run_well()
+    shop.check()
+
+
+@pytest.mark.parametrize("pending", [False, True], ids=["between batches", "with a batch planned"])
+def test_records_that_expired_unread_are_refused_or_recorded_as_lost(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, pending: bool
+) -> None:
+    shop.produce(30)
+    shop.run_well()
+    ends = end_offsets(shop.ledger.bootstrap, shop.topic, shop.partitions)
+    shop.produce(30)
+    if pending:
+        fail_before_commit(shop, monkeypatch)
+        shop.produce(30)
+    expired = {0: ends[0] + 7, 1: ends[1] + 2}
+    expire(shop.ledger.bootstrap, shop.topic, expired)
+    error = shop.refused()
+    assert error.code == "OFFSETS_EXPIRED"
+    assert [(loss["partition"], loss["from"], loss["until"]) for loss in error.params["losses"]] == [
+        (0, ends[0], ends[0] + 7),
+        (1, ends[1], ends[1] + 2),
+    ]
+    shop.spec["on_data_loss"] = "record"
+    shop.write()
+    shop.run_well()
+    lost = shop.ledger.forget(
+        lambda r: r.offset >= ends[r.partition] and r.offset < expired.get(r.partition, 0)
+    )
+    assert lost == 9
+    proof = shop.check()
+    assert proof is not None and "9 offsets lost, as recorded" in json.dumps(proof.to_json())
+    shop.produce(10)
+    shop.run_well()
+    shop.check()
+
+
+def fail_before_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a batch that Spark has planned and that the table does not hold."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the machine went off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.run.batch.append", fail)
+        assert shop.refused().code == "FLOW_FAILED"
+
+
+def test_aborted_transactions_never_arrive_and_leave_no_gap(shop: Shop) -> None:
+    def begin(count: int) -> Transaction:
+        return shop.ledger.begin(shop.topic, count, shop.partitions)
+
+    begin(20).abort()
+    shop.run_well()
+    shop.check()
+    shop.produce(10)
+    begin(20).commit()
+    begin(20).abort()
+    shop.run_well()
+    shop.check()
+    begin(5).abort()
+    shop.run_well()
+    shop.produce(10)
+    shop.run_well()
+    shop.check()
+
+
+def test_an_open_transaction_holds_back_what_follows_it(shop: Shop) -> None:
+    transaction = shop.ledger.begin(shop.topic, 10, shop.partitions)
+    shop.produce(30)
+    shop.run_well()
+    assert shop.bronze() == []
+    transaction.commit()
+    shop.run_well()
+    shop.check()
+
+
+def test_a_broker_that_goes_away_and_comes_back_costs_nothing(shop: Shop, broker: Broker) -> None:
+    shop.produce(30)
+    with shop.running():
+        until(lambda: sum(event.rows for event in committed(shop)) == 30, "the first records arrive")
+        broker.stop()
+        until(lambda: bool(shop.happened(FlowRetrying)), "the flow waits for the broker")
+        broker.start()
+        shop.produce(30)
+        until(lambda: sum(event.rows for event in committed(shop)) == 60, "the later records arrive")
+    assert not shop.happened(FlowFailed)
+    shop.check()
+
+
+BAD = [
+    b"no json",
+    b'{"id": "x", "name": "n", "sales": 1.00}',
+    b'{"id": 99999999999999999999, "name": "n", "sales": 1.00}',
+    b'{"id": 1, "name": "n", "sales": 123456789012345.00}',
+    b'{"id": 1, "name": "n", "sales": ',
+    b"[1]",
+    b'[{"id": 1}, {"id": 2}]',
+    b'{"id": 1} {"id": 2}',
+    b"null",
+    b"",
+    None,
+]
+
+
+def test_a_record_that_is_no_sale_stops_the_flow_by_its_coordinates(
+    make_shop: Callable[..., Shop], spark: Any
+) -> None:
+    shop = make_shop(partitions=2)
+    shop.write(BRONZE, SILVER)
+    shop.produce(20)
+    shop.run_well("bronze", "silver")
+    shop.produce(20)
+    bad = shop.ledger.produce_raw(shop.topic, BAD[0], partition=1)
+    shop.produce(20)
+    result = shop.run("bronze", "silver")
+    (error,) = result.errors
+    assert error.code == "RECORD_UNPARSEABLE"
+    assert error.params == {
+        "flow": "silver",
+        "topic": shop.topic,
+        "partition": bad.partition,
+        "offset": bad.offset,
+    }
+    shop.check(proof=False)
+    silver = spark.read.format("delta").load(str(shop.table("silver"))).count()
+    assert silver == 20
+    assert shop.refused("silver").code == "RECORD_UNPARSEABLE"
+
+
+@pytest.mark.parametrize("value", BAD, ids=repr)
+def test_no_record_becomes_a_row_of_nulls(spark: Any, value: bytes | None) -> None:
+    from headrace.sources.records import parse_json
+
+    rows = spark.createDataFrame([(value, 7)], "value BINARY, offset BIGINT")
+    sale = parse_json("value", "id LONG, name STRING, sales DECIMAL(12,2)", at=["offset"])
+    with pytest.raises(Exception, match=r'HEADRACE_RECORD_UNPARSEABLE \{"offset":7\}'):
+        rows.select(sale).collect()
