@@ -90,6 +90,8 @@ class Driver:
 
     def kill(self) -> None:
         """SIGKILL, and wait until nothing of it is left: its JVM dies with it."""
+        if self._process.poll() is not None:
+            return
         family = self._family()
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()

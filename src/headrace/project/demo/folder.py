@@ -42,12 +42,20 @@ class DemoFolder:
         return self.own / "broker"
 
     @property
+    def scratch(self) -> Path:
+        """For temporary files of the pipeline's processes, which are killed before they can remove them."""
+        return self.own / "tmp"
+
+    @property
     def driver_log(self) -> Path:
         return self.own / "driver.log"
 
     @property
     def driver_pid(self) -> Path:
         return self.own / "driver.json"
+
+    def clear_scratch(self) -> None:
+        shutil.rmtree(self.scratch, ignore_errors=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -115,6 +123,8 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
         kept = _clear(demo) if demo.renewed else None
         sums = {name: _sum(text.encode()) for name, text in files.items()}
         (demo.own / _WRITTEN).write_text(json.dumps(sums, indent=2), encoding="utf-8")
+        demo.clear_scratch()
+        demo.scratch.mkdir()
         for name, text in files.items():
             file = demo.path / name
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -139,6 +149,7 @@ def _clear(demo: DemoFolder) -> Path | None:
     kept = None
     shutil.rmtree(demo.path / _LAKE, ignore_errors=True)
     shutil.rmtree(demo.broker, ignore_errors=True)
+    demo.driver_log.unlink(missing_ok=True)
     for file in sorted(path for path in demo.path.rglob("*") if path.is_file()):
         name = file.relative_to(demo.path)
         first = name.parts[0]

@@ -186,7 +186,7 @@ class Demo:
             )
             # Last in, first out: the driver ends before the producer, and both before the broker.
             stack.callback(producer.stop)
-            stack.callback(self._stop_driver)
+            stack.callback(self._kill_driver)
             with self._screen.watching():
                 self._start_driver(folder)
                 producer.start()
@@ -213,6 +213,7 @@ class Demo:
 
         folder = open_demo(self._request.directory)
         stack.enter_context(folder.locked())
+        stack.callback(folder.clear_scratch)
         if folder.renewed:
             end_leftover(folder.driver_pid)
             Broker(folder.broker).stop()
@@ -321,6 +322,11 @@ class Demo:
             self._driver.stop()
             self._driver = None
 
+    def _kill_driver(self) -> None:
+        """Where the demo is broken off: nobody waits for a batch to be finished."""
+        if self._driver is not None:
+            self._driver.kill()
+
 
 def crash_text(crash: Crash) -> str:
     """What the storage says of the crash."""
@@ -345,7 +351,12 @@ def _environment(folder: DemoFolder) -> dict[str, str]:
     # `embedded` means the demo's own broker. A cache of the JVM's is not made while the demo runs:
     # it would take the cores from it.
     chosen = "off" if os.environ.get(aot.VARIABLE) == "off" else "use"
-    return {"HEADRACE_BROKER_DIR": str(folder.broker.absolute()), aot.VARIABLE: chosen}
+    return {
+        "HEADRACE_BROKER_DIR": str(folder.broker.absolute()),
+        aot.VARIABLE: chosen,
+        # What a killed process leaves behind is taken away with the folder.
+        "TMPDIR": str(folder.scratch.absolute()),
+    }
 
 
 def _verify(settings: ProjectSettings) -> Proof:

@@ -1,0 +1,95 @@
+"""The demo in a short form, as a user starts it: the real processes, a real SIGKILL, a real broker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import psutil
+import pytest
+
+HEADRACE = [sys.executable, "-c", "from headrace.cli.main import main; main()"]
+RECORDS = 3_000
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def demo_folder(tmp_path: Path) -> Path:
+    return tmp_path / "demo"
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return [*HEADRACE, "demo", "--records", str(RECORDS), "--rate", "2000", "--directory", str(folder), *more]
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Whatever still runs that names the folder, or works in it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            named = str(folder) in " ".join(process.cmdline())
+            inside = str(folder) in process.environ().get("TMPDIR", "")
+        except psutil.Error:
+            continue
+        if named or inside:
+            found.append(process)
+    return found
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_the_demo_is_killed_inside_a_batch_and_comes_out_equal_and_proven(demo_folder: Path) -> None:
+    done = subprocess.run(command(demo_folder, "--json"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout)
+    assert told["ok"]
+    assert told["faults"] == []
+    assert told["records"] == RECORDS
+    last = told["crashes"][-1]
+    assert last["inside_batch"]
+    assert last["planned"] == last["finished"] + 1
+    # The restarted process met that batch again, and said what it did with it.
+    assert f"batch {last['planned']}" in told["replay"]
+    assert told["proof"]["proven"]
+    for dataset in told["proof"]["datasets"]:
+        for flow in dataset["flows"]:
+            assert {grade["verdict"] for grade in flow["grades"].values()} == {"proven"}
+    assert told["gold"]["equal"]
+    assert told["gold"]["differences"] == []
+    assert Decimal(told["gold"]["sales"]) == Decimal(told["gold"]["ledger_sales"]) > 0
+    assert processes_of(demo_folder) == []
+
+
+def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) -> None:
+    process = subprocess.Popen(command(demo_folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    with process:
+        wait_for(lambda: process.poll() is not None or (demo_folder / "lake" / "leases").is_dir())
+        assert process.poll() is None, process.stdout and process.stdout.read()
+        kinds = " ".join(" ".join(one.cmdline()) for one in processes_of(demo_folder))
+        assert "kafka.Kafka" in kinds
+        assert "SparkSubmit" in kinds
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(60) == 130
+    assert processes_of(demo_folder) == []
+
+
+def test_a_folder_of_somebody_elses_is_refused_and_left_alone(demo_folder: Path) -> None:
+    demo_folder.mkdir()
+    (demo_folder / "thesis.txt").write_text("years of work")
+    done = subprocess.run(command(demo_folder, "--json"), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["code"] == "DEMO_FOLDER_TAKEN"
+    assert [path.name for path in demo_folder.iterdir()] == ["thesis.txt"]
