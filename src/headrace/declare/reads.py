@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
 from headrace.declare.places import caller_location
-from headrace.declare.registry import require_pipeline
+from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.errors import HeadraceError, SpecInvalidError
 
 if TYPE_CHECKING:
@@ -50,18 +50,7 @@ def read_kafka(
     """
     active = require_pipeline("read_kafka")
     arguments = Arguments("hr.read_kafka", caller_location(active.settings.root))
-    if not active.settings.kafka.bootstrap_servers:
-        raise SpecInvalidError(
-            f"the profile `{active.settings.profile}` names no Kafka broker, and read_kafka needs one",
-            location=arguments.location,
-            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
-            params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
-        )
-    if not arguments.text("topic", topic):
-        raise arguments.invalid("topic", "must not be empty")
-    limit = max_offsets_per_trigger
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")
+    _check(active, arguments, topic, max_offsets_per_trigger)
     from headrace.sources.kafka import read
 
     try:
@@ -72,7 +61,7 @@ def read_kafka(
             format=format,
             schema=schema,
             starting_offsets=starting_offsets,
-            max_offsets_per_trigger=limit,
+            max_offsets_per_trigger=max_offsets_per_trigger,
             on_null=on_null,
             options=arguments.settings("options", options),
         )
@@ -80,3 +69,17 @@ def read_kafka(
         # The reader does not know the user's files; the place is known here.
         error.location = error.location or arguments.location
         raise
+
+
+def _check(active: ActivePipeline, arguments: Arguments, topic: Any, limit: Any) -> None:
+    if not active.settings.kafka.bootstrap_servers:
+        raise SpecInvalidError(
+            f"the profile `{active.settings.profile}` names no Kafka broker, and read_kafka needs one",
+            location=arguments.location,
+            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
+            params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
+        )
+    if not arguments.text("topic", topic):
+        raise arguments.invalid("topic", "must not be empty")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")

@@ -1,0 +1,64 @@
+"""`read_kafka`: what it passes on, and what it refuses before Spark is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import headrace as hr
+from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.spec import load_project
+from headrace.errors import ArgumentInvalidError, NoActivePipelineError, SpecInvalidError
+
+Write = Callable[..., Path]
+
+
+def read(root: Path, topic: Any = "orders", **arguments: Any) -> Any:
+    with activate(ActivePipeline(load_project(root), lambda: "the session")):
+        return hr.read_kafka(topic, **arguments)
+
+
+def test_the_connection_comes_from_the_profile(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("headrace.sources.kafka.read", lambda *given, **named: seen.append((given, named)))
+    read(write({}, "name: a\nkafka: {bootstrap.servers: 'h:1'}\n"), format="json", schema="id LONG")
+    ((session, connection, topic), named) = seen[0]
+    assert (session, connection.bootstrap_servers, topic) == ("the session", "h:1", "orders")
+    assert (named["format"], named["schema"]) == ("json", "id LONG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument"),
+    [
+        ({"topic": 5}, "topic"),
+        ({"topic": ""}, "topic"),
+        ({"max_offsets_per_trigger": 0}, "max_offsets_per_trigger"),
+        ({"max_offsets_per_trigger": "10"}, "max_offsets_per_trigger"),
+        ({"options": {"a": 1}}, "options"),
+        ({"format": "avro"}, "format"),
+        ({"format": "json"}, "schema"),
+    ],
+)
+def test_a_wrong_argument_is_named_with_its_place(
+    write: Write, arguments: dict[str, Any], argument: str
+) -> None:
+    with pytest.raises(ArgumentInvalidError) as caught:
+        read(write({}), **arguments)
+    assert caught.value.params["argument"] == argument
+    assert caught.value.location is not None
+    assert caught.value.location.path == __file__
+
+
+def test_a_profile_without_a_broker_is_told_so(write: Write) -> None:
+    root = write({}, "name: a\nprofiles: {prod: {}}\n")
+    active = ActivePipeline(load_project(root, profile="prod"), lambda: None)
+    with pytest.raises(SpecInvalidError), activate(active):
+        hr.read_kafka("orders")
+
+
+def test_outside_of_a_pipeline_it_says_so() -> None:
+    with pytest.raises(NoActivePipelineError):
+        hr.read_kafka("orders")
