@@ -174,7 +174,7 @@ def test_readers_written_by_hand_stand_under_the_protocol(planned: Planned, tmp_
 @hr.table
 def raw():
     reader = spark.readStream.format("kafka").option("subscribe", "b, a")
-    return reader.option("kafka.bootstrap.servers", "x:1").load()
+    return reader.option("kafka.bootstrap.servers", "127.0.0.1:9").load()
 
 @hr.table
 def files():
@@ -202,7 +202,7 @@ def test_properties_say_whose_the_table_is_and_where_records_keep_their_place(pl
 
 def test_a_reader_at_module_level_stands_under_the_protocol_too(planned: Planned) -> None:
     plan = planned("""
-topic = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "x:1").option("subscribe", "t")
+topic = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:9").option("subscribe", "t")
 records = topic.load()
 
 @hr.table

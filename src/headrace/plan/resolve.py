@@ -185,7 +185,7 @@ def _planned_flow(
     resolved = resolver.flows[flow.name]
     target = next(one for one in declarations.datasets if one.name == flow.target)
     given = places_of(target.table_properties) if isinstance(target, StreamingTable) else Places()
-    sources = planned_sources(resolved.plan, stand_ins, settings.storage, flow.location)
+    sources = planned_sources(resolved.plan, stand_ins, settings, flow.location)
     return PlannedFlow(
         flow=flow,
         schema=resolved.plan.schema,

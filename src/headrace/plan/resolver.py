@@ -174,7 +174,7 @@ class Resolver:
         resolved = self._query(table, flow.query, flow.location, flow.spark_conf, label=flow.name)
         plan = resolved.plan
         validate.check_streaming(plan, table.name, flow.location)
-        planned_sources(plan, self._stand_ins, self._settings.storage, flow.location)
+        planned_sources(plan, self._stand_ins, self._settings, flow.location)
         self._check_appends(plan, flow)
         validate.check_columns(plan.schema, table.name, flow.location)
         if declared is not None:

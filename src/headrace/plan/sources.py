@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Protocol
 
-from headrace.errors import SourceLocation, SourceUnsupportedError
+from headrace.errors import FeatureUnsupportedError, SourceLocation, SourceUnsupportedError
 from headrace.model.names import Storage, TableName
+from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.options import FILE_FORMATS
@@ -22,20 +23,49 @@ class KnownFolders(Protocol):
 
 
 def planned_sources(
-    plan: LogicalPlan, folders: KnownFolders, storage: Storage, location: SourceLocation
+    plan: LogicalPlan, folders: KnownFolders, settings: ProjectSettings, location: SourceLocation
 ) -> tuple[PlannedSource, ...]:
     """The streaming sources of a query, in Spark's order.
 
     Args:
         plan: The query.
         folders: Knows which leaves stand for datasets.
-        storage: Where datasets lie.
+        settings: Where datasets lie, and which Kafka cluster the pipeline reads.
         location: The query's place, for leaves that carry none of their own.
 
     Raises:
         SourceUnsupportedError: A source's positions could not be recorded and proven.
+        FeatureUnsupportedError: A Kafka source names its topics or its cluster in a way that
+            the protocol cannot watch yet.
     """
-    return tuple(_source(leaf, folders, storage, location) for leaf in plan.leaves)
+    sources = tuple(_source(leaf, folders, settings.storage, location) for leaf in plan.leaves)
+    for source in sources:
+        if source.kind == "kafka":
+            _refuse_unwatched(source, settings)
+    return sources
+
+
+def _refuse_unwatched(source: PlannedSource, settings: ProjectSettings) -> None:
+    """A topic that is created anew is noticed by its id, which is asked of the profile's cluster."""
+    if source.topic_pattern is not None:
+        raise FeatureUnsupportedError(
+            f"a stream subscribes to the pattern `{source.topic_pattern}`, which cannot be watched yet",
+            location=source.location,
+            remedies=["name the topics, separated by commas"],
+            params={"option": "subscribePattern"},
+        )
+    options = {key.lower(): value for key, value in source.options.items()}
+    servers = options.get("kafka.bootstrap.servers", "")
+    if servers != settings.kafka.bootstrap_servers:
+        raise FeatureUnsupportedError(
+            f"a stream reads the Kafka cluster {servers}, which is not the profile's",
+            location=source.location,
+            remedies=[
+                "read it with hr.read_kafka, which takes the connection of the profile "
+                f"`{settings.profile}`, or name that cluster in headrace.yml"
+            ],
+            params={"option": "kafka.bootstrap.servers", "servers": servers},
+        )
 
 
 def describe(source: PlannedSource) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.errors import TopicNotFoundError
 from headrace.model.names import Storage, TableName
@@ -19,6 +19,8 @@ class DescribedSource(Protocol):
 
     @property
     def index(self) -> int: ...
+    @property
+    def folder(self) -> int | None: ...
     @property
     def kind(self) -> SourceKind: ...
     @property
@@ -44,18 +46,21 @@ def identify(
         TopicNotFoundError: A topic that was never read does not exist.
         BrokerUnreachableError: No broker answered in time.
     """
+    identity: dict[str, Any]
     match source.kind:
         case "kafka":
-            return SourceIdentity(
-                index=source.index, kind="kafka", identity={"topics": cluster.topic_ids(source.topics)}
-            )
+            identity = {"topics": cluster.topic_ids(source.topics)}
         case "delta":
             path = storage.table(source.table) if source.table else Path(source.path or "")
-            return SourceIdentity(
-                index=source.index, kind="delta", identity={"table_id": table_id, "path": str(path)}
-            )
+            identity = {"table_id": table_id, "path": str(path)}
         case "files":
-            return SourceIdentity(index=source.index, kind="files", identity={"path": source.path})
+            identity = {"path": source.path}
+    return SourceIdentity(
+        index=source.index,
+        kind=source.kind,
+        identity=identity,
+        folder=None if source.folder == source.index else source.folder,
+    )
 
 
 def kafka_facts(topics: Sequence[str], ids: dict[str, str | None], cluster: KafkaCluster) -> KafkaFacts:

@@ -20,11 +20,22 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SourceIdentity:
-    """What tells one source of a query from another of the same name."""
+    """What tells one source of a query from another of the same name.
+
+    Args:
+        index: Its place in the query, as the lines of the offset log are ordered.
+        folder: The number of its folder in the checkpoint's ``sources/``, where it is not ``index``:
+            a source that the query reads twice has one.
+    """
 
     index: int
     kind: str
     identity: Mapping[str, Any]
+    folder: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        said = {"index": self.index, "kind": self.kind, "identity": dict(self.identity)}
+        return said if self.folder is None else {**said, "folder": self.folder}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +89,7 @@ class CheckpointIdentity:
             "generation": self.generation,
             "created": self.created,
             "table_id": self.table_id,
-            "sources": [
-                {"index": s.index, "kind": s.kind, "identity": dict(s.identity)} for s in self.sources
-            ],
+            "sources": [source.to_json() for source in self.sources],
         }
 
     @classmethod
@@ -94,7 +103,9 @@ class CheckpointIdentity:
             table_id=value["table_id"],
             created=value["created"],
             sources=tuple(
-                SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
+                SourceIdentity(
+                    index=s["index"], kind=s["kind"], identity=s["identity"], folder=s.get("folder")
+                )
                 for s in value["sources"]
             ),
         )

@@ -70,7 +70,8 @@ def load_ranges(checkpoint: Path, batch: int, sources: Sequence[SourceIdentity])
         if end is None:
             continue
         if source.kind == "kafka":
-            start = _kafka_start(checkpoint, source.index, start, end)
+            folder = source.index if source.folder is None else source.folder
+            start = _kafka_start(checkpoint, folder, start, end)
         ranges.append(
             SourceRange(
                 index=source.index,
@@ -157,22 +158,22 @@ def is_seeded(checkpoint: Path) -> bool:
         return False
 
 
-def _kafka_start(checkpoint: Path, index: int, before: Position | None, end: Position) -> Position:
+def _kafka_start(checkpoint: Path, folder: int, before: Position | None, end: Position) -> Position:
     """Where each partition of ``end`` was first read in this batch.
 
     A partition that is new in this batch starts at its first offset, 0: Spark reads partitions
     that appear after the start from their beginning (KafkaOffsetReader.fetchEarliestOffsets).
     """
     if before is None:
-        before = _initial_kafka_offsets(checkpoint, index)
+        before = _initial_kafka_offsets(checkpoint, folder)
     return {
         topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
         for topic, partitions in end.items()
     }
 
 
-def _initial_kafka_offsets(checkpoint: Path, index: int) -> dict[str, Any]:
-    path = checkpoint / "sources" / str(index) / "0"
+def _initial_kafka_offsets(checkpoint: Path, folder: int) -> dict[str, Any]:
+    path = checkpoint / "sources" / str(folder) / "0"
     try:
         # Spark writes a zero byte first, so that old versions refuse the file (SPARK-19407).
         text = path.read_bytes().lstrip(b"\0").decode("utf-8")
