@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 from xml.sax.saxutils import quoteattr
 
 from headrace.errors import SparkStartError, UsageError
@@ -52,7 +54,8 @@ def spark_jars_folder() -> Path:
 
 def build_module_file(coordinates: Iterable[Coordinate], *, transitive: bool = False) -> str:
     """An ``ivy.xml`` that asks for exactly these artifacts."""
-    kind, conf = ("true", "default->default") if transitive else ("false", "default->master")
+    # Modules of a mirror that serves no POMs have no `master`.
+    kind, conf = ("true", "default->default") if transitive else ("false", "default->master(default)")
     lines = [
         f"<dependency org={quoteattr(c.group)} name={quoteattr(c.artifact)} rev={quoteattr(c.version)}"
         f' transitive="{kind}" conf="{conf}"/>'
@@ -78,6 +81,7 @@ def start_ivy(
     command = [
         str(java.executable),
         *java.trust_options(),
+        *_proxy_options(),
         "-Xmx128m",
         "-XX:+UseSerialGC",
         "-XX:TieredStopAtLevel=1",
@@ -110,7 +114,24 @@ def read_failure(output: str, coordinate: Coordinate) -> tuple[str | None, list[
         )
     ]
     named = [reason for reason in reasons if coordinate.artifact in reason]
-    return (own or addresses or [None])[0], list(dict.fromkeys(named or reasons))[:4]
+    last = [line.strip() for line in output.splitlines() if re.search(r"[a-z]", line)][-4:]
+    return (own or addresses or [None])[0], list(dict.fromkeys(named or reasons or last))[:4]
+
+
+def _proxy_options() -> list[str]:
+    """The proxy that the environment names for every other program; Java does not look there."""
+    options = []
+    proxies = getproxies()
+    for scheme in ("http", "https"):
+        proxy = urlsplit(proxies.get(scheme, ""))
+        if proxy.hostname:
+            options.append(f"-D{scheme}.proxyHost={proxy.hostname}")
+            options.append(f"-D{scheme}.proxyPort={proxy.port or 80}")
+    spared = [host.strip() for host in proxies.get("no", "").split(",") if host.strip()]
+    if options and spared:
+        hosts = [f"*{host}" if host.startswith(".") else host for host in spared]
+        options.append(f"-Dhttp.nonProxyHosts={'|'.join(hosts)}")
+    return options
 
 
 def _ivy_jar() -> Path:

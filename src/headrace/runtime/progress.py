@@ -37,12 +37,15 @@ def show_fetch() -> Iterator[Shown]:
 
 def _plain(write: Callable[[str], object]) -> Shown:
     last = [0.0]
+    finished = [False]
 
     def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
         now = time.monotonic()
         if jars_done < jars_total and now - last[0] < _PLAIN_INTERVAL_S:
             return
-        last[0] = now
+        if finished[0]:
+            return
+        last[0], finished[0] = now, jars_done == jars_total
         megabytes = f"{bytes_done / 1e6:.0f} of {bytes_total / 1e6:.0f} MB"
         write(f"Fetching jars: {jars_done} of {jars_total}, {megabytes}\n")
 
