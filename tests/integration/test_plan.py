@@ -202,8 +202,8 @@ def test_properties_say_whose_the_table_is_and_where_records_keep_their_place(pl
 
 def test_a_reader_at_module_level_stands_under_the_protocol_too(planned: Planned) -> None:
     plan = planned("""
-topic = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:9").option("subscribe", "t")
-records = topic.load()
+reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:9")
+records = reader.option("subscribe", "t").load()
 
 @hr.table
 def raw():
@@ -338,6 +338,8 @@ SHAPES = [
     'spark.sql("FROM orders |> WHERE id > 1 |> AGGREGATE sum(amount) AS s GROUP BY id")',
     'spark.sql("WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r WHERE n < 5) '
     'SELECT * FROM r")',
+    'spark.sql("WITH a AS (SELECT * FROM orders), b AS (SELECT id FROM a) '
+    'SELECT * FROM a JOIN b USING (id)")',
     "spark.sql(\"SELECT * FROM orders PIVOT (sum(amount) FOR text IN ('a', 'b'))\")",
     'spark.sql("SELECT id, transform(array(id), x -> x + 1) AS t FROM orders TABLESAMPLE (10 PERCENT)")',
 ]

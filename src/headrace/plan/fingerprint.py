@@ -10,12 +10,26 @@ from pathlib import Path
 from headrace.plan.logical import LogicalPlan
 
 _LEAF = re.compile(r"(Streaming(?:Execution)?Relation(?:V2)?) .*")
-_STAND_IN = re.compile(r"(spark_catalog\.\S+?), .*")
 _OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _SEED = re.compile(r"\b((?:rand|randn|shuffle|uuid|randstr|uniform)\([^()]*?)(?:Some\()?-?\d{6,}\)?(?=[,)])")
+_OPTIONAL_SEED = re.compile(r"\bSome\(-?\d{6,}\)")
+_SAMPLE_SEED = re.compile(r"\b(Sample [\d.E-]+, [\d.E-]+, (?:true|false), )-?\d+")
+_LAMBDA = re.compile(r"\blambda \w+#")
+"""PySpark numbers the variables of lambda functions on and on within a process."""
 _SPLITS = re.compile(r"splits=\w+(?:\(\d+\))?")
-_ID = re.compile(r"#(\d+)(L?)")
+_TABLE_EXPRESSION = re.compile(r"\b(CTERelationDef|CTERelationRef|UnionLoop|UnionLoopRef) (\d+)")
+_EQUAL = {
+    _OBJECT: "",
+    _UUID: "uuid",
+    _SEED: r"\1seed",
+    _OPTIONAL_SEED: "seed",
+    _SAMPLE_SEED: r"\1seed",
+    _LAMBDA: "lambda #",
+    _SPLITS: "splits",
+    _TABLE_EXPRESSION: r"\1 #t\2",
+}
+_ID = re.compile(r"#(t?\d+)(L?)")
 
 
 def fingerprint(plan: LogicalPlan, sources: Iterable[str], code: Callable[[], str]) -> str:
@@ -42,7 +56,7 @@ def canonical(text: str, sources: Iterable[str] = ()) -> str:
         for line in text.splitlines()
     ]
     text = "\n".join(lines)
-    for pattern, replacement in ((_OBJECT, ""), (_UUID, "uuid"), (_SEED, r"\1seed"), (_SPLITS, "splits")):
+    for pattern, replacement in _EQUAL.items():
         text = pattern.sub(replacement, text)
     numbers: dict[str, int] = {}
     return _ID.sub(lambda found: f"#{numbers.setdefault(found[1], len(numbers))}{found[2]}", text)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from headrace.plan.fingerprint import CodeDigest, canonical
 
 FIRST = """\
@@ -20,6 +22,23 @@ SECOND = """\
 
 def test_ids_objects_seeds_and_brokers_make_no_difference() -> None:
     assert canonical(FIRST, ["kafka sales"]) == canonical(SECOND, ["kafka sales"])
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("transform(a#1, lambda x_1#2 + 1)", "transform(a#7, lambda x_9#8 + 1)"),
+        ("shuffle(array(1), Some(-5896479128915075696))", "shuffle(array(1), Some(123456789))"),
+        ("Sample 0.0, 0.5, false, -8263", "Sample 0.0, 0.5, false, 77"),
+        (
+            "CTERelationDef 3\n CTERelationRef 3, true, [n#3]",
+            "CTERelationDef 8\n CTERelationRef 8, true, [n#1]",
+        ),
+        ("Range (0, 4, step=1, splits=Some(2))", "Range (0, 4, step=1, splits=None)"),
+    ],
+)
+def test_what_spark_makes_up_makes_no_difference(first: str, second: str) -> None:
+    assert canonical(first) == canonical(second)
 
 
 def test_the_topic_makes_a_difference() -> None:
