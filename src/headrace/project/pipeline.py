@@ -198,10 +198,12 @@ class Pipeline:
         self, settings: ProjectSettings, datasets: Sequence[str], *, offline: bool, record: bool = False
     ) -> Plan:
         from headrace.declare.loader import load_declarations
+        from headrace.plan.intercept import loading
         from headrace.plan.resolve import build_plan
         from headrace.project.standing import record_plan
 
-        declarations: Declarations = load_declarations(settings, self._session)
+        with loading(settings, self._session) as session:
+            declarations: Declarations = load_declarations(settings, session)
         active = ActivePipeline(settings, self._session)
         with activate(active):
             plan = build_plan(self._session(), settings, declarations, offline=offline)
