@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,9 @@ def read_rows(
 def shown(value: Any) -> str:
     """A value as a cell of a table."""
     plain = _plain(value)
+    if isinstance(value, datetime):
+        # Delta's timestamps are UTC; a person reads them easier without saying so in every cell.
+        return value.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
     if plain is None:
         return "null"
     if isinstance(plain, str):
@@ -156,10 +160,12 @@ def _plain(value: Any) -> Any:
             return {str(key): _plain(item) for key, item in value.items()}
         case list() | tuple():
             return [_plain(item) for item in value]
+        case datetime():
+            return value.isoformat()
         case None | bool() | int() | float() | str():
             return value
         case _:
-            return value.isoformat(sep=" ") if hasattr(value, "hour") else str(value)
+            return str(value)
 
 
 def _values(column: Any) -> list[Any]:

@@ -72,7 +72,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
     looks = _Looks(storage, tails, load_troubles(storage), connection)
-    datasets = tuple(looks.dataset(name) for name in tails)
+    datasets = tuple(sorted(map(looks.dataset, tails), key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
         pipeline=settings.name,
         storage=storage.root,

@@ -24,6 +24,8 @@ PROPERTY_COORDINATES = "headrace.coordinates"
 PROPERTY_CHECKPOINT = "headrace.checkpoint."
 """Prefix of the properties that name the checkpoint which feeds the table, by flow."""
 
+_LOSSES = "losses.json"
+
 Role = Literal["batch", "opening", "view", "rewrite", "foreign", "unnumbered", "metadata"]
 """What a commit is to the proof. ``rewrite`` moves rows and changes none; ``foreign`` is another
 writer's; ``unnumbered`` carries a batch's metadata without its transaction, so its ranges do not count."""
@@ -168,25 +170,44 @@ def feeding_checkpoints(properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def load_ledger(folder: Path, table_id: str) -> Ledger:
-    """Read the ledger of a dataset: the folds of all its flows.
+def load_folds(folder: Path) -> Ledger:
+    """Read the folds of all flows of a dataset; to be read before the table's log.
+
+    What a running flow commits and folds meanwhile is then in the log, and not in the ledger alone.
 
     Args:
         folder: ``ledger/<dataset>``.
+    """
+    folds, damaged = [], []
+    for path in sorted(folder.glob("*/*.json")):
+        if path.name != _LOSSES:
+            try:
+                folds.append(_fold(path, json.loads(path.read_text(encoding="utf-8"))))
+            except (OSError, ValueError, KeyError, TypeError) as error:
+                damaged.append(f"{path.parent.name}/{path.name}: {error}")
+    folds.sort(key=lambda fold: (fold.first_version, fold.last_version))
+    return Ledger(folds=tuple(folds), damaged=tuple(damaged))
+
+
+def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
+    """Complete a ledger; to be read after the table's log, whose openings come after their losses.
+
+    Args:
+        folder: ``ledger/<dataset>``.
+        ledger: The folds.
         table_id: Folds of an earlier table of the same name are left out.
     """
-    folds, losses, damaged = [], [], []
-    for path in sorted(folder.glob("*/*.json")):
+    losses, damaged = [], []
+    for path in sorted(folder.glob(f"*/{_LOSSES}")):
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-            if path.name == "losses.json":
-                losses += [{**loss, "flow": path.parent.name} for loss in value]
-            elif value["table_id"] == table_id:
-                folds.append(_fold(path, value))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            losses += json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
             damaged.append(f"{path.parent.name}/{path.name}: {error}")
-    folds.sort(key=lambda fold: (fold.first_version, fold.last_version))
-    return Ledger(folds=tuple(folds), losses=tuple(losses), damaged=tuple(damaged))
+    return Ledger(
+        folds=tuple(fold for fold in ledger.folds if fold.table_id == table_id),
+        losses=tuple(losses),
+        damaged=(*ledger.damaged, *damaged),
+    )
 
 
 def _role(commit: Commit, words: Mapping[str, Any] | None) -> Role:

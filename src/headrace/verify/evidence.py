@@ -16,7 +16,8 @@ from headrace.verify.commits import (
     Ledger,
     Said,
     build_said,
-    load_ledger,
+    load_folds,
+    load_losses,
 )
 from headrace.verify.counts import Accounts, Beginning, build_accounts, files_to_inspect
 from headrace.verify.data_files import FileFacts, load_facts
@@ -93,12 +94,13 @@ def load_evidence(
     """
     path = storage.table(dataset)
     # Before the table: what a running flow commits meanwhile must not look like a lost batch.
-    folder = storage.flow_checkpoints(dataset, "x").parent
+    folder, ledgers = storage.flow_checkpoints(dataset, "x").parent, storage.ledger(dataset, "x").parent
     checkpoints = {flow.name: load_checkpoints(flow) for flow in _folders(folder)}
+    folds = load_folds(ledgers)
     version = _version_of(path, since)
     log = load_table_log(path, at=at, since=version)
     said = build_said(log)
-    ledger = load_ledger(storage.ledger(dataset, "x").parent, log.metadata.id)
+    ledger = load_losses(ledgers, folds, log.metadata.id)
     lineages = build_lineages(said, ledger, log.first_version, log.metadata.properties)
     beginning = _beginning(log, said, lineages, version)
     lineages = tuple(one for one in lineages if one.in_force or _outlives(one, beginning))
@@ -120,6 +122,30 @@ def load_evidence(
 def is_ours(log: TableLog) -> bool:
     """Whether a pipeline's table property says that the table is a dataset."""
     return PROPERTY_DATASET in log.metadata.properties
+
+
+def in_reading_order(evidence: Mapping[TableName, Evidence]) -> list[TableName]:
+    """The datasets, each after those that it reads."""
+    by_id = {one.log.metadata.id: name for name, one in evidence.items()}
+    reads = {
+        name: {by_id[i] for i in _ids_read(one) if i in by_id} - {name} for name, one in evidence.items()
+    }
+    ordered: list[TableName] = []
+    while len(ordered) < len(reads):
+        left = [name for name in sorted(reads) if name not in ordered]
+        ready = [name for name in left if reads[name] <= set(ordered)]
+        # Tables that read each other have no order.
+        ordered += ready or left
+    return ordered
+
+
+def _ids_read(evidence: Evidence) -> set[str]:
+    """The ids of the tables that a dataset was last computed from."""
+    found = {table_id for refresh in evidence.said.refreshes[-1:] for table_id, _ in refresh.inputs.values()}
+    for lineage in evidence.lineages:
+        for source in () if lineage.last is None else lineage.last.sources:
+            found.add(str(source.identity.get("table_id")))
+    return found
 
 
 def _folders(folder: Path) -> list[Path]:

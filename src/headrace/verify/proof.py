@@ -16,7 +16,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
 from headrace.verify.delta_log import LogDamagedError
-from headrace.verify.evidence import Evidence, is_ours, list_tables, load_evidence
+from headrace.verify.evidence import Evidence, in_reading_order, is_ours, list_tables, load_evidence
 from headrace.verify.lineages import Lineage
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
@@ -81,13 +81,10 @@ def verify_pipeline(
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
     records = RecordsJudge(settings.storage, evidence, connection, _ANSWER_S)
-    proofs = [_judge(settings, found, records.judge(found)) for found in evidence.values()]
+    ordered = (evidence[name] for name in in_reading_order(evidence))
+    proofs = [_judge(settings, found, records.judge(found)) for found in ordered]
     proofs += [_damaged(name, words) for name, words in damaged.items()]
-    return Proof(
-        pipeline=settings.name,
-        datasets=tuple(sorted(proofs, key=lambda proof: proof.dataset)),
-        require=require,
-    )
+    return Proof(pipeline=settings.name, datasets=tuple(proofs), require=require)
 
 
 def _chosen(settings: ProjectSettings, datasets: Sequence[TableName]) -> list[TableName]:

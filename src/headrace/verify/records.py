@@ -147,7 +147,7 @@ def judge_records(
     return GradeReport(
         grade="records",
         verdict=_verdict(claims, findings, reasons),
-        text=_text(claims, mine, table),
+        text=_text(claims, mine, table, findings),
         reasons=tuple(reasons),
         findings=tuple(findings),
         figures={
@@ -294,7 +294,9 @@ def _verdict(claims: Claims, findings: list[Finding], reasons: list[str]) -> Ver
     return verdict
 
 
-def _text(claims: Claims, mine: Mapping[Place, Comparison], table: TableRecords) -> str:
+def _text(
+    claims: Claims, mine: Mapping[Place, Comparison], table: TableRecords, findings: list[Finding]
+) -> str:
     rows = sum(table.present.places.get(place, _NONE).total for place in claims.places)
     held = sum(one.held for one in mine.values())
     if not claims.places:
@@ -303,17 +305,18 @@ def _text(claims: Claims, mine: Mapping[Place, Comparison], table: TableRecords)
         twice = any(one.twice or one.strangers for one in mine.values())
         return f"{counted(rows, 'row')} in the table" + ("" if twice else ", none twice")
     equal = not any(one.missing or one.twice or one.phantoms or one.strangers for one in mine.values())
+    differ = "=" if equal else "and" if not findings else "≠"
     if claims.upstream is not None:
-        return f"{held:,} in {claims.upstream} {'=' if equal else '≠'} {rows:,} in the table"
+        return f"{held:,} in {claims.upstream} {differ} {rows:,} in the table"
     past = claims.total("past")
     if past or claims.total("may"):
         return f"{held:,} on the broker, {counted(rows, 'row')} in the table" + (
             ", none missing, none twice" if equal else ""
         )
     if all(one.whole for one in mine.values()):
-        return f"{held:,} on the broker {'=' if equal else '≠'} {rows:,} in the table + 0 in quarantine"
+        return f"{held:,} on the broker {differ} {rows:,} in the table + 0 in quarantine"
     empty = sum(one.empty for one in mine.values())
     return (
-        f"{held + empty:,} offsets {'=' if equal else '≠'} {rows:,} in the table + 0 in quarantine "
+        f"{held + empty:,} offsets {differ} {rows:,} in the table + 0 in quarantine "
         f"+ {empty:,} without a record"
     )

@@ -51,8 +51,8 @@ def read_others(reader: CoordinateReader, log: TableLog, accounts: Accounts, col
             before = reader.read_all(log, movement.gone, columns)
             after = reader.read_all(log, movement.commit.added, columns)
         except CoordinatesUnreadableError:
-            came_unknown += movement.added
-            gone_unknown += movement.removed
+            came_unknown += max(movement.net, 0)
+            gone_unknown += max(-movement.net, 0)
             continue
         came.append(after.less(before) if before.rows else after)
         gone.append(before.less(after) if after.rows else before)

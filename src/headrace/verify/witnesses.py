@@ -66,7 +66,7 @@ def pending_batch(lineage: Lineage, logs: Sequence[CheckpointLog]) -> int | None
     """A batch that Spark has planned and that is not in the table yet."""
     log = next((log for log in logs if log.checkpoint == lineage.checkpoint), None)
     last = max((batch.last for batch in lineage.generations[-1].batches), default=-1)
-    return log.planned if log is not None and log.planned > last else None
+    return log.planned if log is not None and log.planned > max(last, log.finished) else None
 
 
 def describe_checkpoint(lineage: Lineage, logs: Sequence[CheckpointLog]) -> list[str]:

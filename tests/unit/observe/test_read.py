@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -101,3 +102,6 @@ def test_values_as_cells() -> None:
     assert [
         shown(value) for value in (None, "a", 1.5, b"key", b"\xff\x00", Decimal("1.50"), {"a": [b"x", None]})
     ] == ["null", "a", "1.5", "key", "0xff00", "1.50", '{"a": ["x", null]}']
+    moment = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)
+    assert shown(moment) == "2026-01-02 03:04:05.678"
+    assert shown({"at": moment}) == '{"at": "2026-01-02T03:04:05.678900+00:00"}'

@@ -13,6 +13,7 @@ from lake import Lake, rows
 
 from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.names import TableName
+from headrace.verify import evidence
 
 Verify = Any
 Broker = Any
@@ -109,6 +110,13 @@ class TestChoice:
         (chosen,) = verify(datasets=[TableName("default", "two")]).datasets
         assert chosen.dataset.name == "two"
 
+    def test_datasets_come_after_those_that_they_read(self, lake: Lake, verify: Verify) -> None:
+        zinc = lake.table("zinc")
+        zinc.flow().append({0: (0, 10)})
+        gold = view(lake, "gold", rows(range(3)), zinc=(zinc, 2))
+        view(lake, "brass", rows(range(3)), gold=(gold, 1))
+        assert [one.dataset.name for one in verify().datasets] == ["zinc", "gold", "brass"]
+
     def test_an_unknown_dataset_is_an_error_with_the_name_that_was_meant(
         self, lake: Lake, verify: Verify
     ) -> None:
@@ -127,6 +135,42 @@ class TestChoice:
         path = plain.log / f"{0:020d}.json"
         path.write_text(path.read_text().replace("headrace.", "else."))
         assert len(verify().datasets) == 1
+
+
+class TestRunningFlows:
+    """What a flow commits while `verify` reads is neither judged nor taken for a fault."""
+
+    @pytest.mark.parametrize("moment", ["before the log", "after the log"])
+    def test_are_judged_up_to_a_version(
+        self, lake: Lake, verify: Verify, broker: Broker, monkeypatch: pytest.MonkeyPatch, moment: str
+    ) -> None:
+        table = lake.table()
+        flow = table.flow()
+        flow.append({0: (0, 10)})
+        flow.write_spark_log(0, {"sales": {"0": 10}})
+        table.fold("bronze", 0, table.version, flow.said)
+        broker.holds({0: range(30)})
+        load = evidence.load_table_log
+
+        def commit() -> None:
+            flow.append({0: (10, 20)})
+            flow.write_spark_log(1, {"sales": {"0": 20}})
+            loss = {"source": 0, "topic": "sales", "partition": 0, "from": 20, "until": 22}
+            flow.open("data-loss", at={"sales": {"0": 22}}, losses=[loss])
+            table.fold("bronze", 0, table.version, flow.said)
+
+        def load_meanwhile(*arguments: Any, **settings: Any) -> Any:
+            if moment == "before the log":
+                commit()
+            log = load(*arguments, **settings)
+            if moment == "after the log":
+                commit()
+            return log
+
+        monkeypatch.setattr(evidence, "load_table_log", load_meanwhile)
+        proof = verify()
+        assert [finding.text for finding in proof.findings] == []
+        assert proof.datasets[0].version == (4 if moment == "before the log" else 2)
 
 
 class TestSince:

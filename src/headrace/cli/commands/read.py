@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from headrace.observe.read import Rows
 
+_LONG = ("string", "binary", "struct", "array", "map", "variant")
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
 
 
@@ -68,7 +69,10 @@ def _rendered(rows: Rows) -> Group:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
     for name, kind in zip(rows.columns, rows.types, strict=True):
         table.add_column(
-            Text(name), justify="right" if kind.startswith(_NUMBERS) else "left", overflow="fold"
+            Text(name),
+            justify="right" if kind.startswith(_NUMBERS) else "left",
+            no_wrap=kind not in _LONG,
+            overflow="fold",
         )
     for row in rows.rows:
         table.add_row(*(Text(shown(value), style="dim" if value is None else "") for value in row))
