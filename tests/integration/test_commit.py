@@ -16,7 +16,14 @@ import pytest
 
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append, open_generation
+from headrace.sinks.delta.commit import (
+    Appended,
+    BatchStamp,
+    OpenedGeneration,
+    Target,
+    append,
+    open_generation,
+)
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY
 from headrace.state.opening import FENCED, Open
 
@@ -82,9 +89,7 @@ class Table:
         return self.spark.createDataFrame(list(rows), schema)
 
     def open(self, checkpoint: str, opening: Open, **arguments: Any) -> int:
-        return open_generation(
-            self.spark,
-            self.path,
+        opened = OpenedGeneration(
             pipeline="shop",
             flow="sales",
             checkpoint=checkpoint,
@@ -92,6 +97,7 @@ class Table:
             opening=opening,
             **arguments,
         )
+        return open_generation(self.spark, self.path, opened)
 
 
 @pytest.fixture(scope="module")
@@ -423,7 +429,7 @@ def test_a_fenced_checkpoint_never_commits_again(table: Table, reads_target: boo
     table.open(OURS, Open(reason="first"))
     table.append(table.frame((1, "a")), 0)
     opening = Open(reason="new-generation", fences=OURS)
-    version = table.open("headrace-new", opening, expected_checkpoint=OURS)
+    version = table.open("headrace-new", opening, replaces=OURS)
     assert feeding(table, version) == "headrace-new"
     assert table.transactions(version) == {OURS: FENCED}
     for batch in range(3):
@@ -439,7 +445,7 @@ def test_a_batch_under_way_is_fenced_too(table: Table, reads_target: bool) -> No
     opening = Open(reason="resume-from-table", fences=OURS)
 
     def open_another() -> None:
-        table.open("headrace-new", opening, expected_checkpoint=OURS)
+        table.open("headrace-new", opening, replaces=OURS)
 
     with pytest.raises(Exception) as caught:
         table.append(table.frame((1, "a")), 0, reads_target=reads_target, before=open_another)
@@ -453,7 +459,7 @@ def test_a_seeded_generation_holds_its_batch_0(table: Table) -> None:
     positions = {0: {"t": {"0": 10}}}
     ranges = (replace(stamp(0).ranges[0], start=positions[0], until=positions[0]),)
     opening = Open(reason="resume-from-table", positions=positions, fences=OURS)
-    version = table.open("headrace-new", opening, ranges=ranges, expected_checkpoint=OURS)
+    version = table.open("headrace-new", opening, ranges=ranges, replaces=OURS)
     said = table.metadata(version)
     assert table.transactions(version) == {OURS: FENCED, "headrace-new": 0}
     assert (said["batch"], said["input"], said["accepted"], said["rejected"]) == (0, 0, 0, 0)
@@ -466,10 +472,10 @@ def test_a_seeded_generation_holds_its_batch_0(table: Table) -> None:
 def test_of_two_openings_only_one_succeeds(table: Table) -> None:
     table.open(OURS, Open(reason="first"))
     opening = Open(reason="new-generation", fences=OURS)
-    table.open("headrace-new", opening, expected_checkpoint=OURS)
+    table.open("headrace-new", opening, replaces=OURS)
     before = table.version
     with pytest.raises(BatchFencedError):
-        table.open("headrace-other", opening, expected_checkpoint=OURS)
+        table.open("headrace-other", opening, replaces=OURS)
     with pytest.raises(BatchFencedError):
         table.open("headrace-other", Open(reason="first"))
     assert table.version == before
@@ -480,7 +486,7 @@ def test_a_full_refresh_removes_all_rows_in_the_commit_that_opens_it(table: Tabl
     for batch in range(2):
         table.append(table.frame((batch, "a")), batch)
     opening = Open(reason="full-refresh", fences=OURS)
-    version = table.open("headrace-new", opening, clear=True, expected_checkpoint=OURS)
+    version = table.open("headrace-new", opening, clear=True, replaces=OURS)
     assert table.rows == []
     assert len([action for action in table.actions(version) if "remove" in action]) == 2
     assert table.transactions(version) == {OURS: FENCED}

@@ -19,7 +19,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.survey import survey_flow, survey_sources
-from headrace.sinks.delta.commit import open_generation
+from headrace.sinks.delta.commit import OpenedGeneration, open_generation
 from headrace.sinks.delta.table import TableState, is_table, read_state
 from headrace.sources.identity import require_topics
 from headrace.state.files import write_json
@@ -230,9 +230,7 @@ def _open(
         for source in sources
         if opening.positions is not None and source.index in opening.positions
     )
-    open_generation(
-        context.spark,
-        storage.table(flow.target),
+    opened = OpenedGeneration(
         pipeline=context.settings.name,
         flow=flow.name,
         checkpoint=identity.checkpoint,
@@ -241,8 +239,9 @@ def _open(
         ranges=ranges,
         clear=clear,
         refreshing=refreshing,
-        expected_checkpoint=table.checkpoints.get(flow.name),
+        replaces=table.checkpoints.get(flow.name),
     )
+    open_generation(context.spark, storage.table(flow.target), opened)
     return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)
 
 
@@ -279,9 +278,7 @@ def _rename(
     flow, storage = planned.flow, context.settings.storage
     fold_ledger(flow.target, old, table.table_id, context)
     if flow.name not in table.checkpoints:
-        open_generation(
-            context.spark,
-            storage.table(flow.target),
+        opened = OpenedGeneration(
             pipeline=context.settings.name,
             flow=flow.name,
             checkpoint=identity.checkpoint,
@@ -289,6 +286,7 @@ def _rename(
             opening=Open(reason="adopt"),
             adopted=old,
         )
+        open_generation(context.spark, storage.table(flow.target), opened)
     write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
     folder = storage.flow_checkpoints(flow.target, flow.name)
     if folder.exists():

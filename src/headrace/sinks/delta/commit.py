@@ -126,36 +126,64 @@ def is_fast(df: DataFrame, transaction: Any, target: Target) -> bool:
     return bool(_comparable(df._jdf.schema().json()) == _comparable(metadata.schemaString()))
 
 
-def open_generation(
-    spark: SparkSession,
-    table: Path,
-    *,
-    pipeline: str,
-    flow: str,
-    checkpoint: str,
-    generation: int,
-    opening: Open,
-    ranges: tuple[SourceRange, ...] = (),
-    adopted: str | None = None,
-    clear: bool = False,
-    refreshing: bool = False,
-    expected_checkpoint: str | None = None,
-) -> int:
-    """Make a checkpoint the one that feeds the table, and fence the one before, in one commit.
+@dataclass(frozen=True, kw_only=True)
+class OpenedGeneration:
+    """A new generation of a flow's checkpoint, as its table comes to know it.
 
     Args:
-        spark: The session.
-        table: The table's path.
         pipeline: The pipeline's name.
         flow: The flow's name.
         checkpoint: The new checkpoint's id.
-        generation: The number of the flow's generation.
+        generation: Its number among the flow's generations.
         opening: Why and from where.
         ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
         adopted: The name that the flow had before.
         clear: Whether all rows are removed in the same commit.
         refreshing: Whether a full refresh has still to open other flows of the table.
-        expected_checkpoint: The checkpoint that must feed the table until now.
+        replaces: The checkpoint that must feed the table until now.
+    """
+
+    pipeline: str
+    flow: str
+    checkpoint: str
+    generation: int
+    opening: Open
+    ranges: tuple[SourceRange, ...] = ()
+    adopted: str | None = None
+    clear: bool = False
+    refreshing: bool = False
+    replaces: str | None = None
+
+    def to_metadata(self) -> dict[str, Any]:
+        """The user metadata of the opening commit."""
+        opens: dict[str, Any] = {
+            "generation": self.generation,
+            "reason": self.opening.reason,
+            "fences": self.opening.fences,
+            "losses": [dict(loss) for loss in self.opening.losses],
+        }
+        if self.adopted is not None:
+            opens["adopted"] = {"flow": self.adopted}
+        said: dict[str, Any] = {
+            "headrace": FORMAT,
+            "pipeline": self.pipeline,
+            "flow": self.flow,
+            "checkpoint": self.checkpoint,
+        }
+        if self.opening.positions is not None:
+            stamp = BatchStamp(
+                pipeline=self.pipeline,
+                flow=self.flow,
+                checkpoint=self.checkpoint,
+                batch=0,
+                ranges=self.ranges,
+            )
+            said = stamp.to_metadata(accepted=0)
+        return {**said, "opens": opens}
+
+
+def open_generation(spark: SparkSession, table: Path, opened: OpenedGeneration) -> int:
+    """Make a checkpoint the one that feeds the table, and fence the one before, in one commit.
 
     Returns:
         The version of the commit.
@@ -165,23 +193,39 @@ def open_generation(
     """
     jvm: Any = spark.sparkContext._jvm
     transaction = delta_log(spark, table).startTransaction()
+    _update_properties(jvm, transaction, opened)
+    actions = _nil(jvm)
+    if opened.clear:
+        for file in _iterate(transaction.filterFiles()):
+            actions = _prepend(actions, file.remove())
+    fences = opened.opening.fences
+    if fences is not None and fences != opened.checkpoint:
+        getattr(transaction.readTxn(), "$plus$eq")(fences)
+        actions = _prepend(actions, _set_transaction(jvm, fences, FENCED))
+    if opened.opening.positions is not None:
+        actions = _prepend(actions, _set_transaction(jvm, opened.checkpoint, 0))
+    operation = _operation(jvm, opened.checkpoint, 0, opened.to_metadata())
+    return int(transaction.commit(actions, operation))
+
+
+def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> None:
+    """Name the new checkpoint in the table's properties."""
     metadata = transaction.metadata()
     configuration = metadata.configuration()
-    now = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(
-        CHECKPOINT_PROPERTY + flow
-    )
-    if now != expected_checkpoint:
+    key = CHECKPOINT_PROPERTY + opened.flow
+    now = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(key)
+    if now != opened.replaces:
         raise BatchFencedError(
-            f"flow {flow}: another process has opened checkpoint {now} meanwhile",
+            f"flow {opened.flow}: another process has opened checkpoint {now} meanwhile",
             facts=("nothing was written",),
-            params={"flow": flow, "checkpoint": now},
+            params={"flow": opened.flow, "checkpoint": now},
         )
-    configuration = configuration.updated(CHECKPOINT_PROPERTY + flow, checkpoint)
-    if adopted is not None:
-        configuration = configuration.removed(CHECKPOINT_PROPERTY + adopted)
-    if refreshing:
+    configuration = configuration.updated(key, opened.checkpoint)
+    if opened.adopted is not None:
+        configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.adopted)
+    if opened.refreshing:
         configuration = configuration.updated(REFRESHING_PROPERTY, "true")
-    elif opening.reason == "full-refresh":
+    elif opened.opening.reason == "full-refresh":
         configuration = configuration.removed(REFRESHING_PROPERTY)
     transaction.updateMetadata(
         metadata.copy(
@@ -196,32 +240,6 @@ def open_generation(
         ),
         False,
     )
-    actions = _nil(jvm)
-    if clear:
-        for file in _iterate(transaction.filterFiles()):
-            actions = _prepend(actions, file.remove())
-    if opening.fences is not None and opening.fences != checkpoint:
-        getattr(transaction.readTxn(), "$plus$eq")(opening.fences)
-        actions = _prepend(actions, _set_transaction(jvm, opening.fences, FENCED))
-    said: dict[str, Any] = {
-        "headrace": FORMAT,
-        "pipeline": pipeline,
-        "flow": flow,
-        "checkpoint": checkpoint,
-        "opens": {
-            "generation": generation,
-            "reason": opening.reason,
-            "fences": opening.fences,
-            "losses": [dict(loss) for loss in opening.losses],
-        },
-    }
-    if adopted is not None:
-        said["opens"]["adopted"] = {"flow": adopted}
-    if opening.positions is not None:
-        stamp = BatchStamp(pipeline=pipeline, flow=flow, checkpoint=checkpoint, batch=0, ranges=ranges)
-        said = {**stamp.to_metadata(accepted=0), "opens": said["opens"]}
-        actions = _prepend(actions, _set_transaction(jvm, checkpoint, 0))
-    return int(transaction.commit(actions, _operation(jvm, checkpoint, 0, said)))
 
 
 def refresh_metadata(
