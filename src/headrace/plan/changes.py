@@ -9,6 +9,7 @@ from typing import Any
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
+from headrace.plan.names import shown
 from headrace.plan.stages import Change, OpenTableStage, Plan, PlannedView, RefreshViewStage
 from headrace.plan.stored import StoredTable, load_stored, stored_names
 from headrace.sinks.delta.refresh import last_refresh
@@ -73,7 +74,7 @@ def _stale(planned: PlannedView, plan: Plan) -> str | None:
         for name in dict.fromkeys(read.table for read in planned.reads)
         if _newest(plan, name) != (seen.get(str(name)) or {}).get("version")
     ]
-    return f"{', '.join(str(name) for name in moved)} has new versions" if moved else None
+    return f"{', '.join(shown(name) for name in moved)} has new versions" if moved else None
 
 
 def _newest(plan: Plan, name: TableName) -> int | None:
@@ -118,7 +119,7 @@ def _column_changes(
         if field["name"] in added:
             yield f"adds the column {field['name']} {columns.type_text(field['type'])}"
     for column, now, before in columns.conflicts(schema, stored):
-        how = "" if replaced else f": only `headrace full-refresh {name}` changes it"
+        how = "" if replaced else f": only `headrace full-refresh {shown(name)}` changes it"
         yield f"the column {column} is {before} in the table and {now} in the query{how}"
     for column in columns.missing(stored, schema):
         yield (

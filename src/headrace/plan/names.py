@@ -39,6 +39,11 @@ def quoted(name: TableName) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in (name.schema, name.name))
 
 
+def shown(name: TableName) -> str:
+    """The name as messages give it: a schema that nobody has chosen is left out."""
+    return name.name if name.schema == "default" else str(name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class NameRules:
     """How the names of a pipeline's queries map to datasets.

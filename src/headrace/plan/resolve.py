@@ -21,7 +21,7 @@ from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
 from headrace.plan.intercept import Interception, TableAccess
 from headrace.plan.lineage import Places
-from headrace.plan.names import NameRules
+from headrace.plan.names import NameRules, shown
 from headrace.plan.properties import places_of, table_properties
 from headrace.plan.query import active_session, call_query
 from headrace.plan.resolver import Resolver
@@ -101,11 +101,11 @@ def evaluate(session: SparkSession, declared: Flow | MaterializedView, plan: Pla
             return None
         if view.name not in frames:
             frames[view.name] = call_query(
-                view.query, interception(), name=str(view.name), location=view.location
+                view.query, interception(), name=shown(view.name), location=view.location
             )
         return frames[view.name]
 
-    name = declared.name if isinstance(declared, Flow) else str(declared.name)
+    name = declared.name if isinstance(declared, Flow) else shown(declared.name)
     with active_session(session):
         return call_query(declared.query, interception(), name=name, location=declared.location)
 

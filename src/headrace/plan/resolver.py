@@ -33,7 +33,7 @@ from headrace.plan.frames import pinpoint
 from headrace.plan.intercept import Interception, TableAccess, suspended
 from headrace.plan.lineage import Places, common_places, find_places
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
-from headrace.plan.names import NameRules
+from headrace.plan.names import NameRules, shown
 from headrace.plan.properties import places_of
 from headrace.plan.query import Unresolved, call_query, session_settings
 from headrace.plan.sources import planned_sources
@@ -219,7 +219,7 @@ class Resolver:
             schema: columns.Schema = struct.jsonValue()
         except PySparkException as error:
             raise SchemaInvalidError(
-                f"the declared schema of `{dataset.name}` cannot be read",
+                f"the declared schema of `{shown(dataset.name)}` cannot be read",
                 location=dataset.location,
                 facts=[str(error).strip().splitlines()[0]],
                 remedies=["write it as columns of a CREATE TABLE: id LONG, at TIMESTAMP"],
@@ -249,7 +249,7 @@ class Resolver:
         )
         self._visits.append(visit)
         try:
-            name = label or str(dataset.name)
+            name = label or shown(dataset.name)
             with session_settings(self._session, conf, name=name, location=location):
                 frame = call_query(query, interception, name=name, location=location)
                 with suspended():
@@ -333,13 +333,14 @@ class Resolver:
         first = next(n for n, visit in enumerate(self._visits) if visit.dataset is dataset)
         circle = self._visits[first:]
         names = [str(visit.dataset.name) for visit in circle]
+        labels = [shown(visit.dataset.name) for visit in circle]
         facts = [
-            f"`{visit.dataset.name}` reads `{reads}` at {visit.reading_at}"
-            for visit, reads in zip(circle, [*names[1:], names[0]], strict=True)
+            f"`{shown(visit.dataset.name)}` reads `{reads}` at {visit.reading_at}"
+            for visit, reads in zip(circle, [*labels[1:], labels[0]], strict=True)
         ]
         itself = len(circle) == 1 and isinstance(dataset, StreamingTable)
         return CycleError(
-            f"the datasets read each other in a circle: {' → '.join([*names, names[0]])}",
+            f"the datasets read each other in a circle: {' → '.join([*labels, labels[0]])}",
             location=circle[0].reading_at,
             facts=facts,
             remedies=[
@@ -376,13 +377,13 @@ class Resolver:
 
     def _not_found(self, access: TableAccess, visit: _Visit) -> TableNotFoundError:
         known = {
-            dataset.name: f"`{self._shown(dataset.name)}` ({dataset.location})"
+            dataset.name: f"`{shown(dataset.name)}` ({dataset.location})"
             for dataset in self._declarations.datasets
         }
         for name in stored_names(self._settings.storage):
-            known.setdefault(name, f"`{self._shown(name)}` (in the storage)")
-        wanted = self._shown(access.name)
-        texts = {self._shown(name): text for name, text in known.items()} | {
+            known.setdefault(name, f"`{shown(name)}` (in the storage)")
+        wanted = shown(access.name)
+        texts = {shown(name): text for name, text in known.items()} | {
             str(name): text for name, text in known.items()
         }
         near = difflib.get_close_matches(wanted, list(texts), n=1)
@@ -390,7 +391,7 @@ class Resolver:
         if location.column is None:
             location = pinpoint(location, access.name.name, self._settings.root)
         return TableNotFoundError(
-            f"`{self._shown(visit.dataset.name)}` reads `{wanted}`, which no file declares and the storage "
+            f"`{shown(visit.dataset.name)}` reads `{wanted}`, which no file declares and the storage "
             "does not hold",
             location=location,
             remedies=[f"did you mean {texts[near[0]]}?" if near else "declare it, or correct the name"],
@@ -401,13 +402,10 @@ class Resolver:
             },
         )
 
-    def _shown(self, name: TableName) -> str:
-        return name.name if name.schema == self._settings.database else str(name)
-
 
 def _stream_over_view(access: TableAccess, declared_at: SourceLocation | None) -> StreamOverViewError:
     return StreamOverViewError(
-        f"a stream reads the materialized view `{access.name}`, whose rows are replaced at every refresh",
+        f"a stream reads the materialized view `{shown(access.name)}`, whose rows every refresh replaces",
         location=access.location,
         facts=[] if declared_at is None else [f"the view is declared at {declared_at}"],
         remedies=[
@@ -427,7 +425,7 @@ def _view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatch
             "read it with spark.readStream.table, or STREAM in SQL",
         )
     return ViewReadMismatchError(
-        f"the temporary view `{view.name}` is {problem}",
+        f"the temporary view `{shown(view.name)}` is {problem}",
         location=access.location,
         facts=[f"the view is declared at {view.location}"],
         remedies=[remedy],

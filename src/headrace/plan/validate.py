@@ -27,6 +27,7 @@ from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.lineage import Places
 from headrace.plan.logical import LogicalPlan
+from headrace.plan.names import shown
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, places_of
 from headrace.plan.query import shortened
 
@@ -63,7 +64,7 @@ def _check_target(flow: Flow, datasets: Mapping[str, Dataset]) -> Iterator[Headr
         problem = f"which is a {kind} ({target.location})"
         remedy = "feed a streaming table; a view's rows come from its own query alone"
     yield TargetInvalidError(
-        f"the flow `{flow.name}` feeds `{flow.target}`, {problem}",
+        f"the flow `{flow.name}` feeds `{shown(flow.target)}`, {problem}",
         location=flow.location,
         remedies=[remedy],
         params={"flow": flow.name, "target": str(flow.target)},
@@ -72,7 +73,7 @@ def _check_target(flow: Flow, datasets: Mapping[str, Dataset]) -> Iterator[Headr
 
 def _without_flow(table: StreamingTable) -> TableWithoutFlowError:
     return TableWithoutFlowError(
-        f"no flow feeds the streaming table `{table.name}`",
+        f"no flow feeds the streaming table `{shown(table.name)}`",
         location=table.location,
         remedies=[f'add one: @hr.append_flow(target="{table.name}")'],
         params={"dataset": str(table.name)},
@@ -89,7 +90,7 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
             reason = "each refresh replaces the view's rows, which an append-only table refuses"
         if reason is not None:
             yield PropertyForbiddenError(
-                f"`{dataset.name}` sets the table property {key}, which would break it",
+                f"`{shown(dataset.name)}` sets the table property {key}, which would break it",
                 location=dataset.location,
                 facts=[reason],
                 remedies=["leave the property out"],
@@ -105,7 +106,7 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
 def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
     if dataset.partition_cols and dataset.cluster_by:
         yield LayoutConflictError(
-            f"`{dataset.name}` is partitioned and clustered at once",
+            f"`{shown(dataset.name)}` is partitioned and clustered at once",
             location=dataset.location,
             facts=[
                 f"partition_cols: {', '.join(dataset.partition_cols)}",
@@ -124,7 +125,7 @@ def check_streaming(plan: LogicalPlan, name: TableName, location: SourceLocation
     if plan.streaming:
         return
     raise BatchQueryForStreamingTableError(
-        f"the query of the streaming table `{name}` reads no stream",
+        f"the query of the streaming table `{shown(name)}` reads no stream",
         location=location,
         remedies=[
             "read with spark.readStream, so that each record is read once",
@@ -139,7 +140,7 @@ def check_batch(plan: LogicalPlan, name: TableName, location: SourceLocation) ->
     if not plan.streaming:
         return
     raise StreamingQueryForViewError(
-        f"the query of the materialized view `{name}` is a stream",
+        f"the query of the materialized view `{shown(name)}` is a stream",
         location=location,
         remedies=[
             "read with spark.read, so that the view is recomputed as a whole",
@@ -181,7 +182,7 @@ def check_columns(schema: columns.Schema, name: TableName, location: SourceLocat
         return
     column, reason = found
     raise ColumnInvalidError(
-        f"`{name}` has a column `{column}` that a Delta table cannot hold",
+        f"`{shown(name)}` has a column `{column}` that a Delta table cannot hold",
         location=location,
         facts=[reason],
         remedies=[f'select it under another name or type: F.col("{column}").cast(..).alias(..)'],
@@ -208,7 +209,7 @@ def check_declared(
     facts += [f"{name}: in the query, not in the schema" for name in extra]
     facts += [f"{name}: in the schema, not in the query" for name in absent]
     raise SchemaMismatchError(
-        f"the query's columns do not fit the declared schema of `{dataset.name}`: "
+        f"the query's columns do not fit the declared schema of `{shown(dataset.name)}`: "
         + ", ".join([*(name for name, _, _ in different), *extra, *absent]),
         location=location,
         facts=[*facts, f"the schema is declared at {dataset.location}"],
@@ -232,7 +233,7 @@ def check_flows_agree(
             for name, mine, theirs in columns.conflicts(schema, other):
                 return FlowSchemasDifferError(
                     f"the flows `{earlier.name}` and `{flow.name}` give the column `{name}` of "
-                    f"`{table.name}` different types",
+                    f"`{shown(table.name)}` different types",
                     location=flow.location,
                     facts=[f"{theirs} at {earlier.location}", f"{mine} at {flow.location}"],
                     remedies=["cast it in one of the two queries"],
@@ -253,7 +254,7 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
         near = columns.suggestion(schema, path)
         known = ", ".join(field["name"] for field in columns.fields(schema))
         yield ColumnNotFoundError(
-            f"{what} of `{dataset.name}` names `{path}`, which is not among its columns",
+            f"{what} of `{shown(dataset.name)}` names `{path}`, which is not among its columns",
             location=dataset.location,
             facts=[f"its columns: {known}"],
             remedies=[f"did you mean `{near}`?" if near else "name one of its columns"],
