@@ -52,6 +52,7 @@ def protocol_options(request: ReadRequest, location: SourceLocation) -> dict[str
     options: dict[str, str] = {}
     if request.format == "kafka":
         _refuse_silent_loss(request, location)
+        _refuse_uncommitted(request, location)
         options["failOnDataLoss"] = "true"
         # Without it Spark also reads the records of transactions that were aborted.
         if not request.has("kafka.isolation.level"):
@@ -89,4 +90,17 @@ def _refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
         ],
         remedies=["leave the option out, and write `on_data_loss: record` in headrace.yml"],
         params={"option": "failOnDataLoss", "value": "false", "instead": "on_data_loss: record"},
+    )
+
+
+def _refuse_uncommitted(request: ReadRequest, location: SourceLocation) -> None:
+    level = request.value("kafka.isolation.level")
+    if level is None or level.lower() == "read_committed":
+        return
+    raise OptionUnsupportedError(
+        f"kafka.isolation.level={level} reads the records of transactions that were aborted",
+        location=location,
+        facts=["no such record counts as one that the source holds, so no proof would hold"],
+        remedies=["leave the option out: flows read with read_committed"],
+        params={"option": "kafka.isolation.level", "value": level},
     )

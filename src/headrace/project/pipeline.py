@@ -280,10 +280,15 @@ class Pipeline:
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:
-    """Makes sessions of their own for flows and views; the session that was given stays as it is."""
+    """Makes clones of the session for flows and views, with its functions and temporary views.
+
+    The session that was given stays as it is.
+    """
+    from pyspark.sql import SparkSession as ClassicSession
 
     def make(conf: dict[str, str]) -> SparkSession:
-        session = running.spark.newSession()
+        spark = running.spark
+        session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         if not running.owned:
             from headrace.runtime.defaults import build_session_settings
 
@@ -294,8 +299,7 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
                     session.conf.set(key, value)
         for key, value in conf.items():
             session.conf.set(key, value)
-        if settings.database != "default":
-            session.catalog.setCurrentDatabase(settings.database)
+        session.catalog.setCurrentDatabase(settings.database)
         return session
 
     return make

@@ -42,6 +42,8 @@ def _everywhere() -> dict[str, str]:
         # Nobody asked for a web server, and it costs start-up time and memory.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        # PySpark would tell the JVM the Python line of every column: one call more for each.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Every batch of every flow is an SQL execution; the default keeps 1,000 of their plans.
         "spark.sql.ui.retainedExecutions": "10",
         "spark.ui.retainedJobs": "50",

@@ -29,7 +29,7 @@ def test_kafka_is_read_committed_with_loss_refused_and_a_bounded_batch() -> None
 
 
 def test_what_the_user_chose_stays_whatever_its_case() -> None:
-    chosen: dict[str, Any] = {"KAFKA.isolation.LEVEL": "read_uncommitted", "maxoffsetspertrigger": "7"}
+    chosen: dict[str, Any] = {"KAFKA.isolation.LEVEL": "read_committed", "maxoffsetspertrigger": "7"}
     assert given("kafka", **chosen) == {"failOnDataLoss": "true"}
     assert "maxFilesPerTrigger" not in given("delta", maxBytesPerTrigger="1g")
     assert given("json", mode="DROPMALFORMED", maxFilesPerTrigger="1") == {}
@@ -59,3 +59,10 @@ def test_batch_reads_have_no_limit() -> None:
     assert given("parquet", streaming=False) == {}
     assert given("delta", streaming=False) == {}
     assert "maxOffsetsPerTrigger" not in given("kafka", streaming=False)
+
+
+def test_records_of_aborted_transactions_are_refused() -> None:
+    with pytest.raises(OptionUnsupportedError) as caught:
+        given("kafka", **{"kafka.isolation.level": "read_uncommitted"})
+    assert caught.value.params["option"] == "kafka.isolation.level"
+    assert caught.value.location == HERE
