@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 10_000
 _KNOCK_S = 2.0
+_PAUSE_S = 0.1
+_PASSING = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
 _SILENT = logging.getLogger("headrace.librdkafka.verify")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
@@ -52,23 +54,35 @@ def load_topics(
         BrokerUnreachableError: It does not answer in time, or may not be asked.
     """
     from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
 
     if connection.is_embedded:
         raise _unreachable(connection, "the embedded broker is not running")
     _knock(connection)
-    try:
-        admin = AdminClient(_settings(connection), logger=_SILENT)
-        described = _describe(admin, sorted(set(names)), timeout_s)
-        partitions = {
-            name: [partition.id for partition in topic.partitions]
-            for name, topic in described.items()
-            if topic is not None
-        }
-        low, high = _watermarks(admin, partitions, timeout_s)
-        compacted = _compacted(admin, list(partitions), timeout_s)
-    except (KafkaException, TimeoutError) as error:
-        raise _unreachable(connection, error) from error
+    wanted = sorted(set(names))
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _topics(connection, wanted, timeout_s)
+        except (KafkaException, TimeoutError) as error:
+            # A topic that was created just now, or that is moving, has no leader for a moment.
+            passing = isinstance(error, KafkaException) and error.args[0].name() in _PASSING
+            if not passing or time.monotonic() > deadline:
+                raise _unreachable(connection, error) from error
+            time.sleep(_PAUSE_S)
+
+
+def _topics(connection: KafkaConnection, names: list[str], timeout_s: float) -> dict[str, Topic | None]:
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(_settings(connection), logger=_SILENT)
+    described = _describe(admin, names, timeout_s)
+    partitions = {
+        name: [partition.id for partition in topic.partitions]
+        for name, topic in described.items()
+        if topic is not None
+    }
+    low, high = _watermarks(admin, partitions, timeout_s)
+    compacted = _compacted(admin, list(partitions), timeout_s)
     return {
         name: None
         if topic is None
@@ -233,6 +247,6 @@ def _unreachable(connection: KafkaConnection, error: object) -> BrokerUnreachabl
     servers = connection.bootstrap_servers or "no address"
     reason = str(error) or type(error).__name__
     return BrokerUnreachableError(
-        f"no Kafka broker answers at {servers} ({reason})",
+        f"the Kafka broker at {servers} gives no answer ({reason})",
         params={"servers": servers},
     )

@@ -53,7 +53,7 @@ class TestVerify:
         flow.append({0: (0, 10)})
         called = headrace("verify", "--require", "records")
         assert called.exit_code == 3
-        assert "no Kafka broker answers at 127.0.0.1:9" in called.out.splitlines()[-1]
+        assert "the Kafka broker at 127.0.0.1:9 gives no answer" in called.out.splitlines()[-1]
 
     def test_json(self, flow: HandFlow, headrace: Call) -> None:
         flow.append({0: (0, 10)}, rows([*range(10), 3]))
