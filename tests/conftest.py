@@ -52,7 +52,7 @@ def spark(running_spark: RunningSpark) -> SparkSession:
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """A real broker with data of its own: the same one that `embedded` means in these tests."""
-    running = Broker(Path(os.environ["HEADRACE_BROKER_DIR"]))
+    running = Broker(Path(os.environ["HEADRACE_BROKER_DIR"]), bound=True)
     running.start()
     yield running
     running.stop()

@@ -31,7 +31,7 @@ MakeBroker = Callable[[], Broker]
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Broker]:
     """A broker of the test's own, stopped whatever happens."""
-    broker = Broker(tmp_path / "own")
+    broker = Broker(tmp_path / "own", bound=True)
     yield broker
     broker.stop()
 

@@ -11,17 +11,16 @@ import contextlib
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
-from headrace.runtime.detached import DETACH
 from headrace.runtime.java import Java
 from headrace.runtime.jvm import class_path, collector_options
 from headrace.runtime.places import cache_folder
+from headrace.runtime.processes import start_detached
 
 VARIABLE = "HEADRACE_AOT"
 """``off``: neither used nor made; ``use``: used where there is one, never made."""
@@ -80,17 +79,12 @@ def make_later(java: Java, jars: Sequence[Path]) -> None:
             return
         if psutil.virtual_memory().available < _MEMORY_NEEDED:
             return
-        with cache.with_suffix(".log").open("wb") as log:
-            subprocess.run(
-                [
-                    *(sys.executable, "-I", "-S", "-c", DETACH, os.devnull),
-                    *(sys.executable, "-m", "headrace.runtime.aot_training", str(cache)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=False,
-            )
+        start_detached(training_command(cache), cache.with_suffix(".log"))
+
+
+def training_command(cache: Path) -> list[str]:
+    """The program that makes a cache."""
+    return [sys.executable, "-m", "headrace.runtime.aot_training", str(cache)]
 
 
 def prune(newest: Path) -> None:

@@ -40,7 +40,6 @@ _BATCHES_S = 6.0
 
 def main(target: Path) -> None:
     """Make the cache, unless another process is at it."""
-    _step_aside()
     # The recorded session ends like any other, and must not start another of these.
     os.environ[aot.VARIABLE] = "off"
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +89,7 @@ def _work(running: RunningSpark, folder: Path) -> None:
     _tables(spark, folder)
     # The broker's jars are not fetched for this: nobody has asked for them.
     if not JarCache().missing(locked_jars("broker")):
-        broker = Broker(folder / "broker")
+        broker = Broker(folder / "broker", bound=True)
         try:
             _topic(spark, folder, broker)
         finally:
@@ -171,4 +170,5 @@ def _step_aside() -> None:
 
 
 if __name__ == "__main__":
+    _step_aside()
     main(Path(sys.argv[1]))

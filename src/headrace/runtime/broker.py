@@ -7,7 +7,6 @@ import fcntl
 import json
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -25,9 +24,9 @@ from headrace.errors import (
 )
 from headrace.model.connections import KafkaConnection
 from headrace.runtime.broker_setup import Ports, build_start_command, format_storage, write_properties
-from headrace.runtime.detached import DETACH
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import broker_folder
+from headrace.runtime.processes import end, start_bound, start_detached
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -91,11 +90,16 @@ class Broker:
     Args:
         directory: State, data and log; the user's own by default.
         port: The port for clients; kept from the last start, or a free one, by default.
+        bound: Whether a broker that this object starts ends with this process; for tests.
     """
 
-    def __init__(self, directory: Path | None = None, *, port: int | None = None) -> None:
+    def __init__(
+        self, directory: Path | None = None, *, port: int | None = None, bound: bool = False
+    ) -> None:
         self.directory = (directory or broker_folder()).absolute()
         self._port = port
+        self._bound = bound
+        self._child: subprocess.Popen[bytes] | None = None
         self._state_file = self.directory / "broker.json"
         self._properties = self.directory / "server.properties"
         self.log_file = self.directory / "server.log"
@@ -152,6 +156,9 @@ class Broker:
                 except psutil.TimeoutExpired:
                     process.kill()
                     process.wait(_STOP_TIMEOUT_S)
+            if self._child is not None:
+                end(self._child, 0)
+                self._child = None
             return True
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
@@ -219,21 +226,21 @@ class Broker:
         write_properties(self._properties, self.data, ports)
         if not (self.data / "meta.properties").is_file():
             format_storage(self._properties, self.log_file)
-        pid_file = self.directory / "pid"
         command = build_start_command(self._properties, self.log_file)
-        with self.log_file.open("ab") as log:
-            subprocess.run(
-                [sys.executable, "-I", "-S", "-c", DETACH, str(pid_file), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=True,
-            )
-        pid = self._await_pid(pid_file)
+        try:
+            pid = self._launch(command)
+        except OSError as error:
+            raise self._start_error(f"was not started: {error}") from error
         bootstrap = f"127.0.0.1:{ports.client}"
         self._write_state(pid, bootstrap)
         self._await_answer(bootstrap, pid)
         return bootstrap
+
+    def _launch(self, command: list[str]) -> int:
+        if not self._bound:
+            return start_detached(command, self.log_file)
+        self._child = start_bound(command, self.log_file)
+        return self._child.pid
 
     def _choose_ports(self) -> Ports:
         last = Ports.read(self._properties)
@@ -251,17 +258,6 @@ class Broker:
             client = last.client if last is not None and _is_free(last.client) else _free_port()
         controller = last.controller if last is not None and _is_free(last.controller) else _free_port()
         return Ports(client, controller)
-
-    def _await_pid(self, pid_file: Path) -> int:
-        deadline = time.monotonic() + 10.0
-        while True:
-            with contextlib.suppress(OSError, ValueError):
-                pid = int(pid_file.read_text())
-                pid_file.unlink()
-                return pid
-            if time.monotonic() > deadline:
-                raise self._start_error("was not started")
-            time.sleep(0.01)
 
     def _await_answer(self, bootstrap: str, pid: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +18,7 @@ from headrace.errors import SparkStartError
 from headrace.runtime.defaults import available_cores
 from headrace.runtime.ivy import spark_jars_folder
 from headrace.runtime.java import Java
+from headrace.runtime.processes import end, start_bound
 
 _START_TIMEOUT_S = 120.0
 """Far beyond a start on a loaded machine; it prevents waiting for ever on a JVM that hangs."""
@@ -57,18 +55,6 @@ MODULE_OPTIONS = (
 """Spark's own options, as its launcher gives them, but for the incubating vector module, which the
 wheel's Java does not have."""
 
-_DIE_WITH_PARENT = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit("the starting process has ended")
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-"""Asks the kernel to kill the JVM when the Python that started it is gone, however it went: a
-driver that nobody controls must not go on to commit. The broken pipe on standard input does the
-same elsewhere, only later."""
-
 
 @dataclass(frozen=True)
 class SparkJvm:
@@ -90,23 +76,7 @@ class SparkJvm:
 
     def end(self, timeout_s: float) -> None:
         """Let it go by closing its standard input; kill it when it is still there after the time."""
-        _close_input(self.process)
-        try:
-            self.process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _kill(self.process)
-
-
-def _close_input(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    _close_input(process)
+        end(self.process, timeout_s)
 
 
 def choose_heap(cores: int | None = None) -> str:
@@ -195,50 +165,18 @@ def start_jvm(
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
         answer = Path(folder) / "gateway"
         env = {**os.environ, **environment, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
-        process = _spawn(command, log_file, env)
+        try:
+            process = start_bound(command, log_file, env)
+        except OSError as error:
+            raise SparkStartError(
+                f"Spark's JVM could not be started: {error}", remedies=["headrace doctor"]
+            ) from error
         try:
             meanwhile()
             return _await_gateway(process, answer, log_file)
         except BaseException:
-            _kill(process)
+            end(process, 0)
             raise
-
-
-def _spawn(command: Sequence[str], log_file: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start it from a thread that never ends: Linux ties the parent's death to the starting thread."""
-    outcome: list[subprocess.Popen[bytes] | BaseException] = []
-    started = threading.Event()
-    wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
-
-    def keep() -> None:
-        try:
-            with log_file.open("ab") as log:
-                process = subprocess.Popen(
-                    wrapper,
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=log,
-                    env=dict(env),
-                    # Ctrl-C is for Headrace, which then stops Spark between two batches.
-                    start_new_session=True,
-                )
-            outcome.append(process)
-        except BaseException as error:
-            outcome.append(error)
-            return
-        finally:
-            started.set()
-        process.wait()
-
-    threading.Thread(target=keep, name="headrace-jvm", daemon=True).start()
-    started.wait()
-    match outcome[0]:
-        case subprocess.Popen() as process:
-            return process
-        case error:
-            raise SparkStartError(
-                f"Spark's JVM could not be started: {error}", remedies=["headrace doctor"]
-            ) from error
 
 
 def _await_gateway(process: subprocess.Popen[bytes], answer: Path, log_file: Path) -> SparkJvm:
