@@ -14,6 +14,11 @@ from confluent_kafka.admin import AdminClient, NewTopic
 TIMEOUT_S = 30.0
 
 
+def settings(bootstrap: str) -> dict[str, Any]:
+    """A client's settings; it keeps silent about a broker that a test has stopped."""
+    return {"bootstrap.servers": bootstrap, "log_level": 2}
+
+
 @dataclass(frozen=True, order=True)
 class Record:
     """One record as the broker acknowledged it."""
@@ -58,7 +63,7 @@ class ProducerLedger:
 
     def produce(self, topic: str, count: int, partitions: int) -> None:
         """Sales over all partitions of a topic."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        producer = Producer({**settings(self.bootstrap), "linger.ms": 5})
         for _ in range(count):
             value = self._sale()
             producer.produce(
@@ -69,7 +74,7 @@ class ProducerLedger:
     def produce_raw(self, topic: str, value: bytes | None, partition: int = 0) -> Record:
         """One record as it is given."""
         noted: list[Record] = []
-        producer = Producer({"bootstrap.servers": self.bootstrap})
+        producer = Producer(settings(self.bootstrap))
         producer.produce(topic, value, partition=partition, on_delivery=self._note(noted))
         assert producer.flush(TIMEOUT_S) == 0
         self.records += noted
@@ -77,9 +82,7 @@ class ProducerLedger:
 
     def begin(self, topic: str, count: int, partitions: int) -> Transaction:
         """Sales in a transaction that stays open."""
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "transactional.id": f"{topic}-{self._next}"}
-        )
+        producer = Producer({**settings(self.bootstrap), "transactional.id": f"{topic}-{self._next}"})
         producer.init_transactions(TIMEOUT_S)
         producer.begin_transaction()
         noted: list[Record] = []
@@ -112,7 +115,7 @@ class ProducerLedger:
 
 def recreate_topic(bootstrap: str, topic: str, partitions: int) -> None:
     """Delete a topic and create another of the same name."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(settings(bootstrap))
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     create_topic(bootstrap, topic, partitions)
 
@@ -125,7 +128,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
     def being_deleted(error: BaseException) -> bool:
         return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
 
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(settings(bootstrap))
     for attempt in Retrying(
         retry=retry_if_exception(being_deleted),
         stop=stop_after_delay(TIMEOUT_S),
@@ -138,7 +141,7 @@ def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
 
 def expire(bootstrap: str, topic: str, before: dict[int, int]) -> None:
     """Let the broker drop records, as retention does."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(settings(bootstrap))
     places = [TopicPartition(topic, partition, offset) for partition, offset in before.items()]
     for future in admin.delete_records(places).values():
         future.result(TIMEOUT_S)
@@ -146,7 +149,7 @@ def expire(bootstrap: str, topic: str, before: dict[int, int]) -> None:
 
 def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
     """The offset after the last record of each partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test"})
+    consumer = Consumer({**settings(bootstrap), "group.id": "test"})
     try:
         return {
             partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)[1]

@@ -25,8 +25,8 @@ _TRANSIENT = re.compile(
     r"|ConcurrentWriteException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
     r"|DELTA_SCHEMA_CHANGED|SocketTimeout|No route to host|FAILED_TO_FETCH"
     # What Spark takes for lost records is named by the next start, which compares topics and offsets.
-    r"|KAFKA_DATA_LOSS|WITH_TRIGGER_AVAILABLENOW|FOR_TOPIC_PARTITION_THAN_PREFETCHED"
-    r"|MISMATCHED_TOPIC_PARTITIONS"
+    r"|Some data may have been lost because they are not available in Kafka"
+    r"|The error could be transient - restart your query"
 )
 _REWRITTEN = re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")

@@ -99,7 +99,6 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
     match opening:
         case Continue(identity=identity):
             path = storage.checkpoint(flow.target, flow.name, identity.generation)
-            identity = _extend(path, identity, sources, context)
             return OpenedFlow(
                 path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=survey.checkpoint
             )
@@ -154,19 +153,6 @@ def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
                 remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
                 params={"flow": flow.name, "dataset": str(flow.target)},
             )
-
-
-def _extend(
-    path: Path, identity: CheckpointIdentity, sources: tuple[SourceIdentity, ...], context: UpdateContext
-) -> CheckpointIdentity:
-    """Write down topics that a subscription has gained, so that they too are known by their ids."""
-    if identity.sources == sources:
-        return identity
-    for source in sources:
-        require_topics(source, context.cluster)
-    extended = identity.with_sources(sources)
-    write_json(path / FILE, extended.to_json())
-    return extended
 
 
 def _discard_unfinished(folder: Path, table: TableState) -> None:

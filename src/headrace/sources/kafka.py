@@ -19,6 +19,14 @@ Format = Literal["raw", "json"]
 OnNull = Literal["refuse", "drop", "keep"]
 StartingOffsets = Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]]
 
+_PATIENCE = {
+    "kafka.request.timeout.ms": "15000",
+    "kafka.default.api.timeout.ms": "20000",
+    "fetchOffset.numRetries": "1",
+}
+"""How long Spark asks a broker for its offsets before the flow is tried again, where a user sees it;
+by themselves the clients wait for three minutes without a word."""
+
 COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
 
@@ -61,6 +69,7 @@ def read(
     _check(format, schema, on_null)
     records = (
         spark.readStream.format("kafka")
+        .options(**_PATIENCE)
         .options(**connection.for_spark())
         .option("subscribe", topic)
         .option("startingOffsets", _starting(starting_offsets))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _MARK = "HEADRACE_RECORD_UNPARSEABLE"
 _CORRUPT = "_headrace_corrupt"
+_RECORD = "r"
 _EXCERPT = 120
 """Characters of a record that an error shows."""
 
@@ -43,18 +44,18 @@ def parse_json(
     column = F.col(value) if isinstance(value, str) else value
     text = column.cast("string")
     fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    checked = StructType([*fields.fields, StructField(_CORRUPT, StringType())])
+    checked = StructType([StructField(_RECORD, fields), StructField(_CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parsed = F.from_json(text, checked, options)
+    # Within an object of our own, for by itself Spark reads one value and ignores what follows it.
+    parsed = F.from_json(F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit("}")), checked, options)
     place = F.to_json(F.struct(*(F.col(c) if isinstance(c, str) else c for c in at))) if at else F.lit("{}")
     failure = F.raise_error(
         F.concat_ws(" ", F.lit(_MARK), place, F.coalesce(F.substring(text, 1, _EXCERPT), F.lit("(no value)")))
     )
 
     def judged(record: Column) -> Column:
-        kept = F.struct(*(record[field.name].alias(field.name) for field in fields.fields))
-        fits = record.isNotNull() & record[_CORRUPT].isNull()
-        good = F.when(fits, kept)
+        fits = record[_RECORD].isNotNull() & record[_CORRUPT].isNull()
+        good = F.when(fits, record[_RECORD])
         if on_null == "keep":
             good = good.when(column.isNull(), F.lit(None).cast(fields))
         return good.otherwise(failure)

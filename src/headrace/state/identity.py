@@ -76,9 +76,6 @@ class CheckpointIdentity:
     def with_flow(self, flow: str) -> CheckpointIdentity:
         return replace(self, flow=flow)
 
-    def with_sources(self, sources: tuple[SourceIdentity, ...]) -> CheckpointIdentity:
-        return replace(self, sources=sources)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "headrace": FORMAT,

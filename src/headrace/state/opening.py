@@ -248,9 +248,9 @@ def _compare_topics(
     known: tuple[SourceIdentity, ...],
 ) -> None:
     ids = now.identity["topics"]
+    if set(ids) != set(then.identity["topics"]):
+        raise _sources_changed(flow, known)
     for topic, known_id in then.identity["topics"].items():
-        if topic not in ids:
-            raise _sources_changed(flow, known)
         if ids[topic] is None:
             raise TopicNotFoundError(
                 f"flow {flow.flow}: the topic `{topic}` that it was reading is gone",

@@ -116,20 +116,6 @@ def test_a_second_flow_of_a_table_opens_its_first_checkpoint() -> None:
     assert decide(flow, table, None) == Open(reason="first")
 
 
-def test_a_topic_that_a_subscription_gains_is_read_from_its_beginning() -> None:
-    both = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-1", "more": "id-2"}})
-    flow = replace(
-        FLOW,
-        sources=(both,),
-        kafka=broker(
-            ids={"sales": "id-1", "more": "id-2"},
-            earliest={**BROKER.earliest, "more": {0: 0}},
-            latest={**BROKER.latest, "more": {0: 9}},
-        ),
-    )
-    assert decide(flow, TABLE, CHECKPOINT) == Continue(identity=IDENTITY)
-
-
 # What is refused.
 
 RENAMED = replace(TABLE, checkpoints={"old": OLDER}, transactions={OLDER: 3})
@@ -223,13 +209,25 @@ def test_a_topic_that_is_gone_is_refused() -> None:
             "SOURCES_CHANGED",
         ),
         (
+            SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-1", "more": "id-2"}}),
+            KAFKA,
+            "SOURCES_CHANGED",
+        ),
+        (
             SourceIdentity(index=0, kind="delta", identity={"table_id": "anew", "path": "/lake/up"}),
             DELTA,
             "SOURCES_CHANGED",
         ),
         (SourceIdentity(index=0, kind="files", identity={"path": "/elsewhere"}), FILES, "SOURCES_CHANGED"),
     ],
-    ids=["kafka for delta", "delta for kafka", "another topic", "upstream made anew", "another folder"],
+    ids=[
+        "kafka for delta",
+        "delta for kafka",
+        "another topic",
+        "one topic more",
+        "upstream made anew",
+        "another folder",
+    ],
 )
 def test_positions_of_other_sources_are_refused(now: SourceIdentity, then: SourceIdentity, code: str) -> None:
     flow = replace(FLOW, sources=(now,), kafka={})

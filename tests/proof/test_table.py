@@ -1,0 +1,167 @@
+"""Whatever happens to a table or its storage, its rows are those of the ledger, or nothing runs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from headrace.model.events import ForeignCommitSeen
+from headrace.project.pipeline import Pipeline
+from proof.shop import BRONZE, SILVER, Shop
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def full_refresh(shop: Shop, *datasets: str) -> None:
+    with Pipeline.load(shop.root) as pipeline:
+        result = pipeline.full_refresh(datasets)
+    assert result.outcome == "completed", result.errors
+
+
+def test_a_lost_table_is_refused_and_rebuilt(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    shutil.rmtree(shop.table("bronze"))
+    shop.produce(20)
+    assert shop.refused().code == "TABLE_LOST"
+    assert not shop.table("bronze").exists()
+    full_refresh(shop, "bronze")
+    shop.check()
+
+
+def test_a_table_that_somebody_made_anew_is_refused_and_rebuilt(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    schema = deltalake.DeltaTable(shop.table("bronze")).schema()
+    shutil.rmtree(shop.table("bronze"))
+    deltalake.DeltaTable.create(shop.table("bronze"), schema)
+    shop.produce(20)
+    assert shop.refused().code == "TABLE_LOST"
+    full_refresh(shop, "bronze")
+    shop.check()
+
+
+def test_a_full_refresh_reads_everything_again_exactly_once(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    with Pipeline.load(shop.root) as pipeline, pytest.raises(Exception) as caught:
+        pipeline.full_refresh(["bronze"])
+    assert getattr(caught.value, "code", "") == "DOWNSTREAM_STREAMS"
+    shop.produce(20)
+    full_refresh(shop, "bronze", "silver")
+    shop.run_well("gold")
+    shop.check(silver=True)
+    shop.produce(10)
+    shop.run_well()
+    shop.check(silver=True)
+
+
+def test_a_writer_beside_ours_is_reported_and_harms_nothing(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    path = shop.table("bronze")
+    row = deltalake.DeltaTable(path).to_pyarrow_table().slice(0, 1)
+    foreign = row.set_column(row.schema.get_field_index("value"), "value", pa.array([b"foreign"]))
+    deltalake.write_deltalake(path, foreign, mode="append")
+    shop.produce(20)
+    shop.run_well()
+    (seen,) = shop.happened(ForeignCommitSeen)
+    assert isinstance(seen, ForeignCommitSeen)
+    assert "delta-rs" in seen.engine
+    assert [row for row in shop.bronze() if row[3] != b"foreign"] == sorted(
+        (*record.place, record.value) for record in shop.ledger.records
+    )
+    shop.run_well()
+    assert len(shop.happened(ForeignCommitSeen)) == 1
+
+
+def test_a_table_s_log_can_be_cleaned_up(shop: Shop, spark: object) -> None:
+    for _ in range(3):
+        shop.produce(20)
+        shop.run_well()
+    clean_up(shop.table("bronze"))
+    forget_logs(spark)
+    shop.check()
+    shop.produce(20)
+    shop.run_well()
+    shop.check()
+    clean_up(shop.table("bronze"))
+    forget_logs(spark)
+    shutil.rmtree(shop.checkpoints())
+    shop.produce(20)
+    assert shop.refused().code == "CHECKPOINT_LOST"
+    shop.run_well(resume="bronze")
+    shop.check()
+
+
+def clean_up(table: Path) -> None:
+    """What Delta does once its log's retention has passed: the commits before a checkpoint go."""
+    found = deltalake.DeltaTable(table)
+    found.create_checkpoint()
+    for path in (table / "_delta_log").iterdir():
+        number, _, kind = path.name.partition(".")
+        if number.isdigit() and int(number) <= found.version() and kind in ("json", "crc"):
+            path.unlink()
+
+
+def forget_logs(spark: object) -> None:
+    """A new process would read the table from disk."""
+    spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[attr-defined]
+
+
+def test_a_storage_that_cannot_be_written_is_named(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop()
+    shop.storage.root.write_text("a file stands where the storage should be")
+    shop.produce(10)
+    assert shop.refused().code == "STORAGE_UNWRITABLE"
+    shop.storage.root.unlink()
+    shop.run_well()
+    shop.check()
+
+
+RENAMED = """
+import headrace as hr
+
+hr.create_streaming_table("bronze")
+
+@hr.append_flow(target="bronze", name="{flow}")
+def read():
+    records = hr.read_kafka("{topic}")
+    place = [f"_source.{name}" for name in ("topic", "partition", "offset", "timestamp")]
+    return records.select("value", *place)
+"""
+
+
+def test_a_renamed_flow_is_refused_and_adopted(shop: Shop) -> None:
+    shop.write(RENAMED.replace("{flow}", "old"))
+    shop.produce(30)
+    shop.run_well()
+    shop.write(RENAMED.replace("{flow}", "new"))
+    shop.produce(20)
+    error = shop.refused()
+    assert error.code == "FLOW_RENAMED"
+    assert any("--adopt old=new" in remedy for remedy in error.remedies)
+    assert shop.refused(resume="new").code == "FLOW_RENAMED"
+    shop.run_well(adopt={"new": "old"})
+    shop.check()
+    shop.produce(10)
+    shop.run_well()
+    shop.check()
+
+
+def test_a_flow_that_is_still_declared_is_not_adopted(shop: Shop) -> None:
+    old = RENAMED.replace("{flow}", "old")
+    shop.write(old)
+    shop.produce(30)
+    shop.run_well()
+    new = old[old.index("@") :].replace('"old"', '"new"').replace("def read", "def read_again")
+    shop.write(old, new)
+    error = shop.run(adopt={"new": "old"}).errors[0]
+    assert error.code == "ADOPT_IMPOSSIBLE"
+    shop.check()
