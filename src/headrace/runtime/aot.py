@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -27,7 +28,11 @@ VARIABLE = "HEADRACE_AOT"
 
 FIRST_JAVA = 25
 
+MAKING = "making-"
+"""What the folder of a cache that is being made is called."""
+
 _KEPT = 2
+_KILLED_AFTER_S = 3600.0
 _ATTEMPTS = 2
 _DISK_NEEDED = 2 << 30
 _MEMORY_NEEDED = 3 << 30
@@ -88,8 +93,12 @@ def training_command(cache: Path) -> list[str]:
 
 
 def prune(newest: Path) -> None:
-    """Keep the caches that were made last; each has the size of all jars together."""
+    """Keep the caches that were made last, and nothing of makings that were killed long ago."""
     caches = sorted(newest.parent.glob("*.aot"), key=lambda path: path.stat().st_mtime)
     for old in caches[:-_KEPT]:
         if old != newest:
-            old.unlink(missing_ok=True)
+            for path in newest.parent.glob(f"{old.stem}.*"):
+                path.unlink(missing_ok=True)
+    for folder in newest.parent.glob(f"{MAKING}*"):
+        if time.time() - folder.stat().st_mtime > _KILLED_AFTER_S:
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,6 +1,7 @@
-"""A small run of what pipelines do, recorded for the AOT cache: ``python -m headrace.runtime.aot_training``.
+"""A small run of what pipelines do, recorded for the AOT cache.
 
-It is a program of its own, started in the background by `aot.make_later`.
+``python -m headrace.runtime.aot_training FILE [--now]`` is a program of its own, started in the
+background by `aot.make_later`; with ``--now`` somebody waits for it.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def main(target: Path) -> None:
 
 def make(java: Java, jars: Sequence[Path], target: Path) -> None:
     """Record a run, and make the cache from the record."""
-    with tempfile.TemporaryDirectory(prefix="headrace-aot-", dir=target.parent) as name:
+    with tempfile.TemporaryDirectory(prefix=aot.MAKING, dir=target.parent) as name:
         folder = Path(name)
         record = folder / "record"
         running = start_spark(
@@ -170,5 +171,6 @@ def _step_aside() -> None:
 
 
 if __name__ == "__main__":
-    _step_aside()
+    if "--now" not in sys.argv:
+        _step_aside()
     main(Path(sys.argv[1]))

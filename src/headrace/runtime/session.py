@@ -104,8 +104,9 @@ def open_spark(
         return start(*aot.use_options(cache))
     except SparkStartError:
         # Java checks a cache only roughly; one that was damaged on disk must cost no more than time.
+        running = start()
         aot.discard(cache)
-        return start()
+        return running
 
 
 def start_spark(
