@@ -87,7 +87,7 @@ def build_kafka_claims(
     for (topic, identity, partition), spans in sorted(committed.items(), key=lambda item: str(item[0])):
         place = (topic, partition)
         now = None if topics is None else topics.get(topic)
-        if now is None or now.id != identity or partition not in now.high:
+        if now is None or identity not in (None, now.id) or partition not in now.high:
             parts.setdefault(place, []).append(Claim(past=spans))
             if topics is not None:
                 reasons.append(_why_gone(topic, identity, now))
@@ -181,6 +181,6 @@ def _committed(
 def _why_gone(topic: str, identity: str | None, now: Topic | None) -> str:
     if now is None:
         return f"the broker has no topic {topic} any more: ranges and counts"
-    if now.id == identity:
+    if identity in (None, now.id):
         return f"the broker's {topic} has fewer partitions than were read: ranges and counts"
     return f"the topic {topic} that was read ({identity}) was deleted: ranges and counts for its rows"

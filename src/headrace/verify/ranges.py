@@ -228,7 +228,7 @@ def order_of(source: SourceRange, position: Position | None) -> tuple[int, ...]:
 
 def _judge_step(before: SourceRange, after: SourceRange, batch: Batches, found: _Judgement) -> None:
     """Two batches of one checkpoint: the later must start where the earlier ended."""
-    if before.kind != after.kind or before.identity != after.identity:
+    if not _is_same_source(before, after):
         found.find(
             "SOURCE_CHANGED",
             f"{batch.name} reads {_named(after)} through a checkpoint that read {_named(before)}",
@@ -243,6 +243,14 @@ def _judge_step(before: SourceRange, after: SourceRange, batch: Batches, found: 
         )
     else:
         _judge_position(before, after, batch, found)
+
+
+def _is_same_source(one: SourceRange, two: SourceRange) -> bool:
+    """Whether two ranges are of one source; a topic pattern may come to match more topics."""
+    if one.kind != "kafka" or two.kind != "kafka":
+        return one.kind == two.kind and _other_key(one) == _other_key(two)
+    shared = set(one.until) & set(two.until)
+    return all(topic_id(one, topic) == topic_id(two, topic) for topic in shared)
 
 
 def _judge_position(before: SourceRange, after: SourceRange, batch: Batches, found: _Judgement) -> None:

@@ -140,6 +140,17 @@ def test_another_topic_under_the_same_checkpoint_is_found(flow: HandFlow, verify
     assert verify.codes("ranges") == ["SOURCE_CHANGED"]
 
 
+def test_a_topic_that_a_pattern_comes_to_match_is_no_fault(flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)})
+    end = {"sales": {"0": 10}}
+    more = {"sales": {"0": 12}, "sales-eu": {"0": 3}}
+    flow.append_from(
+        [flow.source({**end, "sales-eu": {"0": 0}}, more)],
+        rows(range(10, 12)) + rows(range(3), topic="sales-eu"),
+    )
+    assert verify.grade("ranges").verdict == "proven"
+
+
 def delta_source(start: Any, until: Any) -> dict[str, Any]:
     identity = {"table_id": "upstream", "path": "elsewhere/tables/default/up"}
     return {"index": 0, "kind": "delta", "identity": identity, "from": start, "until": until}
