@@ -6,6 +6,7 @@ Needs only a Python, and does nothing when the locks are those of the last time.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -28,6 +29,8 @@ STORED = "[bdist_wheel]\ncompression = stored\n"
 def main(kind: str) -> None:
     if sys.version_info < FIRST_PYTHON:
         sys.exit(f"Headrace needs Python 3.11 or newer; this is {sys.version.split()[0]}")
+    if kind not in LOCKS:
+        sys.exit("usage: set_up.py runtime|dev")
     wanted = {name: digest(lock) for name, lock in LOCKS.items()}
     # Everything that the runtime needs is in the development lock too.
     enough = [name for name in LOCKS if name in (kind, "dev")]
@@ -48,9 +51,12 @@ def main(kind: str) -> None:
 
 def digest(lock: Path) -> str:
     """What the environment depends on."""
-    files = [BUILD, lock, ROOT / "pyproject.toml"]
-    parts = [sys.version.encode(), str(ROOT).encode(), *(file.read_bytes() for file in files)]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()
+    import tomllib  # an older Python, which lacks it, has been told so by now
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    installed = json.dumps([project["project"], project["build-system"]], sort_keys=True)
+    parts = [sys.version, str(ROOT), installed, BUILD.read_text(), lock.read_text()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def stamp_file(name: str) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import re
+import shutil
 import subprocess
 import uuid
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
 
 def build_start_command(properties: Path, log_file: Path) -> list[str]:
     """The command line of the broker."""
-    return [*_java_command(log_file), "kafka.Kafka", str(properties)]
+    return [*_java_command(properties, log_file), "kafka.Kafka", str(properties)]
 
 
 def format_storage(properties: Path, log_file: Path) -> None:
@@ -90,7 +91,7 @@ def format_storage(properties: Path, log_file: Path) -> None:
         BrokerStartError: Kafka's own tool refused it.
     """
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    command = [*_java_command(log_file), "kafka.tools.StorageTool", "format"]
+    command = [*_java_command(properties, log_file), "kafka.tools.StorageTool", "format"]
     command += ["--cluster-id", cluster, "--config", str(properties), "--ignore-formatted"]
     with log_file.open("ab") as log:
         done = subprocess.run(
@@ -105,8 +106,12 @@ def format_storage(properties: Path, log_file: Path) -> None:
         )
 
 
-def _java_command(log_file: Path) -> list[str]:
+def _java_command(properties: Path, log_file: Path) -> list[str]:
     java = find_java()
+    # Unpacked native libraries, which a killed broker would leave behind.
+    temporary = properties.parent / "tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     log4j = resources.files("headrace.runtime").joinpath("broker.log4j2.properties")
     return [
         str(java.executable),
@@ -116,6 +121,7 @@ def _java_command(log_file: Path) -> list[str]:
         "-XX:TieredStopAtLevel=1",
         "-XX:+ExitOnOutOfMemoryError",
         "-Djava.awt.headless=true",
+        f"-Djava.io.tmpdir={temporary}",
         f"-Dlog4j2.configurationFile={log4j}",
         f"-Dheadrace.log.file={log_file}",
         "-cp",

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +20,7 @@ from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm
 from headrace.runtime.places import cache_folder
+from headrace.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,14 +121,14 @@ def start_spark(
     """A new session in a new JVM; `open_spark` is what a caller wants."""
     java, jars = find_java(), ensure_jars("spark")
     master = master or conf.get("spark.master") or "local[*]"
-    scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    scratch = Scratch()
     log = (log_file or _default_log(name)).absolute()
-    settings = build_settings(name, master, scratch, conf)
+    settings = build_settings(name, master, scratch.path, conf)
     heap = memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
-    command = build_command(
-        java, jars, heap=heap, log_file=log, settings=settings, extra_options=extra_options
-    )
+    # Unpacked native libraries and the like, which a killed JVM would leave behind.
+    options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *extra_options)
+    command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
         jvm = start_jvm(command, log, _jvm_environment(master), meanwhile=_import_pyspark)
         try:
@@ -138,7 +137,7 @@ def start_spark(
             jvm.end(0)
             raise
     except BaseException:
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.remove()
         raise
     close = _Closing(spark, jvm, scratch, end_timeout_s, lambda: aot.make_later(java, jars))
     return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
@@ -165,7 +164,7 @@ class _Closing:
         self,
         spark: SparkSession,
         jvm: SparkJvm,
-        scratch: Path,
+        scratch: Scratch,
         end_timeout_s: float,
         after: Callable[[], None],
     ) -> None:
@@ -185,7 +184,7 @@ class _Closing:
         self._jvm.end(0 if stopping.is_alive() else self._end_timeout_s)
         stopping.join(5.0)
         _forget_gateway()
-        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.remove()
         self._after()
 
     def _stop_spark(self) -> None:

@@ -1,0 +1,45 @@
+"""What a killed process leaves is removed by the next one, and what a living one has is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from headrace.runtime.scratch import Scratch
+
+
+@pytest.fixture(autouse=True)
+def _own_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def test_it_is_gone_when_it_is_removed() -> None:
+    scratch = Scratch()
+    (scratch.folder("tmp") / "file").write_text("x")
+    scratch.remove()
+    assert not scratch.path.exists()
+
+
+def test_a_living_process_keeps_its_own() -> None:
+    first, second = Scratch(), Scratch()
+    assert first.path.is_dir()
+    assert second.path.is_dir()
+    first.remove()
+    second.remove()
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1];"
+        " from headrace.runtime.scratch import Scratch; Scratch().folder('local');"
+        " os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    scratch = Scratch()
+    assert list(tmp_path.iterdir()) == [scratch.path]
+    scratch.remove()
