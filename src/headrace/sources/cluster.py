@@ -10,6 +10,7 @@ from headrace.errors import BrokerUnreachableError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
 
 if TYPE_CHECKING:
+    from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
 Offsets = dict[str, dict[int, int]]
@@ -31,6 +32,7 @@ class KafkaCluster:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._client: AdminClient | None = None
+        self._members: dict[str, Consumer] = {}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
         """The topic ids that tell a topic from a later one of the same name.
@@ -74,19 +76,16 @@ class KafkaCluster:
         Raises:
             BrokerUnreachableError: No broker answered in time.
         """
-        from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+        from confluent_kafka import KafkaException, TopicPartition
 
         places = [
             TopicPartition(topic, int(partition), offset)
             for topic, offsets in positions.items()
             for partition, offset in offsets.items()
         ]
-        request = [ConsumerGroupTopicPartitions(group, places)]
         try:
-            futures = self._admin().alter_consumer_group_offsets(request, request_timeout=self._timeout_s)
-            for future in futures.values():
-                future.result(self._timeout_s)
-        except (KafkaException, TimeoutError) as error:
+            self._member(group).commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
             raise self._unreachable(error) from error
 
     def topics(self) -> tuple[str, ...]:
@@ -135,6 +134,25 @@ class KafkaCluster:
         except (KafkaException, TimeoutError) as error:
             raise self._unreachable(error) from error
         return offsets
+
+    def _member(self, group: str) -> Consumer:
+        """A consumer that only commits.
+
+        The admin client could do it, too, but librdkafka ends the whole process when the connection
+        breaks while such a request of its admin client waits for the group's coordinator.
+        """
+        from confluent_kafka import Consumer
+
+        with self._lock:
+            if group not in self._members:
+                settings = {
+                    **self._connection.for_librdkafka(),
+                    "group.id": group,
+                    "enable.auto.commit": False,
+                    "log_level": "0",
+                }
+                self._members[group] = Consumer(settings, logger=_SILENT)
+            return self._members[group]
 
     def _admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
