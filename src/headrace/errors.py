@@ -89,6 +89,14 @@ class HeadraceError(Exception):
         }
 
 
+def text_of(error: BaseException | None) -> str:
+    """What an exception says; one that came from a JVM may have nobody left to ask."""
+    try:
+        return "" if error is None else str(error)
+    except Exception:
+        return "its JVM has gone, and with it the message"
+
+
 class UsageError(HeadraceError):
     """The pipeline or the command line is wrong; nothing was started."""
 

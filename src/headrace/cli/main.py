@@ -16,7 +16,7 @@ from types import FrameType
 import click
 
 from headrace.cli.output import JsonOutput, Output, Result, TextOutput
-from headrace.errors import CommandLineError, HeadraceError, InternalError
+from headrace.errors import CommandLineError, HeadraceError, InternalError, text_of
 
 COMMANDS = {
     "init": "Write a new pipeline",
@@ -167,7 +167,7 @@ def _no_such(kind: str, name: str, known: Sequence[str], page: str) -> CommandLi
 def _internal_error(error: Exception) -> InternalError:
     """A defect of our own: short on the screen, whole in a file."""
     kept = _write_trace(error)
-    text = str(error).strip().split("\n")[0][:200]
+    text = text_of(error).strip().split("\n")[0][:200]
     failure = InternalError(
         "Headrace met something that it did not expect",
         facts=[f"{type(error).__name__}: {text}" if text else type(error).__name__],

@@ -11,6 +11,7 @@ from headrace.errors import (
     FlowInterruptedError,
     HeadraceError,
     UpstreamRewrittenError,
+    text_of,
 )
 from headrace.model.declarations import Flow, MaterializedView
 from headrace.sources.records import unparseable
@@ -52,7 +53,7 @@ def as_error(
         if isinstance(one, HeadraceError):
             return one
     name = declared.name
-    text = f"{type(failure).__name__}: {failure}\n{carried or ''}"
+    text = f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
     bad_record = unparseable(text, str(name), declared.location)
     if bad_record is not None:
         return bad_record

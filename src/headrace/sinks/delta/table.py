@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,8 @@ class TableState:
 
 
 def is_table(path: Path) -> bool:
-    log = path / "_delta_log"
-    return log.is_dir() and any(log.iterdir())
+    """Whether a table lies here: a process that was killed while it made one leaves a log without commits."""
+    return bool(versions(path))
 
 
 def delta_log(spark: SparkSession, path: Path) -> Any:
@@ -119,6 +120,9 @@ def create_table(
     if _is_registered(spark, name, path):
         # The catalog remembers a table whose folder is gone.
         spark.sql(f"DROP TABLE {quoted(name)}")
+    if not is_table(path):
+        # What a process leaves that is killed while it makes a table; Delta takes it for a foreign folder.
+        shutil.rmtree(path / "_delta_log", ignore_errors=True)
     spark.sql(
         f"CREATE TABLE {quoted(name)} ({_ddl(spark, schema)}) USING delta {layout} "
         f"{f'COMMENT {_text(comment)}' if comment else ''} "
