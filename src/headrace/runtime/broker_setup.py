@@ -92,7 +92,8 @@ def format_storage(properties: Path, log_file: Path) -> None:
     """
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
     command = [*_java_command(properties, log_file), "kafka.tools.StorageTool", "format"]
-    command += ["--cluster-id", cluster, "--config", str(properties), "--ignore-formatted"]
+    # In one word: an id may begin with `-`, and would be taken for an option.
+    command += [f"--cluster-id={cluster}", "--config", str(properties), "--ignore-formatted"]
     with log_file.open("ab") as log:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, check=False
