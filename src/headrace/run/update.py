@@ -25,6 +25,8 @@ from headrace.run.tables import open_table, register_tables
 from headrace.run.views import ViewResult, ViewRunner, inputs_of
 
 _POLL_S = 0.2
+_FIRST_VIEWS_S = 5.0
+"""Seconds from the start of the flows to the first look at the views."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +145,8 @@ def _run_continuously(plan: Plan, context: UpdateContext) -> tuple[list[FlowResu
     latest: dict[int, ViewResult] = {}
     with ThreadPoolExecutor(max(len(runners), 1), thread_name_prefix="headrace-flow") as pool:
         futures = [pool.submit(supervise, runner, context) for runner in runners]
-        due = 0.0
+        # The flows' first batches are not to wait for a view that has nothing to show yet.
+        due = time.monotonic() + max(_FIRST_VIEWS_S, context.settings.view_interval_s)
         while not context.stop.wait(_POLL_S):
             if futures and all(future.done() for future in futures):
                 break
