@@ -110,12 +110,14 @@ def start_detached(command: Sequence[str], log_file: Path) -> int:
 
 def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
     """Let a bound program go by closing its standard input; kill it when it is there after the time."""
-    _close_input(process)
-    try:
-        process.wait(timeout_s)
-    except subprocess.TimeoutExpired:
+    if timeout_s > 0:
+        _close_input(process)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+    if process.poll() is None:
         process.kill()
         process.wait()
+    _close_input(process)
 
 
 def _close_input(process: subprocess.Popen[bytes]) -> None:

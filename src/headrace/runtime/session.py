@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_S = 20.0
 """How long Spark may take to stop before its JVM is killed."""
 
+_END_TIMEOUT_S = 10.0
+"""A cluster's manager is told of the end by the JVM's own last steps."""
+
 _LOGS_KEPT = 20
 
 _log = logging.getLogger(__name__)
@@ -116,9 +119,14 @@ def start_spark(
     memory: str | None = None,
     log_file: Path | None = None,
     extra_options: Sequence[str] = (),
-    end_timeout_s: float = 5.0,
+    end_timeout_s: float | None = None,
 ) -> RunningSpark:
-    """A new session in a new JVM; `open_spark` is what a caller wants."""
+    """A new session in a new JVM; `open_spark` is what a caller wants.
+
+    Args:
+        end_timeout_s: How long the JVM may take to end after Spark has stopped; none where it is
+            local, since nothing is left for it to do that the removal of its folder does not do.
+    """
     java, jars = find_java(), ensure_jars("spark")
     master = master or conf.get("spark.master") or "local[*]"
     scratch = Scratch()
@@ -139,6 +147,8 @@ def start_spark(
     except BaseException:
         scratch.remove()
         raise
+    if end_timeout_s is None:
+        end_timeout_s = 0.0 if master.startswith("local") else _END_TIMEOUT_S
     close = _Closing(spark, jvm, scratch, end_timeout_s, lambda: aot.make_later(java, jars))
     return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
 
