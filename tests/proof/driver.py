@@ -1,0 +1,133 @@
+"""The real process: `headrace run` of a pipeline, held still at a point of the protocol and killed there."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from headrace.run.failpoints import VARIABLE, Point
+from proof.shop import DEADLINE_S, Shop, until
+
+Victim = Literal["python", "jvm", "both"]
+_IN_CREATE = 0x100
+
+
+@dataclass
+class Driver:
+    """A running `headrace run`.
+
+    Args:
+        process: Its Python.
+        markers: The folder where it says that it holds still.
+        output: What it wrote.
+    """
+
+    process: subprocess.Popen[bytes]
+    markers: Path
+    output: Path
+
+    @cached_property
+    def jvm(self) -> psutil.Process:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        (found,) = [one for one in children if any("SparkSubmit" in part for part in one.cmdline())]
+        return found
+
+    def wait_at(self, point: Point) -> None:
+        """Wait until it holds still there."""
+        marker = self.markers / point
+        until(lambda: marker.exists() or self.process.poll() is not None, f"it reaches {point}")
+        assert self.process.poll() is None, self.said()
+        assert self.jvm.is_running()
+
+    def go_on(self, point: Point) -> None:
+        (self.markers / point).unlink()
+
+    def kill(self, victim: Victim) -> None:
+        """Send SIGKILL, the JVM first: it is what commits."""
+        for pid in {
+            "python": [self.process.pid],
+            "jvm": [self.jvm.pid],
+            "both": [self.jvm.pid, self.process.pid],
+        }[victim]:
+            os.kill(pid, signal.SIGKILL)
+
+    def wait_until_gone(self) -> None:
+        """Wait for Python and the JVM: whichever is left alone must end by itself, for nobody controls it."""
+        for marker in self.markers.iterdir():
+            marker.unlink()
+        self.process.wait(DEADLINE_S)
+        deadline = time.monotonic() + 5.0
+        while not _is_gone(self.jvm):
+            assert time.monotonic() < deadline, "an orphan JVM goes on"
+            time.sleep(0.01)
+
+    def end(self) -> int:
+        """Wait until it ends by itself."""
+        return self.process.wait(DEADLINE_S)
+
+    def said(self) -> str:
+        return self.output.read_text(errors="replace")
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+            self.process.wait(DEADLINE_S)
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    """Whether it has ended, even where nobody has asked for its exit code."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def start(shop: Shop, *arguments: str, pause: tuple[str, int] | None = None) -> Driver:
+    """Start `headrace run` in the pipeline's folder; ``pause`` names a point, with its flow, and a batch."""
+    markers = shop.root / "markers"
+    markers.mkdir(exist_ok=True)
+    output = shop.root / "output.txt"
+    environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
+    if pause is not None:
+        environment[VARIABLE] = f"{pause[0]}:{pause[1]}:{markers}"
+    command = [str(Path(sys.executable).with_name("headrace")), "run", *arguments]
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=shop.root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    return Driver(process, markers, output)
+
+
+class FolderWatch:
+    """Tells of a new file in a folder within microseconds, so that a kill comes before its rename."""
+
+    def __init__(self, folder: Path) -> None:
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._file = self._libc.inotify_init1(os.O_NONBLOCK)
+        assert self._libc.inotify_add_watch(self._file, str(folder).encode(), _IN_CREATE) >= 0
+
+    def wait_for(self, part: bytes) -> None:
+        """Wait for a new file whose name holds ``part``."""
+        while True:
+            ready, _, _ = select.select([self._file], [], [], DEADLINE_S)
+            assert ready, f"no file like {part!r} was made"
+            if part in os.read(self._file, 65536):
+                return
+
+    def close(self) -> None:
+        os.close(self._file)

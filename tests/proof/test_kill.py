@@ -1,0 +1,76 @@
+"""SIGKILL of the real process, at each point of the protocol: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.run.failpoints import Point
+from proof.driver import FolderWatch, Victim, start
+from proof.shop import Shop
+
+pytestmark = pytest.mark.timeout(900)
+
+POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
+HELD: tuple[Point, ...] = ("after-commit", "after-batch")
+"""Where the table already holds the batch."""
+
+
+def numbers(folder: Path) -> set[int]:
+    return {int(path.name) for path in folder.iterdir() if path.name.isdigit()} if folder.is_dir() else set()
+
+
+def assert_fired(shop: Shop, batch: int, flow: str = "bronze") -> None:
+    """The fault came in the middle: Spark had planned the batch, and had not finished it."""
+    checkpoint = shop.checkpoint(flow)
+    assert batch in numbers(checkpoint / "offsets")
+    assert batch not in numbers(checkpoint / "commits")
+
+
+@pytest.mark.parametrize("victim", ["python", "jvm", "both"])
+def test_a_kill_at_any_point_loses_and_doubles_nothing(shop: Shop, victim: Victim) -> None:
+    """Each start replays what the kill before left behind, and is killed at the next point itself."""
+    for batch, point in enumerate(POINTS):
+        shop.produce(30)
+        with start(shop, pause=(point, batch)) as driver:
+            driver.wait_at(point)
+            before = shop.versions()
+            driver.kill(victim)
+            driver.wait_until_gone()
+        assert_fired(shop, batch)
+        assert shop.versions() == before, "something went on to commit after the kill"
+        held = len(shop.bronze())
+        assert held == 30 * (batch + (point in HELD))
+        if victim == "jvm":
+            assert "DRIVER_LOST" in driver.said()
+    for batch in range(len(POINTS), len(POINTS) + 5):
+        shop.produce(30)
+        if is_killed_within_the_commit(shop, batch, victim):
+            break
+    else:
+        pytest.fail("no kill came between the writing and the naming of the table's next version")
+    shop.produce(30)
+    with start(shop) as driver:
+        assert driver.end() == 0, driver.said()
+    shop.check()
+
+
+def is_killed_within_the_commit(shop: Shop, batch: int, victim: Victim) -> bool:
+    """Kill as soon as the file appears that will be renamed to the table's next version.
+
+    Returns:
+        Whether the kill came first: the file is there, and the version is not.
+    """
+    log = shop.table("bronze") / "_delta_log"
+    with start(shop, pause=("before-commit", batch)) as driver:
+        driver.wait_at("before-commit")
+        name = f"{shop.versions()['bronze'] + 1:020d}.json"
+        watch = FolderWatch(log)
+        driver.go_on("before-commit")
+        watch.wait_for(name.encode())
+        driver.kill(victim)
+        watch.close()
+        driver.wait_until_gone()
+    assert_fired(shop, batch)
+    return not (log / name).exists() and any(log.glob(f".{name}.*"))
