@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import deltalake
 import pytest
 
 from headrace.run.failpoints import Point
 from proof.driver import FolderWatch, Victim, start
-from proof.shop import Shop
+from proof.shop import BRONZE, SILVER, Shop, until
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -74,3 +75,30 @@ def is_killed_within_the_commit(shop: Shop, batch: int, victim: Victim) -> bool:
         driver.wait_until_gone()
     assert_fired(shop, batch)
     return not (log / name).exists() and any(log.glob(f".{name}.*"))
+
+
+def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    with start(shop, "--continuous", pause=("silver/before-commit", 1)) as driver:
+        first = shop.checkpoints("silver") / "0001" / "commits" / "0"
+        until(first.exists, "silver's first batch ends")
+        shop.produce(30)
+        driver.wait_at("before-commit")
+        driver.kill("python")
+        driver.wait_until_gone()
+    assert_fired(shop, 1, "silver")
+
+    log = shop.table("gold") / "_delta_log"
+    with start(shop, "--continuous") as driver:
+        until(lambda: len(shop.bronze()) == 60 and shop.versions().get("gold", -1) >= 0, "gold is there")
+        watch = FolderWatch(log)
+        shop.produce(30)
+        watch.wait_for(b".json.")
+        driver.kill("jvm")
+        watch.close()
+        driver.wait_until_gone()
+    assert deltalake.DeltaTable(shop.table("gold")).to_pyarrow_table().num_rows > 0
+    with start(shop) as driver:
+        assert driver.end() == 0, driver.said()
+    shop.check(silver=True)

@@ -1,0 +1,58 @@
+"""Two drivers of one flow: the second is refused, and one that was away finds out, before it commits."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.model.names import TableName
+from headrace.state.lease import EXPIRES_VARIABLE
+from proof.driver import start
+from proof.shop import Shop, until
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("spark")]
+
+
+def lease(shop: Shop) -> Path:
+    return shop.storage.lease(TableName(shop.database, "bronze"), "bronze")
+
+
+@pytest.mark.parametrize(
+    ("barrier", "code"), [("lease", "LEASE_LOST"), ("commit", "BATCH_FENCED")], ids=["lease", "commit"]
+)
+def test_a_paused_driver_that_wakes_after_another_took_over_commits_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, barrier: str, code: str
+) -> None:
+    shop.produce(30)
+    with start(shop, "--continuous", pause=("before-commit", 0)) as driver:
+        driver.wait_at("before-commit")
+        error = shop.refused()
+        assert (error.code, error.params["pid"]) == ("SECOND_DRIVER", driver.process.pid)
+
+        driver.process.send_signal(signal.SIGSTOP)
+        mine = lease(shop).read_bytes()
+        beaten = json.loads(mine)["heartbeat"]
+        until(lambda: time.time() - beaten > 1.0, "the heart of the paused driver stops")
+        monkeypatch.setenv(EXPIRES_VARIABLE, "1")
+        shop.run_well()
+        shop.produce(30)
+        shop.run_well()
+        after = shop.versions()
+
+        if barrier == "commit":
+            # As if it had looked at its lease just before the pause: only the commit is left to stop it.
+            lease(shop).write_bytes(mine)
+        driver.go_on("before-commit")
+        os.kill(driver.process.pid, signal.SIGCONT)
+        assert driver.end() == 1
+        assert code in driver.said()
+    assert shop.versions() == after
+    shop.check()
+    shop.produce(10)
+    shop.run_well()
+    shop.check()
