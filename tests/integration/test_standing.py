@@ -120,3 +120,13 @@ def test_a_declaration_that_the_environment_makes_is_seen(
     assert is_standing(pipeline)
     monkeypatch.setenv("A_TOPIC", "another")
     assert not is_standing(pipeline), "the topic's name comes from the environment, and is another"
+
+
+def test_a_plan_says_that_a_query_has_changed(pipeline: Pipeline) -> None:
+    assert pipeline.plan().changes == ()
+    code = pipeline.settings.root / "transformations" / "raw.py"
+    code.write_text(code.read_text().replace('.select("value"', '.where("true").select("value"'))
+    (change,) = pipeline.plan().changes or ()
+    assert change.kind == "alter"
+    assert change.dataset.name == "raw"
+    assert "full-refresh" in change.text

@@ -10,6 +10,7 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.names import shown
+from headrace.plan.previous import load_fingerprints
 from headrace.plan.stages import Change, OpenTableStage, Plan, PlannedView, RefreshViewStage
 from headrace.plan.stored import StoredTable, load_stored, stored_names
 from headrace.sinks.delta.refresh import last_refresh
@@ -37,12 +38,26 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
         yield Change(kind="create", dataset=name, text=f"new streaming table: {columns_text(stage.schema)}")
         return
     yield from _alterations(stage.table, stage.schema, stage.properties, stored)
+    yield from _query_changes(stage, plan)
     for flow in stored.flows:
         if flow not in stage.flows:
             yield Change(
                 kind="keep",
                 dataset=name,
                 text=f"the flow {flow} fed it and is declared no more; its checkpoint is kept",
+            )
+
+
+def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
+    before = load_fingerprints(plan.project.storage)
+    for planned in plan.flows:
+        known = before.get(planned.flow.name)
+        if planned.flow.name in stage.flows and known not in (None, planned.fingerprint):
+            yield Change(
+                kind="alter",
+                dataset=stage.table.name,
+                text=f"the query of flow {planned.flow.name} has changed: new records are read with it, "
+                f"and `headrace full-refresh {shown(stage.table.name)}` reads the old ones again",
             )
 
 

@@ -21,6 +21,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.plan.fingerprint import CodeDigest
+from headrace.plan.previous import FILE
 from headrace.plan.stages import Plan, PlannedFlow, PlannedSource
 from headrace.run.survey import is_drained, survey_flow
 from headrace.run.views import inputs_of
@@ -33,7 +34,6 @@ from headrace.state.opening import Continue, decide
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-FILE = "last.json"
 _NOWHERE = SourceLocation("headrace.yml", 1)
 _OUTSIDE = {"environ", "getenv", "open", "read_text", "now", "today", "time"}
 """Names by which a query function reaches for what no digest sees."""
@@ -62,6 +62,7 @@ def record_plan(plan: Plan, declarations: Declarations) -> None:
             "flow": planned.flow.name,
             "dataset": [planned.flow.target.schema, planned.flow.target.name],
             "stateful": planned.stateful,
+            "fingerprint": planned.fingerprint,
             "sources": [_described(source) for source in planned.sources],
         }
         for planned in plan.flows
