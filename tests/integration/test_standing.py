@@ -130,3 +130,7 @@ def test_a_plan_says_that_a_query_has_changed(pipeline: Pipeline) -> None:
     assert change.kind == "alter"
     assert change.dataset.name == "raw"
     assert "full-refresh" in change.text
+    assert pipeline.run().outcome == "completed"
+    proof = pipeline.verify(["raw"])
+    assert proof.proven, "a query that leaves records out is no loss"
+    assert pipeline.verify(["raw"], require="records").exit_code == 3

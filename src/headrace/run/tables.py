@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headrace.model.declarations import MaterializedView
+from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.plan.properties import COORDINATES, TIMESTAMP
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.opening import refuse_lost_table
 from headrace.sinks.delta.table import (
+    TableState,
     alter_table,
     as_nullable,
     create_table,
@@ -17,6 +19,9 @@ from headrace.sinks.delta.table import (
     register_table,
 )
 from headrace.state.files import unwritable
+
+PLACES = (COORDINATES, TIMESTAMP)
+"""Properties that say where in Kafka each row comes from."""
 
 
 def register_tables(plan: Plan, context: UpdateContext) -> None:
@@ -60,9 +65,23 @@ def open_table(stage: OpenTableStage, flows: Sequence[PlannedFlow], context: Upd
         return
     register_table(context.spark, table.name, path)
     state = read_state(context.spark, path)
-    changed = {key: value for key, value in stage.properties.items() if state.properties.get(key) != value}
+    changed = {
+        key: value
+        for key, value in stage.properties.items()
+        if state.properties.get(key) != value and _holds_for_all_rows(key, table, state)
+    }
+    removed = tuple(key for key in PLACES if key in state.properties and key not in stage.properties)
     there = {field["name"].lower() for field in state.schema["fields"]}
     added = [field for field in declared["fields"] if field["name"].lower() not in there]
-    if changed or added:
+    if changed or removed or added:
         columns = {"type": "struct", "fields": added} if added else None
-        alter_table(context.spark, path, properties=changed, new_columns=columns)
+        alter_table(context.spark, path, properties=changed, removed=removed, new_columns=columns)
+
+
+def _holds_for_all_rows(key: str, table: StreamingTable, state: TableState) -> bool:
+    """Whether a property may be set on a table with rows.
+
+    That rows keep one place each is the word of the query that wrote them; rows of an earlier query,
+    which may have left records out, would be found missing.
+    """
+    return key not in PLACES or key in table.table_properties or not state.transactions

@@ -136,7 +136,7 @@ class ViewRunner:
             if read_state(spark, path).properties.get(key) != value
         }
         if missing:
-            alter_table(spark, path, properties=missing, new_columns=None)
+            alter_table(spark, path, properties=missing)
         register_table(spark, self.view.name, path)
 
     def _equals(self, last: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:

@@ -142,13 +142,20 @@ def register_table(spark: SparkSession, name: TableName, path: Path) -> None:
 
 
 def alter_table(
-    spark: SparkSession, path: Path, *, properties: Mapping[str, str], new_columns: Mapping[str, Any] | None
+    spark: SparkSession,
+    path: Path,
+    *,
+    properties: Mapping[str, str],
+    removed: tuple[str, ...] = (),
+    new_columns: Mapping[str, Any] | None = None,
 ) -> None:
     """Bring a table's properties up to date and add columns that its queries have gained."""
     target = f"delta.`{path}`"
     if properties:
         listed = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
         spark.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({listed})")
+    if removed:
+        spark.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({', '.join(map(_text, removed))})")
     if new_columns and new_columns["fields"]:
         spark.sql(f"ALTER TABLE {target} ADD COLUMNS ({_ddl(spark, new_columns)})")
 
