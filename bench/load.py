@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -21,7 +23,8 @@ SCHEMA = "id LONG, date DATE, name STRING, sales DECIMAL(12, 2), note STRING"
 
 @contextmanager
 def broker_in(folder: Path | None = None) -> Iterator[Broker]:
-    """A broker of the benchmark's own, gone at the end with its data."""
+    """A broker of the benchmark's own, gone at the end with its data, also where SIGTERM is the end."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with tempfile.TemporaryDirectory(prefix="headrace-bench-broker-", dir=folder) as name:
         broker = Broker(Path(name))
         broker.start()
@@ -68,7 +71,7 @@ class Trickle:
     """So many records a second, from a thread, each stamped by the producer's clock."""
 
     def __init__(self, bootstrap: str, topic: str, rate: float) -> None:
-        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2})
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 2, "log_level": 0})
         self._topic, self._rate = topic, rate
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True, name="trickle")

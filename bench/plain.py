@@ -6,8 +6,10 @@ that drops the option stands in its place.
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -48,13 +50,12 @@ def start_spark(side: Side) -> SparkSession:
 
     os.environ["JAVA_HOME"] = str(_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    warehouse = tempfile.mkdtemp(prefix="headrace-bench-warehouse-")
     settings = {
         **DELTA,
         # On the class path, and not in `spark.jars`, which copies them at each start.
         "spark.driver.extraClassPath": os.pathsep.join(map(str, ensure_jars("spark"))),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.warehouse.dir": warehouse,
+        "spark.sql.warehouse.dir": str(_scratch("warehouse")),
         **(EXPERT if side == "expert" else {}),
     }
     builder = SparkSession.builder.master("local[*]").appName(f"bench-{side}")
@@ -94,9 +95,16 @@ def parsed(records: DataFrame, schema: str) -> DataFrame:
 
 
 def _java_home() -> Path:
-    home = Path(tempfile.mkdtemp(prefix="headrace-bench-java-"))
+    home = _scratch("java")
     shim = home / "bin" / "java"
     shim.parent.mkdir()
     shim.write_text(_SHIM.format(java=shlex.quote(str(find_java().executable))))
     shim.chmod(0o755)
     return home
+
+
+def _scratch(name: str) -> Path:
+    """A folder that goes with this process."""
+    folder = Path(tempfile.mkdtemp(prefix=f"headrace-bench-{name}-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder

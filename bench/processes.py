@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-HEADRACE = (sys.executable, "-c", "from headrace.cli.main import main; main()")
+HEADRACE = (sys.executable, "-m", "headrace")
 """``headrace``, as the console script runs it."""
 
 _STOP_TIMEOUT_S = 60.0

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-HEADRACE = [sys.executable, "-c", "from headrace.cli.main import main; main()"]
+HEADRACE = [sys.executable, "-m", "headrace"]
 RECORDS = 3_000
 
 pytestmark = pytest.mark.timeout(600)

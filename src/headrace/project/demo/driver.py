@@ -25,8 +25,6 @@ _STOP_TIMEOUT_S = 45.0
 _DEATH_TIMEOUT_S = 20.0
 _LOG_LINES = 8
 
-_PROGRAM = "from headrace.cli.main import main; main()"
-
 
 class Driver:
     """One process that runs a pipeline continuously.
@@ -51,7 +49,16 @@ class Driver:
         self._log_file = log_file
         self._emit = emit
         self._error: Mapping[str, Any] | None = None
-        command = [sys.executable, "-c", _PROGRAM, "run", "--continuous", "--json", "--project", str(project)]
+        command = [
+            sys.executable,
+            "-m",
+            "headrace",
+            "run",
+            "--continuous",
+            "--json",
+            "--project",
+            str(project),
+        ]
         with log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
