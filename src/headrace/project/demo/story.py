@@ -210,6 +210,7 @@ class Demo:
 
     def _open_folder(self, stack: ExitStack) -> DemoFolder:
         from headrace.runtime.broker import Broker
+from headrace.runtime.fetch import ensure_jars
 
         folder = open_demo(self._request.directory)
         stack.enter_context(folder.locked())
@@ -228,6 +229,8 @@ class Demo:
     def _start_broker(self, folder: DemoFolder, stack: ExitStack) -> ProjectSettings:
         from headrace.runtime.broker import VERSION, Broker
 
+        # All of them now, with their progress: the pipeline's process fetches without a word.
+        ensure_jars("spark", "broker")
         broker = Broker(folder.broker)
         stack.callback(broker.stop)
         servers = broker.start()
