@@ -210,7 +210,6 @@ class Demo:
 
     def _open_folder(self, stack: ExitStack) -> DemoFolder:
         from headrace.runtime.broker import Broker
-from headrace.runtime.fetch import ensure_jars
 
         folder = open_demo(self._request.directory)
         stack.enter_context(folder.locked())
@@ -228,6 +227,7 @@ from headrace.runtime.fetch import ensure_jars
 
     def _start_broker(self, folder: DemoFolder, stack: ExitStack) -> ProjectSettings:
         from headrace.runtime.broker import VERSION, Broker
+        from headrace.runtime.fetch import ensure_jars
 
         # All of them now, with their progress: the pipeline's process fetches without a word.
         ensure_jars("spark", "broker")
