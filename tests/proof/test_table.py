@@ -101,12 +101,12 @@ def test_a_table_s_log_can_be_cleaned_up(shop: Shop, spark: object) -> None:
 
 
 def clean_up(table: Path) -> None:
-    """What Delta does once its log's retention has passed: the commits before a checkpoint go."""
+    """What Delta does when its log's retention has passed: the commits before a checkpoint go."""
     found = deltalake.DeltaTable(table)
     found.create_checkpoint()
     for path in (table / "_delta_log").iterdir():
         number, _, kind = path.name.partition(".")
-        if number.isdigit() and int(number) <= found.version() and kind in ("json", "crc"):
+        if number.isdigit() and int(number) < found.version() and kind in ("json", "crc"):
             path.unlink()
 
 

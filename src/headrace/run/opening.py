@@ -155,6 +155,17 @@ def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
             )
 
 
+def has_fed_another(planned: PlannedFlow, table_id: str, context: UpdateContext) -> bool:
+    """Whether the flow's checkpoint was made for another table than the one that is there now."""
+    flow = planned.flow
+    known = generations(context.settings.storage.flow_checkpoints(flow.target, flow.name))
+    try:
+        return bool(known) and load_identity(known[-1]).table_id != table_id
+    except HeadraceError:
+        # What is wrong with the checkpoint is said when the flow is opened.
+        return False
+
+
 def _discard_unfinished(folder: Path, table: TableState) -> None:
     """Remove a checkpoint that was made, and that the table never came to know: a crash in between.
 

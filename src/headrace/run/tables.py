@@ -8,7 +8,7 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan.properties import COORDINATES, TIMESTAMP
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.run.context import UpdateContext
-from headrace.run.opening import refuse_lost_table
+from headrace.run.opening import has_fed_another, refuse_lost_table
 from headrace.sinks.delta.table import (
     TableState,
     alter_table,
@@ -65,6 +65,9 @@ def open_table(stage: OpenTableStage, flows: Sequence[PlannedFlow], context: Upd
         return
     register_table(context.spark, table.name, path)
     state = read_state(context.spark, path)
+    if any(has_fed_another(planned, state.table_id, context) for planned in flows):
+        # Its flows will refuse to feed it: nothing is changed in somebody else's table.
+        return
     changed = {
         key: value
         for key, value in stage.properties.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import uuid
@@ -26,7 +27,8 @@ def write_json(path: Path, value: Any) -> None:
             os.fsync(file.fileno())
         staged.replace(path)
     except OSError as error:
-        staged.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
         raise unwritable(path, error) from error
 
 
