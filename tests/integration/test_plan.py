@@ -147,6 +147,8 @@ def test_the_example_is_planned_in_order(planned: Planned) -> None:
 def test_planning_writes_nothing_and_leaves_the_session_as_it_was(
     planned: Planned, spark: SparkSession, settings: ProjectSettings
 ) -> None:
+    # Tests of runs may have left one in the session's catalog.
+    spark.sql("DROP TABLE IF EXISTS bronze")
     before = [table.name for table in spark.catalog.listTables()]
     planned(EXAMPLE)
     assert not settings.storage.root.exists()
@@ -972,6 +974,7 @@ def total():
 
 
 def test_outside_of_a_pipeline_pyspark_is_as_it_was(spark: SparkSession, planned: Planned) -> None:
+    spark.sql("DROP TABLE IF EXISTS bronze")
     planned(EXAMPLE)
     assert spark.range(3).count() == 3
     assert spark.sql("SELECT 1 AS a").collect()[0].a == 1

@@ -45,10 +45,11 @@ def compare_checkpoints(lineage: Lineage, logs: Iterable[CheckpointLog]) -> list
     fenced = {g.opening.fences for g in lineage.generations if g.opening is not None}
     for generation in lineage.generations:
         log = by_checkpoint.get(generation.checkpoint)
-        if log is None:
+        if log is None or generation.checkpoint in fenced:
+            # What was fenced is read no more: it may have been given up because it is damaged.
             continue
         last = max((batch.last for batch in generation.batches), default=-1)
-        if log.finished > last and generation.checkpoint not in fenced:
+        if log.finished > last:
             name = (
                 f"batch {last + 1}" if log.finished == last + 1 else f"batches {last + 1} to {log.finished}"
             )
