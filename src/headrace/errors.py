@@ -583,6 +583,12 @@ class UpstreamRewrittenError(RefusedError):
     code = "UPSTREAM_REWRITTEN"
 
 
+class UpstreamMissingError(RunError):
+    """A flow reads a table that no run has made yet. Run the table first, or the whole pipeline."""
+
+    code = "UPSTREAM_MISSING"
+
+
 class ViewInputMissingError(RunError):
     """A materialized view reads a table that no run has made yet."""
 

@@ -11,13 +11,14 @@ from headrace.errors import (
     CheckpointForeignError,
     HeadraceError,
     RefreshUnfinishedError,
+    UpstreamMissingError,
 )
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow, PlannedSource
-from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState
+from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table
 from headrace.sources.cluster import KafkaCluster
 from headrace.sources.identity import identify, kafka_facts
 from headrace.state.identity import SourceIdentity, generations, load_identity
@@ -100,6 +101,8 @@ def survey_sources(
         table_id = None
         if source.kind == "delta":
             path = storage.table(source.table) if source.table else Path(source.path or "")
+            if not is_table(path):
+                raise _upstream_missing(planned, source, path)
             table_id = read_table(path).table_id
         identity = identify(source, cluster, storage, table_id)
         found.append(identity)
@@ -107,6 +110,18 @@ def survey_sources(
             ids = identity.identity["topics"]
             kafka[source.index] = kafka_facts(source.topics, ids, cluster)
     return tuple(found), kafka
+
+
+def _upstream_missing(planned: PlannedFlow, source: PlannedSource, path: Path) -> UpstreamMissingError:
+    flow = planned.flow
+    name = str(source.table or path)
+    return UpstreamMissingError(
+        f"flow {flow.name} reads {name}, which has not been made yet",
+        location=flow.location,
+        facts=("nothing was read or written",),
+        remedies=(f"headrace run {name} {flow.target}",) if source.table else (),
+        params={"flow": flow.name, "table": name},
+    )
 
 
 def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SetupError
 from headrace.model.events import (
     Emitter,
     FlowFinished,
@@ -49,7 +49,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
     """Execute a plan's stages.
 
     Raises:
-        HeadraceError: A table cannot be opened; what a flow or view meets is in the result.
+        SetupError: The storage cannot be written; what a flow or view meets is in the result.
     """
     started = time.monotonic()
     stages = [stage for level in plan.levels for stage in level]
@@ -65,13 +65,11 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
         )
     )
     register_tables(plan, context)
-    for stage in stages:
-        if isinstance(stage, OpenTableStage):
-            open_table(stage, [one for one in flows if one.flow.target == stage.table.name], context)
+    refused = _open_tables(plan, context)
     if context.mode == "triggered":
-        flow_results, view_results = _run_once(plan, context)
+        flow_results, view_results = _run_once(plan, context, refused)
     else:
-        flow_results, view_results = _run_continuously(plan, context)
+        flow_results, view_results = _run_continuously(plan, context, refused)
     results: list[FlowResult | ViewResult] = [*flow_results, *view_results]
     failed = any(one.outcome == "failed" for one in results)
     outcome: Literal["completed", "failed", "stopped"] = "failed" if failed else "completed"
@@ -122,7 +120,27 @@ def report_up_to_date(
     )
 
 
-def _run_once(plan: Plan, context: UpdateContext) -> tuple[list[FlowResult], list[ViewResult]]:
+def _open_tables(plan: Plan, context: UpdateContext) -> dict[TableName, Exception]:
+    """Open the tables, and return why some cannot be fed: their flows fail, the others go on."""
+    stages = [stage for level in plan.levels for stage in level]
+    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
+    refused: dict[TableName, Exception] = {}
+    for stage in stages:
+        if not isinstance(stage, OpenTableStage):
+            continue
+        name = stage.table.name
+        try:
+            open_table(stage, [one for one in flows if one.flow.target == name], context)
+        except SetupError:
+            raise
+        except Exception as error:
+            refused[name] = error
+    return refused
+
+
+def _run_once(
+    plan: Plan, context: UpdateContext, refused: Mapping[TableName, Exception]
+) -> tuple[list[FlowResult], list[ViewResult]]:
     """Level by level: everything available now, in dependency order."""
     flow_results: list[FlowResult] = []
     view_results: list[ViewResult] = []
@@ -130,21 +148,29 @@ def _run_once(plan: Plan, context: UpdateContext) -> tuple[list[FlowResult], lis
         runners = [FlowRunner(s.planned, context) for s in level if isinstance(s, RunFlowStage)]
         if runners:
             with ThreadPoolExecutor(len(runners), thread_name_prefix="headrace-flow") as pool:
-                flow_results += pool.map(lambda runner: supervise(runner, context), runners)
+                flow_results += pool.map(
+                    lambda runner: supervise(runner, context, refused.get(runner.planned.flow.target)),
+                    runners,
+                )
         for stage in level:
             if isinstance(stage, RefreshViewStage) and not context.stop.requested:
                 view_results.append(_view_runner(stage, plan, context).refresh())
     return flow_results, view_results
 
 
-def _run_continuously(plan: Plan, context: UpdateContext) -> tuple[list[FlowResult], list[ViewResult]]:
+def _run_continuously(
+    plan: Plan, context: UpdateContext, refused: Mapping[TableName, Exception]
+) -> tuple[list[FlowResult], list[ViewResult]]:
     """All flows at once; views follow their inputs, at most once per interval."""
     stages = [stage for level in plan.levels for stage in level]
     runners = [FlowRunner(s.planned, context) for s in stages if isinstance(s, RunFlowStage)]
     views = [_view_runner(s, plan, context) for s in stages if isinstance(s, RefreshViewStage)]
     latest: dict[int, ViewResult] = {}
     with ThreadPoolExecutor(max(len(runners), 1), thread_name_prefix="headrace-flow") as pool:
-        futures = [pool.submit(supervise, runner, context) for runner in runners]
+        futures = [
+            pool.submit(supervise, runner, context, refused.get(runner.planned.flow.target))
+            for runner in runners
+        ]
         # The flows' first batches are not to wait for a view that has nothing to show yet.
         due = time.monotonic() + max(_FIRST_VIEWS_S, context.settings.view_interval_s)
         while not context.stop.wait(_POLL_S):
