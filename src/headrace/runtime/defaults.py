@@ -72,6 +72,11 @@ def build_session_settings(master: str) -> dict[str, str]:
         "spark.sql.streaming.numRecentProgressUpdates": "20",
         # Empty batches come from flows that wait; they need no report each 10 seconds.
         "spark.sql.streaming.noDataProgressEventInterval": "60000",
+        # Without Hadoop's native code, the default manager starts about ten processes (`chmod`,
+        # `readlink`) for each file of a checkpoint: a third of a small batch. This one renames too.
+        "spark.sql.streaming.checkpointFileManagerClass": (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        ),
         # A stopping flow whose thread hangs must not hang the process.
         "spark.sql.streaming.stopTimeout": "30000",
     }

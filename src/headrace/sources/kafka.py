@@ -19,13 +19,17 @@ Format = Literal["raw", "json"]
 OnNull = Literal["refuse", "drop", "keep"]
 StartingOffsets = Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]]
 
-_PATIENCE = {
+_CLIENT = {
+    # How long a broker may take to answer before the flow is tried again, where a user sees it; by
+    # themselves the clients wait for three minutes without a word.
     "kafka.request.timeout.ms": "15000",
     "kafka.default.api.timeout.ms": "20000",
+    # Spark asks for offsets behind the poll that is under way, once per partition: with Kafka's own
+    # 500 ms a batch of a quiet topic waits that long for each.
+    "kafka.fetch.max.wait.ms": "5",
     "fetchOffset.numRetries": "1",
 }
-"""How long Spark asks a broker for its offsets before the flow is tried again, where a user sees it;
-by themselves the clients wait for three minutes without a word."""
+"""Settings of Spark's Kafka clients; the spec's and a query's own win."""
 
 COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
@@ -69,7 +73,7 @@ def read(
     _check(format, schema, on_null)
     records = (
         spark.readStream.format("kafka")
-        .options(**_PATIENCE)
+        .options(**_CLIENT)
         .options(**connection.for_spark())
         .option("subscribe", topic)
         .option("startingOffsets", _starting(starting_offsets))
