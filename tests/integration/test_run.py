@@ -1,0 +1,136 @@
+"""Runs of a pipeline: what is done, what is left alone, who goes on, and what Kafka's tools see."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+import deltalake
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import AdminClient
+
+from headrace.model.events import BatchCommitted, FlowFailed, FlowFinished, UpdateFinished, ViewRefreshed
+from proof.ledger import TIMEOUT_S, end_offsets, settings
+from proof.shop import BRONZE, SILVER, Shop, until
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def test_a_run_with_nothing_new_changes_nothing(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    before = shop.versions()
+    result = shop.run_well()
+    assert [flow.outcome for flow in result.flows] == ["up to date", "up to date"]
+    assert [view.outcome for view in result.views] == ["up to date"]
+    assert shop.versions() == before
+
+
+def test_each_batch_tells_what_it_committed(shop: Shop) -> None:
+    shop.write(limit=15)
+    shop.produce(30)
+    shop.run_well()
+    batches = [event for event in shop.happened(BatchCommitted) if isinstance(event, BatchCommitted)]
+    assert [event.batch for event in batches] == [0, 1]
+    assert [event.rows for event in batches] == [15, 15]
+    assert all(event.latency_s and event.latency_s[0] >= event.latency_s[1] > 0 for event in batches)
+    versions = [event.version for event in batches]
+    assert versions == sorted(versions)
+    assert deltalake.DeltaTable(shop.table("bronze")).version() == versions[-1]
+    (finished,) = shop.happened(FlowFinished)
+    assert isinstance(finished, FlowFinished)
+    assert (finished.outcome, finished.rows, finished.batches) == ("drained", 30, 2)
+
+
+def test_kafka_s_own_tools_see_how_far_a_flow_has_come(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    admin = AdminClient(settings(shop.ledger.bootstrap))
+    group = "headrace-shop-bronze"
+    asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+    found = asked[group].result(TIMEOUT_S).topic_partitions
+    published = {place.partition: place.offset for place in found if place.topic == shop.topic}
+    assert published == end_offsets(shop.ledger.bootstrap, shop.topic, shop.partitions)
+
+
+def test_one_failing_flow_stops_no_other(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop()
+    other = """
+@hr.table
+def other():
+    return hr.read_kafka("{topic}").selectExpr("value")
+"""
+    shop.write(BRONZE, other)
+    shop.produce(30)
+    shop.run_well()
+    shutil.rmtree(shop.checkpoints("other"))
+    shop.produce(30)
+    with shop.running():
+        until(lambda: bool(shop.happened(FlowFailed, flow="other")), "one flow is refused")
+        shop.produce(30)
+        until(lambda: len(shop.bronze()) == 90, "the other goes on")
+    shop.check(proof=False)
+    shop.run_well(resume="other")
+    shutil.rmtree(shop.table("other"))
+    shop.produce(10)
+    result = shop.run()
+    assert [(flow.flow, flow.outcome) for flow in result.flows] == [
+        ("bronze", "drained"),
+        ("other", "failed"),
+    ]
+    shop.check(proof=False)
+
+
+def test_a_stream_over_a_table_that_nobody_made_says_so(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    error = shop.refused("silver")
+    assert (error.code, error.params["table"]) == ("UPSTREAM_MISSING", f"{shop.database}.bronze")
+    shop.run_well()
+    shop.check(silver=True)
+
+
+def test_a_stop_leaves_a_batch_that_has_not_begun_to_the_next_start(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER, limit=10)
+    shop.produce(60)
+    with shop.running() as stop:
+        until(lambda: bool(shop.happened(BatchCommitted, flow="silver")), "the first rows arrive")
+        stop.request()
+    (finished,) = shop.happened(UpdateFinished)
+    assert isinstance(finished, UpdateFinished)
+    assert (finished.outcome, finished.duration_s < 60) == ("stopped", True)
+    shop.run_well()
+    shop.check(silver=True)
+
+
+def test_views_follow_their_inputs_in_a_continuous_run(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+
+    def sales() -> int:
+        if shop.versions().get("gold", -1) < 0:
+            return 0
+        return sum(deltalake.DeltaTable(shop.table("gold")).to_pyarrow_table()["n"].to_pylist())
+
+    with shop.running():
+        until(lambda: sales() == 30, "gold counts the first sales")
+        refreshed = len(shop.happened(ViewRefreshed))
+        shop.produce(30)
+        until(lambda: sales() == 60, "gold counts the later sales")
+        assert len(shop.happened(ViewRefreshed)) > refreshed
+    shop.check(silver=True)
+
+
+def test_two_pipelines_of_one_session_never_take_each_other_s_tables(
+    make_shop: Callable[..., Shop],
+) -> None:
+    first, second = make_shop(), make_shop()
+    first.produce(30)
+    first.run_well()
+    second.database = first.database
+    second.write()
+    second.produce(10)
+    assert second.refused().code == "TABLE_NAME_TAKEN"
+    first.check()

@@ -1,0 +1,82 @@
+"""What a failure of a query means: its code, and whether it is tried again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import LeaseLostError, SourceLocation
+from headrace.model.declarations import Flow
+from headrace.model.names import TableName
+from headrace.run.failures import as_error
+
+HERE = SourceLocation("sales.py", 7)
+FLOW = Flow(name="sales", target=TableName("default", "sales"), query=lambda: None, location=HERE)
+
+
+class Py4JNetworkError(Exception):
+    """Named as py4j's own, which says that the JVM does not answer."""
+
+
+def code(message: str) -> tuple[str, bool]:
+    error = as_error(Exception(message), None, FLOW, None)
+    return error.code, error.transient
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
+        "Some data may have been lost because they are not available in Kafka any more; either the data",
+        "LOST_TOPIC_PARTITIONS ... The error could be transient - restart your query, and report",
+        "[DELTA_METADATA_CHANGED] MetadataChangedException: The metadata of the Delta table has been changed",
+        "[DELTA_CONCURRENT_APPEND.WITHOUT_HINT] ConcurrentAppendException",
+        "java.net.ConnectException: Connection refused",
+    ],
+)
+def test_what_passes_is_tried_again(message: str) -> None:
+    assert code(message) == ("FLOW_INTERRUPTED", True)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012",
+        "java.lang.OutOfMemoryError: Java heap space",
+        "[DELTA_FAILED_TO_MERGE_FIELDS] Failed to merge fields 'a' and 'a'",
+    ],
+)
+def test_what_does_not_pass_ends_the_flow(message: str) -> None:
+    assert code(message) == ("FLOW_FAILED", False)
+
+
+@pytest.mark.parametrize("word", ["DELTA_SOURCE_TABLE_IGNORE_CHANGES", "DELTA_SOURCE_IGNORE_DELETE"])
+def test_an_upstream_that_was_rewritten_is_refused(word: str) -> None:
+    error = as_error(Exception(f"[{word}] Detected a data update"), None, FLOW, None)
+    assert error.code == "UPSTREAM_REWRITTEN"
+    assert any("full-refresh default.sales" in remedy for remedy in error.remedies)
+
+
+def test_a_jvm_that_is_gone_is_named() -> None:
+    error = as_error(Py4JNetworkError("Answer from Java side is empty"), None, FLOW, None)
+    assert error.code == "DRIVER_LOST"
+
+
+def test_the_batch_function_s_own_error_is_the_one_that_counts() -> None:
+    carried = LeaseLostError("taken over")
+    assert as_error(Exception("[STREAM_FAILED]"), carried, FLOW, None) is carried
+
+
+def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> None:
+    message = (
+        "[STREAM_FAILED] Query terminated with exception: Job aborted\n"
+        "\tat org.apache.spark.Some.where(Some.scala:1)\n"
+        "Caused by: java.lang.RuntimeException: outer\n"
+        "Caused by: java.lang.IllegalStateException: the true reason\n"
+        "\t... 34 more"
+    )
+    error = as_error(Exception(message), None, FLOW, Path("/logs/spark.log"))
+    assert "java.lang.IllegalStateException: the true reason" in error.facts
+    assert any("/logs/spark.log" in fact for fact in error.facts)
+    assert error.location == HERE
