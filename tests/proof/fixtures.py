@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,13 @@ from proof.ledger import ProducerLedger, create_topic
 from proof.shop import Shop
 
 
-@pytest.fixture(scope="session")
-def shop_numbers() -> Iterator[int]:
-    return itertools.count(1)
-
-
 @pytest.fixture
-def make_shop(bootstrap: str, tmp_path: Path, shop_numbers: Iterator[int]) -> Callable[..., Shop]:
+def make_shop(bootstrap: str, tmp_path: Path) -> Callable[..., Shop]:
     """Makes pipelines: ``make_shop(partitions=3, on_data_loss="record")``."""
 
     def make(partitions: int = 3, **spec: Any) -> Shop:
-        number = next(shop_numbers)
         # The session's catalog is shared, so each pipeline has a schema of its own.
-        name = f"shop{number}"
+        name = f"shop_{uuid.uuid4().hex[:8]}"
         create_topic(bootstrap, name, partitions)
         shop = Shop(
             root=tmp_path / name,
