@@ -55,6 +55,23 @@ def gold():
     return sales.agg(F.sum("sales").alias("sales"), F.count("*").alias("n"))
 """
 
+NAMED = """
+import headrace as hr
+
+hr.create_streaming_table("bronze")
+
+@hr.append_flow(target="bronze", name="{flow}")
+def read():
+    records = hr.read_kafka("{topic}")
+    place = [f"_source.{name}" for name in ("topic", "partition", "offset", "timestamp")]
+    return records.select("value", *place)
+"""
+
+
+def named(flow: str) -> str:
+    """The code of a bronze table that is fed by a flow of another name."""
+    return NAMED.replace("{flow}", flow)
+
 
 def until(done: Callable[[], bool], what: str) -> None:
     """Wait until something is so."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proof.shop import BRONZE, SILVER, Shop
+from proof.ledger import expire
+from proof.shop import BRONZE, SILVER, Shop, named
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -114,3 +115,54 @@ def test_a_checkpoint_of_another_flow_is_refused(shop: Shop) -> None:
     shop.restore_copy(shop.keep_copy("silver"))
     error = shop.refused("bronze")
     assert (error.code, error.params["owner"]) == ("CHECKPOINT_FOREIGN", "silver")
+
+
+class CrashError(Exception):
+    """The process ended here."""
+
+
+@pytest.mark.parametrize("step", ["write_checkpoint", "open_generation"])
+@pytest.mark.parametrize("reason", ["first", "resume", "losses"])
+def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, reason: str, step: str
+) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise CrashError
+
+    remedy: dict[str, str] = {}
+    shop.produce(30)
+    if reason == "resume":
+        shop.run_well()
+        shutil.rmtree(shop.checkpoints())
+        remedy = {"resume": "bronze"}
+    elif reason == "losses":
+        shop.spec["on_data_loss"] = "record"
+        shop.write()
+        shop.run_well()
+        shop.produce(30)
+        expire(shop.ledger.bootstrap, shop.topic, {0: 15})
+        shop.ledger.forget(lambda record: record.partition == 0 and 10 <= record.offset < 15)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"headrace.run.opening.{step}", crash)
+        assert shop.run(**remedy).errors[0].code == "FLOW_FAILED"
+    shop.run_well(**remedy)
+    shop.check()
+
+
+@pytest.mark.parametrize("step", ["open_generation", "write_json"])
+def test_a_crash_while_a_flow_is_adopted_is_mended_by_adopting_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    def crash(*_: object, **__: object) -> None:
+        raise CrashError
+
+    shop.write(named("old"))
+    shop.produce(30)
+    shop.run_well()
+    shop.write(named("new"))
+    shop.produce(30)
+    with monkeypatch.context() as patch:
+        patch.setattr(f"headrace.run.opening.{step}", crash)
+        assert shop.run(adopt={"new": "old"}).errors[0].code == "FLOW_FAILED"
+    shop.run_well(adopt={"new": "old"})
+    shop.check()

@@ -12,7 +12,7 @@ import pytest
 
 from headrace.model.events import ForeignCommitSeen
 from headrace.project.pipeline import Pipeline
-from proof.shop import BRONZE, SILVER, Shop
+from proof.shop import BRONZE, SILVER, Shop, named
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -125,24 +125,11 @@ def test_a_storage_that_cannot_be_written_is_named(make_shop: Callable[..., Shop
     shop.check()
 
 
-RENAMED = """
-import headrace as hr
-
-hr.create_streaming_table("bronze")
-
-@hr.append_flow(target="bronze", name="{flow}")
-def read():
-    records = hr.read_kafka("{topic}")
-    place = [f"_source.{name}" for name in ("topic", "partition", "offset", "timestamp")]
-    return records.select("value", *place)
-"""
-
-
 def test_a_renamed_flow_is_refused_and_adopted(shop: Shop) -> None:
-    shop.write(RENAMED.replace("{flow}", "old"))
+    shop.write(named("old"))
     shop.produce(30)
     shop.run_well()
-    shop.write(RENAMED.replace("{flow}", "new"))
+    shop.write(named("new"))
     shop.produce(20)
     error = shop.refused()
     assert error.code == "FLOW_RENAMED"
@@ -156,7 +143,7 @@ def test_a_renamed_flow_is_refused_and_adopted(shop: Shop) -> None:
 
 
 def test_a_flow_that_is_still_declared_is_not_adopted(shop: Shop) -> None:
-    old = RENAMED.replace("{flow}", "old")
+    old = named("old")
     shop.write(old)
     shop.produce(30)
     shop.run_well()
