@@ -1,0 +1,157 @@
+"""What a commit says of itself: one golden file for the writer and for `verify`, which share no code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.model.ranges import SourceRange
+from headrace.sinks.delta.commit import BatchStamp, OpenedGeneration, refresh_metadata
+from headrace.state.opening import FENCED, Open
+from headrace.verify.commits import Batches, Opening, Refresh, Said, build_said
+from headrace.verify.delta_log import Commit, TableLog, TableMetadata
+
+GOLDEN: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / "golden" / "commits.json").read_text(encoding="utf-8")
+)
+RANGES = (
+    SourceRange(
+        index=0,
+        kind="kafka",
+        identity={"topics": {"t": "id-1"}},
+        start={"t": {"0": 10, "1": 0}},
+        until={"t": {"0": 15, "1": 2}},
+    ),
+    SourceRange(
+        index=1,
+        kind="delta",
+        identity={"table_id": "up", "path": "/lake/up"},
+        start=None,
+        until={"sourceVersion": 1, "reservoirId": "up", "reservoirVersion": 4, "index": -1},
+    ),
+    SourceRange(
+        index=2, kind="files", identity={"path": "/in"}, start={"logOffset": 0}, until={"logOffset": 1}
+    ),
+)
+SEED = SourceRange(
+    index=0,
+    kind="kafka",
+    identity={"topics": {"t": "id-1"}},
+    start={"t": {"0": 9}},
+    until={"t": {"0": 9}},
+)
+LOSS = {"source": 0, "topic": "t", "partition": 0, "from": 4, "until": 9}
+
+
+def opened(checkpoint: str, generation: int, opening: Open, **more: Any) -> dict[str, Any]:
+    return OpenedGeneration(
+        pipeline="shop",
+        flow="sales",
+        checkpoint=checkpoint,
+        generation=generation,
+        opening=opening,
+        **more,
+    ).to_metadata()
+
+
+WRITTEN: dict[str, dict[str, Any]] = {
+    "batch": BatchStamp(
+        pipeline="shop", flow="sales", checkpoint="headrace-2", batch=3, ranges=RANGES
+    ).to_metadata(accepted=5, rejected=2),
+    "opening": opened("headrace-1", 1, Open(reason="first")),
+    "seeded opening": opened(
+        "headrace-2",
+        2,
+        Open(reason="data-loss", positions={0: SEED.until}, fences="headrace-1", losses=(LOSS,)),
+        ranges=(SEED,),
+    ),
+    "adoption": opened("headrace-1", 1, Open(reason="adopt"), adopted="old"),
+    "view": json.loads(
+        refresh_metadata(
+            pipeline="shop",
+            view="default.gold",
+            update="u1",
+            definition="abc",
+            inputs={"default.sales": {"table_id": "t1", "version": 8}},
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_the_writer_says_what_the_golden_file_says(name: str) -> None:
+    assert json.loads(json.dumps(WRITTEN[name])) == GOLDEN[name]
+
+
+def read(name: str, transactions: Mapping[str, int]) -> Said:
+    """What `verify` makes of the golden text in the commit of version 6."""
+    commit = Commit(
+        version=6,
+        timestamp_ms=1000,
+        operation="STREAMING UPDATE",
+        engine="Spark",
+        user_metadata=json.dumps(GOLDEN[name]),
+        transactions=transactions,
+        added=(),
+        removed=(),
+        metadata=None,
+        written_ms=1000,
+    )
+    metadata = TableMetadata(id="t1", properties={}, partition_columns=(), schema="{}")
+    log = TableLog(
+        path=Path("table"), version=6, metadata=metadata, commits=(commit,), base={}, base_version=5
+    )
+    return build_said(log)
+
+
+def test_verify_reads_a_batch() -> None:
+    said = read("batch", {"headrace-2": 3})
+    assert said.roles == {6: "batch"}
+    assert said.batches == (
+        Batches(
+            flow="sales",
+            checkpoint="headrace-2",
+            first=3,
+            last=3,
+            first_version=6,
+            last_version=6,
+            timestamp_ms=1000,
+            input=7,
+            accepted=5,
+            rejected=2,
+            sources=RANGES,
+        ),
+    )
+
+
+def test_verify_believes_no_range_without_its_transaction() -> None:
+    assert read("batch", {}).batches == ()
+    assert read("batch", {"headrace-2": 2}).batches == ()
+
+
+def test_verify_reads_an_opening() -> None:
+    (opening,) = read("opening", {}).openings
+    assert opening == Opening(flow="sales", checkpoint="headrace-1", generation=1, reason="first", version=6)
+
+
+def test_verify_reads_a_seeded_opening_and_its_losses() -> None:
+    said = read("seeded opening", {"headrace-2": 0, "headrace-1": FENCED})
+    (opening,) = said.openings
+    assert (opening.reason, opening.fences, opening.fenced) == ("data-loss", "headrace-1", True)
+    assert opening.losses == (LOSS,)
+    (batch,) = said.batches
+    assert (batch.first, batch.accepted, batch.sources) == (0, 0, (SEED,))
+
+
+def test_verify_reads_an_adoption() -> None:
+    (opening,) = read("adoption", {}).openings
+    assert (opening.reason, opening.adopted, opening.fences) == ("adopt", "old", None)
+
+
+def test_verify_reads_a_view_s_refresh() -> None:
+    (refresh,) = read("view", {}).refreshes
+    assert refresh == Refresh(version=6, timestamp_ms=1000, rows=None, inputs={"default.sales": ("t1", 8)})
