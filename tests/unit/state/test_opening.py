@@ -367,6 +367,33 @@ def test_a_new_generation_reads_what_was_created_again_and_nothing_twice() -> No
     assert opening == Open(reason="new-generation", positions={0: {**READ[0], "more": {"0": 4}}}, fences=OURS)
 
 
+UPSTREAM = {"reservoirId": "upstream", "reservoirVersion": 4, "index": -1}
+SECOND = replace(DELTA, index=1)
+
+
+def test_a_new_generation_over_the_same_table_goes_on_where_it_was() -> None:
+    table = replace(TABLE, positions={0: UPSTREAM}, sources=(DELTA,))
+    opening = decide(replace(ANOTHER, sources=(DELTA,), kafka={}), table, None)
+    assert opening == Open(reason="new-generation", positions={0: UPSTREAM}, fences=OURS)
+
+
+def test_a_new_generation_over_a_table_made_anew_starts_at_its_beginning() -> None:
+    anew = replace(DELTA, identity={"table_id": "anew", "path": "/lake/up"})
+    table = replace(TABLE, positions={0: UPSTREAM}, sources=(DELTA,))
+    opening = decide(replace(ANOTHER, sources=(anew,), kafka={}), table, None)
+    assert isinstance(opening, Open) and not opening.positions
+
+
+def test_a_new_generation_with_a_source_that_was_never_read_reads_the_others_on() -> None:
+    opening = decide(replace(ANOTHER, sources=(KAFKA, SECOND)), TABLE, None)
+    assert opening == Open(reason="new-generation", positions=READ, fences=OURS)
+
+
+def test_a_new_generation_over_the_same_files_is_refused() -> None:
+    table = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,))
+    assert refused(replace(ANOTHER, sources=(FILES,), kafka={}), table, None).code == "RESUME_IMPOSSIBLE"
+
+
 def test_a_new_generation_of_a_flow_that_never_committed_starts_at_the_beginning() -> None:
     table = replace(TABLE, transactions={}, positions=None)
     assert decide(ANOTHER, table, None) == Open(reason="new-generation", fences=OURS)
