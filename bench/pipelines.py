@@ -22,7 +22,7 @@ import headrace as hr
 
 
 @hr.table
-def records():
+def {name}():
     place = ["_source.topic", "_source.partition", "_source.offset", "_source.timestamp", "_source.headers"]
     return hr.read_kafka("{topic}").select("key", "value", *place)
 """
@@ -31,20 +31,20 @@ import headrace as hr
 
 
 @hr.table
-def records():
+def {name}():
     place = ["_source.topic", "_source.partition", "_source.offset", "_source.timestamp"]
     return hr.read_kafka("{topic}", format="json", schema="{schema}").select({fields}, *place)
 """
 
 
-def write_pipeline(folder: Path, bootstrap: str, topic: str, content: Content) -> Path:
-    """Write a pipeline of one flow; its table is ``lake/tables/default/records``."""
+def write_pipeline(folder: Path, bootstrap: str, topic: str, content: Content, name: str = "records") -> Path:
+    """Write a pipeline of one flow; its table is ``lake/tables/default/<name>``."""
     (folder / "transformations").mkdir(parents=True)
     (folder / "headrace.yml").write_text(_SPEC.format(bootstrap=bootstrap))
     fields = ", ".join(f'"{field}"' for field in FIELDS)
     text = _RAW if content == "raw" else _JSON
     (folder / "transformations" / "records.py").write_text(
-        text.format(topic=topic, schema=SCHEMA, fields=fields)
+        text.format(topic=topic, schema=SCHEMA, fields=fields, name=name)
     )
     return folder
 
