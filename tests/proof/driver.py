@@ -40,8 +40,9 @@ class Driver:
     @cached_property
     def jvm(self) -> psutil.Process:
         children = psutil.Process(self.process.pid).children(recursive=True)
-        (found,) = [one for one in children if any("SparkSubmit" in part for part in one.cmdline())]
-        return found
+        # A process that the JVM is about to start looks like the JVM itself; the eldest is the JVM.
+        found = [one for one in children if any("SparkSubmit" in part for part in _command(one))]
+        return min(found, key=lambda one: one.create_time())
 
     def wait_at(self, point: Point) -> None:
         """Wait until it holds still there."""
@@ -131,3 +132,10 @@ class FolderWatch:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.NoSuchProcess:
+        return []
