@@ -108,10 +108,11 @@ def test_spark_at_module_level_asks_for_the_session(write: Write) -> None:
 
 
 def test_a_file_that_asks_spark_for_its_session_gets_ours(write: Write) -> None:
-    root = write({"transformations/a.py": "from pyspark.sql import SparkSession\nSparkSession.active()\n"})
+    # whether this process has a session depends on the tests that ran before; that ours is asked for does not
+    ask = "from pyspark.sql import SparkSession\ntry:\n    SparkSession.active()\nexcept Exception:\n    pass\n"
+    root = write({"transformations/a.py": ask + TABLE.format("x")})
     asked: list[int] = []
-    with pytest.raises(PipelineFileFailedError):  # for there is none in this test
-        load_declarations(load_project(root), lambda: asked.append(1))
+    assert names(load_declarations(load_project(root), lambda: asked.append(1))) == ["x"]
     assert asked
 
 
