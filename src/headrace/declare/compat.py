@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NoReturn
 
-from pyspark.pipelines.flow import AutoCdcFlow
-from pyspark.pipelines.flow import Flow as SparkFlow
+from pyspark.pipelines.flow import AutoCdcFlow, Flow as SparkFlow
 from pyspark.pipelines.graph_element_registry import GraphElementRegistry
-from pyspark.pipelines.output import MaterializedView as SparkMaterializedView
-from pyspark.pipelines.output import Output as SparkOutput
-from pyspark.pipelines.output import StreamingTable as SparkStreamingTable
-from pyspark.pipelines.output import TemporaryView as SparkTemporaryView
+from pyspark.pipelines.output import (
+    MaterializedView as SparkMaterializedView,
+    Output as SparkOutput,
+    StreamingTable as SparkStreamingTable,
+    TemporaryView as SparkTemporaryView,
+)
 
 from headrace.declare import python
 from headrace.declare.places import display_path

@@ -109,8 +109,10 @@ def test_spark_at_module_level_asks_for_the_session(write: Write) -> None:
 
 def test_a_file_that_asks_spark_for_its_session_gets_ours(write: Write) -> None:
     # whether this process has a session depends on the tests that ran before; that ours is asked for does not
-    ask = "from pyspark.sql import SparkSession\ntry:\n    SparkSession.active()\nexcept Exception:\n    pass\n"
-    root = write({"transformations/a.py": ask + TABLE.format("x")})
+    ask = (
+        "from pyspark.sql import SparkSession\ntry:\n    SparkSession.active()\nexcept Exception:\n    pass\n"
+    )
+    root = write({"transformations/a.py": "from pyspark.sql import SparkSession\n" + ask + TABLE.format("x")})
     asked: list[int] = []
     assert names(load_declarations(load_project(root), lambda: asked.append(1))) == ["x"]
     assert asked

@@ -19,7 +19,8 @@ from headrace.cli.main import COMMANDS
 from headrace.errors import HeadraceError
 
 ROOT = Path(__file__).parents[3]
-SOURCE = Path(headrace.errors.__file__).parent
+ERRORS = Path(headrace.errors.__file__).parent
+SOURCE = ERRORS.parent
 
 
 def every_error(error: type[HeadraceError] = HeadraceError) -> Iterator[type[HeadraceError]]:
@@ -40,8 +41,11 @@ def test_every_error_has_a_code_of_its_own_and_says_what_to_do() -> None:
 
 
 def test_no_error_is_defined_twice() -> None:
-    names = re.findall(r"^class (\w+)", Path(headrace.errors.__file__).read_text(), re.MULTILINE)
+    names = [
+        name for file in ERRORS.glob("*.py") for name in re.findall(r"^class (\w+)", file.read_text(), re.M)
+    ]
     assert len(set(names)) == len(names), sorted(name for name in names if names.count(name) > 1)
+    assert [name for name in names if not hasattr(headrace.errors, name)] == []
 
 
 def test_the_page_of_errors_is_up_to_date() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from lake import HandFlow, Lake, LakeTable, replace_file, rows
 
-from headrace.verify import broker_side
-from headrace.verify import records as records_module
+from headrace.verify import broker_side, records as records_module
 
 Verify = Any
 Broker = Any

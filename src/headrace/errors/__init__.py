@@ -1,0 +1,131 @@
+"""Every failure that a user can meet, as one tree.
+
+    HeadraceError
+    ├── UsageError            the pipeline or the command line is wrong       exit code 2
+    ├── SetupError            the machine lacks something                     exit code 1
+    ├── RunError              the work failed and will fail again             exit code 1
+    │   └── RefusedError      going on could lose or double records           exit code 1
+    └── TransientError        the work failed and may succeed when repeated   exit code 1
+
+An error has a stable code, one sentence, the place, what was and was not done, and
+the remedy. The code is the class attribute ``code``; tests and machines match on it
+and on ``params``, never on the prose.
+"""
+
+from headrace.errors.base import (
+    HeadraceError as HeadraceError,
+    RefusedError as RefusedError,
+    RunError as RunError,
+    SetupError as SetupError,
+    SourceLocation as SourceLocation,
+    TransientError as TransientError,
+    UsageError as UsageError,
+    text_of as text_of,
+)
+from headrace.errors.cli import (
+    CommandLineError as CommandLineError,
+    DemoDriverError as DemoDriverError,
+    DemoFolderTakenError as DemoFolderTakenError,
+    DemoProducerError as DemoProducerError,
+    FileExistsInTheWayError as FileExistsInTheWayError,
+    InternalError as InternalError,
+    NotConfirmedError as NotConfirmedError,
+)
+from headrace.errors.declare import (
+    ArgumentInvalidError as ArgumentInvalidError,
+    DuplicateNameError as DuplicateNameError,
+    FeatureUnsupportedError as FeatureUnsupportedError,
+    FormatUnsupportedError as FormatUnsupportedError,
+    NoActivePipelineError as NoActivePipelineError,
+    NothingDeclaredError as NothingDeclaredError,
+    PipelineFileFailedError as PipelineFileFailedError,
+    PipelineFilesMissingError as PipelineFilesMissingError,
+    ProfileUnknownError as ProfileUnknownError,
+    SpecInvalidError as SpecInvalidError,
+    SpecNotFoundError as SpecNotFoundError,
+    SpecUnknownKeyError as SpecUnknownKeyError,
+    SpecVariableUnsetError as SpecVariableUnsetError,
+    StorageUnsupportedError as StorageUnsupportedError,
+)
+from headrace.errors.plan import (
+    ActionInQueryError as ActionInQueryError,
+    AggregateWithoutWatermarkError as AggregateWithoutWatermarkError,
+    BatchQueryForStreamingTableError as BatchQueryForStreamingTableError,
+    ColumnInvalidError as ColumnInvalidError,
+    ColumnNotFoundError as ColumnNotFoundError,
+    CycleError as CycleError,
+    FlowSchemasDifferError as FlowSchemasDifferError,
+    LayoutConflictError as LayoutConflictError,
+    OptionUnsupportedError as OptionUnsupportedError,
+    PlanFailedError as PlanFailedError,
+    PropertyForbiddenError as PropertyForbiddenError,
+    PropertyInvalidError as PropertyInvalidError,
+    QueryFailedError as QueryFailedError,
+    QueryInvalidError as QueryInvalidError,
+    SchemaInvalidError as SchemaInvalidError,
+    SchemaMismatchError as SchemaMismatchError,
+    SourceUnsupportedError as SourceUnsupportedError,
+    StreamingQueryForViewError as StreamingQueryForViewError,
+    StreamingUnsupportedError as StreamingUnsupportedError,
+    StreamOverViewError as StreamOverViewError,
+    TableNotFoundError as TableNotFoundError,
+    TableWithoutFlowError as TableWithoutFlowError,
+    TargetInvalidError as TargetInvalidError,
+    ViewReadMismatchError as ViewReadMismatchError,
+)
+from headrace.errors.read import (
+    NothingToVerifyError as NothingToVerifyError,
+    ReadColumnUnknownError as ReadColumnUnknownError,
+    ReadConditionInvalidError as ReadConditionInvalidError,
+    TableUnknownError as TableUnknownError,
+    TableUnreadableError as TableUnreadableError,
+)
+from headrace.errors.run import (
+    DatasetUnknownError as DatasetUnknownError,
+    DownstreamStreamsError as DownstreamStreamsError,
+    DriverLostError as DriverLostError,
+    FlowFailedError as FlowFailedError,
+    FlowInterruptedError as FlowInterruptedError,
+    FlowUnknownError as FlowUnknownError,
+    RefreshUnfinishedError as RefreshUnfinishedError,
+    TableNameTakenError as TableNameTakenError,
+    ViewInputMissingError as ViewInputMissingError,
+)
+from headrace.errors.runtime import (
+    BrokerPortInUseError as BrokerPortInUseError,
+    BrokerStartError as BrokerStartError,
+    ConnectUnsupportedError as ConnectUnsupportedError,
+    DeltaNotConfiguredError as DeltaNotConfiguredError,
+    JarCorruptError as JarCorruptError,
+    JarDownloadError as JarDownloadError,
+    JavaUnsuitableError as JavaUnsuitableError,
+    SparkStartError as SparkStartError,
+    TopicExistsError as TopicExistsError,
+)
+from headrace.errors.sources import (
+    BrokerUnreachableError as BrokerUnreachableError,
+    OffsetsBeyondEndError as OffsetsBeyondEndError,
+    OffsetsExpiredError as OffsetsExpiredError,
+    RecordUnparseableError as RecordUnparseableError,
+    TopicNotFoundError as TopicNotFoundError,
+    TopicRecreatedError as TopicRecreatedError,
+    UpstreamMissingError as UpstreamMissingError,
+    UpstreamRewrittenError as UpstreamRewrittenError,
+)
+from headrace.errors.state import (
+    AdoptImpossibleError as AdoptImpossibleError,
+    BatchFencedError as BatchFencedError,
+    CheckpointBehindTableError as CheckpointBehindTableError,
+    CheckpointCorruptError as CheckpointCorruptError,
+    CheckpointForeignError as CheckpointForeignError,
+    CheckpointLostError as CheckpointLostError,
+    FlowRenamedError as FlowRenamedError,
+    LeaseLostError as LeaseLostError,
+    ResumeImpossibleError as ResumeImpossibleError,
+    SecondDriverError as SecondDriverError,
+    SourcesChangedError as SourcesChangedError,
+    StorageNewerError as StorageNewerError,
+    StorageUnwritableError as StorageUnwritableError,
+    TableBehindCheckpointError as TableBehindCheckpointError,
+    TableLostError as TableLostError,
+)

@@ -1,0 +1,38 @@
+"""What is looked at without Spark: verify, status, read."""
+
+from __future__ import annotations
+
+from headrace.errors.base import RunError, UsageError
+
+
+class TableUnknownError(UsageError):
+    """The storage holds no table of this name. `headrace status` lists those that it holds."""
+
+    code = "TABLE_UNKNOWN"
+
+
+class NothingToVerifyError(UsageError):
+    """The storage holds no dataset of this pipeline yet. `headrace run` makes them."""
+
+    code = "NOTHING_TO_VERIFY"
+
+
+class TableUnreadableError(RunError):
+    """A table cannot be read: its log or its files are damaged, or use what the reader does not know.
+
+    `headrace verify` names the files.
+    """
+
+    code = "TABLE_UNREADABLE"
+
+
+class ReadColumnUnknownError(UsageError):
+    """The table has no such column. Write the suggested name; the message lists the columns."""
+
+    code = "READ_COLUMN_UNKNOWN"
+
+
+class ReadConditionInvalidError(UsageError):
+    """The condition of `headrace read --where` is not SQL that can be evaluated on the table."""
+
+    code = "READ_CONDITION_INVALID"

@@ -1,0 +1,68 @@
+"""What is read: brokers, topics, records, and tables that are read as streams."""
+
+from __future__ import annotations
+
+from headrace.errors.base import RefusedError, RunError, TransientError, UsageError
+
+
+class BrokerUnreachableError(TransientError):
+    """No Kafka broker answered in time. Start it, or correct `kafka.bootstrap.servers`."""
+
+    code = "BROKER_UNREACHABLE"
+
+
+class TopicNotFoundError(UsageError):
+    """The Kafka cluster has no topic of this name. Create it, or correct the name."""
+
+    code = "TOPIC_NOT_FOUND"
+
+
+class RecordUnparseableError(RunError):
+    """A record does not fit the declared format; its batch was not committed.
+
+    Correct the schema, or read the topic with `format="raw"` and handle such records in the query.
+    """
+
+    code = "RECORD_UNPARSEABLE"
+
+
+class TopicRecreatedError(RefusedError):
+    """The topic was deleted and created again: its offsets mean other records now.
+
+    `headrace run --new-generation FLOW` keeps the rows and goes on with the new topic.
+    """
+
+    code = "TOPIC_RECREATED"
+
+
+class OffsetsExpiredError(RefusedError):
+    """The broker no longer holds records that the flow has not read.
+
+    With `on_data_loss: record` the flow goes on behind them, and the ledger keeps what was lost.
+    """
+
+    code = "OFFSETS_EXPIRED"
+
+
+class OffsetsBeyondEndError(RefusedError):
+    """The flow has read records that the topic no longer has: the broker lost data.
+
+    `headrace full-refresh DATASET` reads everything again.
+    """
+
+    code = "OFFSETS_BEYOND_END"
+
+
+class UpstreamRewrittenError(RefusedError):
+    """A table that is read as a stream has changed rows that were already read.
+
+    `headrace full-refresh DATASET` reads everything again.
+    """
+
+    code = "UPSTREAM_REWRITTEN"
+
+
+class UpstreamMissingError(RunError):
+    """A flow reads a table that no run has made yet. Run the table first, or the whole pipeline."""
+
+    code = "UPSTREAM_MISSING"
