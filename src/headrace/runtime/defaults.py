@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 
-def build_settings(name: str, master: str, scratch: Path, conf: Mapping[str, str]) -> dict[str, str]:
+def is_local(master: str) -> bool:
+    """Whether all of Spark is in the driver's JVM; `local-cluster` starts executors of their own."""
+    return master == "local" or master.startswith("local[")
+
+
+def build_settings(
+    name: str, master: str, scratch: Path, conf: Mapping[str, str], jars: Sequence[Path] = ()
+) -> dict[str, str]:
     """All settings of a session that Headrace starts.
 
     Args:
         name: The application's name.
         master: The Spark master.
         scratch: A folder of the session's own, removed when it stops.
-        conf: The user's settings, which override every other.
+        conf: The user's settings, which override every other; their `spark.jars` are added to ours.
+        jars: What executors of a cluster need beside Spark's own jars; the driver serves them.
     """
     settings = {
         "spark.app.name": name,
@@ -25,9 +33,11 @@ def build_settings(name: str, master: str, scratch: Path, conf: Mapping[str, str
         **_everywhere(),
         **build_session_settings(master),
     }
-    if master.startswith("local"):
-        settings |= _local(scratch)
-    return settings | dict(conf)
+    settings |= conf
+    if is_local(master):
+        return _local(scratch) | settings
+    added = [*map(str, jars), *filter(None, [conf.get("spark.jars")])]
+    return settings | ({"spark.jars": ",".join(added)} if added else {})
 
 
 def _everywhere() -> dict[str, str]:
@@ -99,9 +109,7 @@ def _cores(master: str) -> int:
         return int(master[6:].split("]")[0].split(",")[0])
     if master == "local":
         return 1
-    if master.startswith("local"):
-        return available_cores()
-    return 16
+    return available_cores() if is_local(master) else 16
 
 
 def available_cores() -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError
 from headrace.runtime import aot
-from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings
+from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_local
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm
@@ -131,7 +131,7 @@ def start_spark(
     master = master or conf.get("spark.master") or "local[*]"
     scratch = Scratch()
     log = (log_file or _default_log(name)).absolute()
-    settings = build_settings(name, master, scratch.path, conf)
+    settings = build_settings(name, master, scratch.path, conf, jars)
     heap = memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
     # Unpacked native libraries and the like, which a killed JVM would leave behind.
@@ -148,7 +148,7 @@ def start_spark(
         scratch.remove()
         raise
     if end_timeout_s is None:
-        end_timeout_s = 0.0 if master.startswith("local") else _END_TIMEOUT_S
+        end_timeout_s = 0.0 if is_local(master) else _END_TIMEOUT_S
     close = _Closing(spark, jvm, scratch, end_timeout_s, lambda: aot.make_later(java, jars))
     return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
 
@@ -161,7 +161,7 @@ def _import_pyspark() -> None:
 
 def _jvm_environment(master: str) -> dict[str, str]:
     environment = _worker_environment()
-    if master.startswith("local"):
+    if is_local(master):
         # Spark looks at every network interface otherwise, and warns about what it finds.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     return environment

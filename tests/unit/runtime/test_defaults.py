@@ -25,6 +25,15 @@ def test_a_cluster_gets_no_local_addresses_and_folders(tmp_path: Path) -> None:
     assert "spark.sql.warehouse.dir" not in chosen
 
 
+@pytest.mark.parametrize("master", ["spark://master.test:7077", "yarn", "local-cluster[1,1,1024]"])
+def test_executors_are_given_the_jars_that_they_need(master: str, tmp_path: Path) -> None:
+    jars = [Path("/jars/delta.jar"), Path("/jars/kafka.jar")]
+    mine = {"spark.jars": "/mine.jar"}
+    chosen = build_settings("shop", master, tmp_path, mine, jars)
+    assert chosen["spark.jars"] == "/jars/delta.jar,/jars/kafka.jar,/mine.jar"
+    assert "spark.jars" not in build_settings("shop", "local[2]", tmp_path, {}, jars)
+
+
 @pytest.mark.parametrize(
     ("master", "partitions"), [("local", "2"), ("local[1]", "2"), ("local[8]", "16"), ("local[4,2]", "8")]
 )

@@ -1,0 +1,100 @@
+"""The pipeline of a laptop on a cluster: a real standalone master, and a worker that has Spark's jars only."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headrace.runtime.ivy import spark_jars_folder
+from headrace.runtime.java import find_java
+from headrace.runtime.jvm import MODULE_OPTIONS, class_path
+from headrace.runtime.processes import end, start_bound
+from proof.driver import start
+from proof.shop import BRONZE, SILVER, Shop, until
+
+JAVA_FOR_EXECUTORS = """#!/bin/sh
+for argument do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+"""The wheel's Java lacks a module that Spark's own launcher names; a cluster's Java has it."""
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """The address of a master with one worker of one core."""
+    log = tmp_path / "cluster.log"
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    shim = home / "bin" / "java"
+    shim.write_text(JAVA_FOR_EXECUTORS.format(java=shlex.quote(str(find_java().executable))))
+    shim.chmod(0o755)
+    environment = {
+        **os.environ,
+        "JAVA_HOME": str(home),
+        "SPARK_HOME": str(spark_jars_folder().parent),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_DIR": str(tmp_path / "work"),
+    }
+    java = [str(find_java().executable), "-Xmx128m", *MODULE_OPTIONS, "-cp", class_path([])]
+    listen = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(main: str, *arguments: str, says: str) -> re.Match[str]:
+        started.append(start_bound([*java, f"org.apache.spark.deploy.{main}", *arguments], log, environment))
+        until(lambda: re.search(says, log.read_text()) is not None, f"{main} says {says}")
+        found = re.search(says, log.read_text())
+        assert found is not None
+        return found
+
+    try:
+        address = launch("master.Master", *listen, says=r"Starting Spark master at (spark://\S+)")[1]
+        resources = ["--cores", "1", "--memory", "1g", address]
+        launch("worker.Worker", *listen, *resources, says="Successfully registered with master")
+        yield address
+    finally:
+        for process in reversed(started):
+            end(process, 0)
+
+
+def test_a_pipeline_runs_on_a_master_by_setting(
+    master: str, make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_shop(
+        runtime={"master": master, "memory": "512m"},
+        configuration={
+            "spark.driver.host": "127.0.0.1",
+            "spark.executor.memory": "512m",
+            "spark.sql.shuffle.partitions": "2",
+        },
+    )
+    shop.write(BRONZE, SILVER)
+    shop.produce(500)
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    with start(shop) as driver:
+        until(lambda: bool(executors()) or driver.process.poll() is not None, "an executor works")
+        assert driver.end() == 0, driver.said()
+    shop.check(silver=True)
+    until(lambda: not executors(), "the executors have gone")
+
+
+def executors() -> list[psutil.Process]:
+    """The executors that a worker of this test has started."""
+    family = psutil.Process().children(recursive=True)
+    return [one for one in family if "CoarseGrainedExecutorBackend" in " ".join(_command(one))]
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
