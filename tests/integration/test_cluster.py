@@ -1,4 +1,4 @@
-"""The pipeline of a laptop on a cluster: a real standalone master, and a worker that has Spark's jars only."""
+"""A pipeline on a cluster: a real standalone master, and a worker that has no more than Spark's own jars."""
 
 from __future__ import annotations
 

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import deltalake
 import pytest
 
 from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
+from headrace.state.ledger import Ledger
 from headrace.verify.report import DatasetProof, GradeReport, Proof
 
 if TYPE_CHECKING:
@@ -169,17 +171,18 @@ class TestOtherJobs:
         assert "a writer beside ours" in dataset.notes[0]
 
 
-def test_the_ledger_after_log_cleanup(
-    proven: Proven, spark: SparkSession, sql: Callable[[str], None]
-) -> None:
-    path = proven.table()
+def forget_log(spark: SparkSession, table: Path) -> None:
+    """What Delta's own clean-up leaves after months: a checkpoint and the newest commit."""
     jvm: Any = spark.sparkContext._jvm
-    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
+    log = jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(table))
     none = jvm.scala.Option.empty()
     log.checkpointAndCleanUpDeltaLog(log.update(False, none, none), none)
-    versions = sorted((path / "_delta_log").glob("*[0-9].json"))
-    for version in versions[:-1]:
+    for version in sorted((table / "_delta_log").glob("*[0-9].json"))[:-1]:
         version.unlink()
+
+
+def test_the_ledger_after_log_cleanup(proven: Proven, spark: SparkSession) -> None:
+    forget_log(spark, proven.table())
     proof = proven.verify()
     assert proof.proven, proof.to_json()
     flow = proven.dataset().flows[0]
@@ -188,6 +191,32 @@ def test_the_ledger_after_log_cleanup(
     assert flow.batch is not None
     assert ranges.figures["commits"] == flow.batch + 1 > 3
     assert ranges.verdict == "proven"
+
+
+def test_an_erasure_that_the_log_has_forgotten(
+    proven: Proven, spark: SparkSession, sql: Callable[[str], None]
+) -> None:
+    """The ledger remembers how many rows others removed; which they were, only the log could tell."""
+    sql("DELETE FROM {} WHERE _source.offset = 7")
+    with Pipeline.load(proven.root) as pipeline:
+        storage, name = pipeline.settings.storage, TableName(proven.topic, "bronze")
+        Ledger(storage.ledger(name, "bronze"), name, "bronze").fold(proven.table(), _table_id(proven.table()))
+    sql("OPTIMIZE {}")
+    forget_log(spark, proven.table())
+    dataset = proven.dataset()
+    assert dataset.table.verdict == "proven", proven.verify().to_json()
+    assert "removed 3 rows, by the ledger" in dataset.notes[0]
+    assert proven.records().verdict == "partial"
+    assert "3 records missing, and others removed 3 rows" in proven.records().reasons[0]
+    assert proven.verify(datasets=["bronze"]).exit_code == 0
+    sql("DELETE FROM {} WHERE _source.offset = 8")
+    forget_log(spark, proven.table())
+    codes = [finding.code for finding in proven.dataset().table.findings]
+    assert codes == ["ROWS_DIFFER"], "rows that went unseen by the ledger are missed"
+
+
+def _table_id(table: Path) -> str:
+    return str(deltalake.DeltaTable(table).metadata().id)
 
 
 def test_a_parquet_file_replaced_without_a_commit(proven: Proven) -> None:

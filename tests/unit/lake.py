@@ -248,7 +248,14 @@ class LakeTable:
         for version in range(until + 1):
             (self.log / f"{version:020d}.json").unlink(missing_ok=True)
 
-    def fold(self, flow: str, first: int, last: int, entries: Sequence[Mapping[str, Any]]) -> Path:
+    def fold(
+        self,
+        flow: str,
+        first: int,
+        last: int,
+        entries: Sequence[Mapping[str, Any]],
+        others: Sequence[Mapping[str, Any]] = (),
+    ) -> Path:
         folder = self.storage.ledger(self.name, flow)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{first:020d}-{last:020d}.json"
@@ -259,6 +266,7 @@ class LakeTable:
             "table_id": self.id,
             "versions": [first, last],
             "batches": list(entries),
+            "others": list(others),
         }
         path.write_text(json.dumps(record), encoding="utf-8")
         return path
@@ -328,7 +336,7 @@ class HandFlow:
             self.ends = {}
         self.write_identity()
         version = self.table.commit(actions, metadata=said)
-        self.said.append({**said, "version": version, "timestamp": 1, "appended_rows": None})
+        self.said.append({**said, "version": version, "timestamp": 1})
         return version
 
     def append(
@@ -379,7 +387,7 @@ class HandFlow:
         if numbered:
             actions.insert(0, {"txn": {"appId": self.checkpoint, "version": number}})
         version = self.table.commit(actions, metadata=said, timestamp_ms=timestamp_ms)
-        self.said.append({**said, "version": version, "timestamp": 1, "appended_rows": None})
+        self.said.append({**said, "version": version, "timestamp": 1})
         return version
 
     def source(self, start: Any, until: Any) -> dict[str, Any]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import signal
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
@@ -15,6 +16,7 @@ from headrace.observe.events import event_to_json
 if TYPE_CHECKING:
     from headrace.model.events import Event
     from headrace.model.project import ProjectSettings
+    from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
 
 
@@ -80,13 +82,37 @@ class Watch:
             self._output.note(text)
 
 
-def show_outcome(output: Output, result: RunResult, *, exit_code: int | None = None) -> Result:
+@contextmanager
+def stopping(stop: StopSignal, watch: Watch) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM ask the update to stop; a second one ends the process. Yields what came."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        at_once = before[signal.Signals(number)]
+        if (received or not watch.started) and callable(at_once):
+            # Nothing has begun that needs care, or the user has lost patience.
+            at_once(number, frame)
+            return
+        received.append(number)
+        stop.request()
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> Result:
     """What became of an update: each error in full, then one line.
 
     Args:
         output: Where errors go.
         result: The update's result.
-        exit_code: Instead of 0 or 1, such as that of a signal.
+        signals: Those that asked it to stop.
     """
     if output.is_json:
         output.line({"result": _to_json(result)})
@@ -95,7 +121,7 @@ def show_outcome(output: Output, result: RunResult, *, exit_code: int | None = N
             output.error(error)
     failed = result.outcome == "failed"
     text = f"{result.outcome} in {seconds_text(result.duration_s)}" if output.is_terminal else ""
-    return Result(data=None, text=text, exit_code=1 if failed else (exit_code or 0))
+    return Result(data=None, text=text, exit_code=1 if failed else 128 + signals[0] if signals else 0)
 
 
 def _to_json(result: RunResult) -> dict[str, Any]:

@@ -112,6 +112,13 @@ class FlowFinished(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ViewRefreshing(Event):
+    """The view is being computed; its readers still see what it was."""
+
+    dataset: TableName
+
+
+@dataclass(frozen=True, kw_only=True)
 class ViewRefreshed(Event):
     dataset: TableName
     version: int

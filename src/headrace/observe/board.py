@@ -21,6 +21,7 @@ from headrace.model.events import (
     UpdateStarted,
     ViewFailed,
     ViewRefreshed,
+    ViewRefreshing,
     ViewUpToDate,
 )
 from headrace.model.names import TableName
@@ -125,6 +126,8 @@ class Board:
                 return self._with(event.flow, "flow", state="failed", error=event.error)
             case FlowFinished():
                 return self._with(event.flow, "flow", state=event.outcome, rows=event.rows, error=None)
+            case ViewRefreshing():
+                return self._with(self.name_of(event.dataset), "view", state="running", error=None)
             case ViewRefreshed():
                 return self._with(
                     self.name_of(event.dataset),

@@ -145,12 +145,15 @@ class Pipeline:
             finally:
                 context.close()
 
-    def full_refresh(self, datasets: Sequence[str], *, emit: Emitter | None = None) -> RunResult:
+    def full_refresh(
+        self, datasets: Sequence[str], *, emit: Emitter | None = None, stop: StopSignal | None = None
+    ) -> RunResult:
         """Empty streaming tables and read everything again.
 
         Args:
             datasets: Their names. Streams that read them must be among them.
             emit: Takes the events of the run that follows.
+            stop: Set it to stop that run; the next one goes on.
 
         Raises:
             HeadraceError: A name is unknown, a stream downstream is not among them, or a table
@@ -166,7 +169,7 @@ class Pipeline:
             clear_datasets(datasets, plan, context)
         finally:
             context.close()
-        return self.run(datasets, emit=emit)
+        return self.run(datasets, emit=emit, stop=stop)
 
     def verify(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Sequence
 
@@ -12,7 +13,7 @@ from headrace.plan.stages import OpenTableStage, Plan, RunFlowStage
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.opening import start_over
-from headrace.run.tables import open_table, register_tables
+from headrace.run.tables import name_places, open_table, register_tables
 from headrace.sinks.delta.table import is_table
 from headrace.state.lease import Lease
 
@@ -75,8 +76,11 @@ def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
     stages = [stage for level in plan.levels for stage in level]
     flows = [s.planned for s in stages if isinstance(s, RunFlowStage) and s.planned.flow.target == name]
     opening = next(s for s in stages if isinstance(s, OpenTableStage) and s.table.name == name)
-    leases = [Lease.acquire(storage.lease(name, one.flow.name), one.flow.name) for one in flows]
-    try:
+    with contextlib.ExitStack() as held:
+        for one in flows:
+            lease = Lease.acquire(storage.lease(name, one.flow.name), one.flow.name)
+            context.heart.add(lease)
+            held.callback(context.heart.release, lease)
         if not is_table(storage.table(name)):
             # Nothing to empty: without its table a checkpoint is worth nothing.
             shutil.rmtree(storage.root / "checkpoints" / str(name), ignore_errors=True)
@@ -84,6 +88,4 @@ def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
         open_table(opening, flows, context)
         for number, planned in enumerate(flows):
             start_over(planned, context, first=number == 0, last=number == len(flows) - 1)
-    finally:
-        for lease in leases:
-            lease.release()
+        name_places(opening, context)

@@ -59,7 +59,8 @@ def _attempt(runner: FlowRunner, context: UpdateContext, lease: Lease) -> FlowRe
         try:
             outcome = runner.run(lease)
         except HeadraceError as error:
-            if context.stop.requested:
+            # Whoever asked for the stop has to hear of what will fail again at the next start.
+            if context.stop.requested and error.transient:
                 return _finished(runner, context, "stopped")
             if runner.progress.batches > batches:
                 attempt = 0

@@ -81,6 +81,15 @@ def open_table(stage: OpenTableStage, flows: Sequence[PlannedFlow], context: Upd
         alter_table(context.spark, path, properties=changed, removed=removed, new_columns=columns)
 
 
+def name_places(stage: OpenTableStage, context: UpdateContext) -> None:
+    """Set the places of a table that holds no row any more: what comes is its newest query's."""
+    path = context.settings.storage.table(stage.table.name)
+    there = read_state(context.spark, path).properties
+    places = {key: stage.properties[key] for key in PLACES if key in stage.properties}
+    if any(there.get(key) != value for key, value in places.items()):
+        alter_table(context.spark, path, properties=places)
+
+
 def _holds_for_all_rows(key: str, table: StreamingTable, state: TableState) -> bool:
     """Whether a property may be set on a table with rows.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import MaterializedView
-from headrace.model.events import ViewFailed, ViewRefreshed, ViewUpToDate
+from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewUpToDate
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan, PlannedView
 from headrace.run.context import UpdateContext
@@ -97,6 +97,7 @@ class ViewRunner:
         if last is not None and self._inputs and self._equals(last, inputs):
             context.emit(ViewUpToDate(update=context.update, dataset=view.name))
             return ViewResult(dataset=view.name, outcome="up to date")
+        context.emit(ViewRefreshing(update=context.update, dataset=view.name))
         started = time.monotonic()
         session = context.session(dict(view.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))

@@ -1,7 +1,8 @@
 """What every batch of a flow read, kept beside the table's log.
 
 Delta deletes old log files and keeps no commit information in its checkpoints, so the ranges in
-the commits do not live for ever. They are folded into files here before that can happen.
+the commits do not live for ever. They are folded into files here before that can happen, and
+with them what other writers did to the number of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from typing import Any
 from headrace.model.names import TableName
 from headrace.state.files import write_json
 from headrace.state.identity import corrupt
-from headrace.state.table_log import LoggedCommit, find_batch, iter_commits, versions
+from headrace.state.table_log import (
+    LoggedCommit,
+    count_moved_rows,
+    find_batch,
+    iter_commits,
+    versions,
+)
 
 _LOSSES = "losses.json"
 _ENTRIES = 200
@@ -41,18 +48,22 @@ class Ledger:
             StorageUnwritableError: The ledger cannot be written.
         """
         known = versions(table)
-        first = self.next_version(table_id)
-        if not known or known[-1] < first:
+        expected = self.next_version(table_id)
+        if not known or known[-1] < expected:
             return ()
+        # What the log has lost before it was seen is a hole that stays visible between two folds.
+        first = max(expected, known[0])
         entries, foreign = [], []
         for commit in iter_commits(table, first, known[-1]):
             if commit.metadata is not None and commit.metadata.get("flow") == self.flow and commit.is_ours:
                 entries.append(_entry(commit))
             elif not commit.is_ours and commit.changes_data:
                 foreign.append(commit)
-        before = self._growing(table_id)
+        others = [_other(table, commit) for commit in foreign]
+        before = self._growing(table_id) if first == expected else None
         if before is not None:
             first, entries = before["versions"][0], [*before["batches"], *entries]
+            others = [*before["others"], *others]
         record = {
             "headrace": 1,
             "dataset": str(self.dataset),
@@ -60,6 +71,7 @@ class Ledger:
             "table_id": table_id,
             "versions": [first, known[-1]],
             "batches": compact(entries),
+            "others": others,
         }
         write_json(self._path(first, table_id), record)
         return tuple(foreign)
@@ -72,7 +84,7 @@ class Ledger:
     def _growing(self, table_id: str) -> dict[str, Any] | None:
         """The newest fold while it is small: it takes the new commits in."""
         folds = [fold for fold in self.folds() if fold["table_id"] == table_id]
-        if not folds or len(folds[-1]["batches"]) >= _ENTRIES:
+        if not folds or len(folds[-1]["batches"]) + len(folds[-1]["others"]) >= _ENTRIES:
             return None
         return folds[-1]
 
@@ -130,11 +142,19 @@ def compact(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _entry(commit: LoggedCommit) -> dict[str, Any]:
     assert commit.metadata is not None
+    return {**commit.metadata, "version": commit.version, "timestamp": commit.timestamp_ms}
+
+
+def _other(table: Path, commit: LoggedCommit) -> dict[str, Any]:
+    """A commit of another writer: how many rows it added and removed, ``None`` where nobody can tell."""
+    added, removed = count_moved_rows(table, commit.version)
     return {
-        **commit.metadata,
         "version": commit.version,
         "timestamp": commit.timestamp_ms,
-        "appended_rows": None,
+        "operation": commit.operation,
+        "engine": commit.engine,
+        "added": added,
+        "removed": removed,
     }
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,46 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
         engine=str(info.get("engineInfo", "unknown")),
         changes_data=changes_data,
     )
+
+
+def count_moved_rows(table: Path, version: int) -> tuple[int | None, int | None]:
+    """The rows that a commit added and removed; ``None`` where neither log nor files tell.
+
+    To be asked while the removed files are still there: the log keeps no count of their rows.
+    """
+    added: list[Mapping[str, Any]] = []
+    removed: list[Mapping[str, Any]] = []
+    path = table / "_delta_log" / f"{version:020d}.json"
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.startswith('{"add"'):
+                added.append(json.loads(line)["add"])
+            elif line.startswith('{"remove"'):
+                removed.append(json.loads(line)["remove"])
+    return _sum_rows(table, added), _sum_rows(table, removed)
+
+
+def _sum_rows(table: Path, files: Iterable[Mapping[str, Any]]) -> int | None:
+    total = 0
+    for file in files:
+        stats = json.loads(file.get("stats") or "{}")
+        rows = stats["numRecords"] if "numRecords" in stats else _rows_on_disk(table, file["path"])
+        if rows is None:
+            return None
+        total += rows - int((file.get("deletionVector") or {}).get("cardinality", 0))
+    return total
+
+
+def _rows_on_disk(table: Path, path: str) -> int | None:
+    import pyarrow.parquet as pq
+
+    # The log's paths are URIs: relative and percent-encoded, or absolute with a scheme.
+    parts = urlsplit(path)
+    place = table / unquote(parts.path if parts.scheme == "file" else path)
+    try:
+        return int(pq.read_metadata(place).num_rows)
+    except (OSError, ValueError):
+        return None
 
 
 def _ours(text: Any) -> Mapping[str, Any] | None:

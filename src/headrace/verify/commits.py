@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from headrace.model.ranges import SourceRange
 from headrace.verify.delta_log import Commit, TableLog
+from headrace.verify.wording import counted
 
 FENCED = 2**63 - 1
 """The batch number of the transaction that ends a checkpoint for good."""
@@ -84,6 +85,51 @@ class Refresh:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Other:
+    """What another writer did to the number of rows, as the ledger keeps it.
+
+    Args:
+        added: Rows; ``None`` where nobody could tell any more when it was written down.
+        removed: The same.
+    """
+
+    version: int
+    operation: str
+    engine: str
+    added: int | None = None
+    removed: int | None = None
+
+    @property
+    def net(self) -> int | None:
+        return None if self.added is None or self.removed is None else self.added - self.removed
+
+    @property
+    def came(self) -> int | None:
+        """Rows that it may have brought."""
+        return 0 if self.operation == "DELETE" else self.added
+
+    @property
+    def gone(self) -> int | None:
+        """Rows that it may have taken away."""
+        if self.operation == "DELETE":
+            return None if self.net is None else -self.net
+        return self.removed
+
+    @property
+    def words(self) -> str:
+        """What it did, for people."""
+        if self.net is None:
+            did = "added or removed rows that nobody counted"
+        elif self.operation == "DELETE":
+            did = f"removed {counted(-self.net, 'row')}"
+        elif not self.removed:
+            did = f"added {counted(self.net, 'row')}"
+        else:
+            did = f"wrote {counted(self.added or 0, 'row')} in place of {self.removed:,}"
+        return f"version {self.version}: {self.operation} by {self.engine} {did}, by the ledger"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fold:
     """One file of the ledger."""
 
@@ -94,6 +140,7 @@ class Fold:
     last_version: int
     batches: tuple[Batches, ...]
     openings: tuple[Opening, ...]
+    others: tuple[Other, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +156,11 @@ class Ledger:
     folds: tuple[Fold, ...] = ()
     losses: tuple[Mapping[str, Any], ...] = ()
     damaged: tuple[str, ...] = ()
+
+    def others(self, first: int, last: int) -> tuple[Other, ...]:
+        """What other writers did in these versions; the ledger of each flow tells it."""
+        found = {other.version: other for fold in self.folds for other in fold.others}
+        return tuple(found[version] for version in sorted(found) if first <= version <= last)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +305,18 @@ def _fold(path: Path, value: Mapping[str, Any]) -> Fold:
         last_version=last,
         batches=tuple(batches),
         openings=tuple(openings),
+        others=tuple(_other(other) for other in value.get("others", ())),
+    )
+
+
+def _other(value: Mapping[str, Any]) -> Other:
+    added, removed = value["added"], value["removed"]
+    return Other(
+        version=int(value["version"]),
+        operation=str(value["operation"]),
+        engine=str(value["engine"]),
+        added=None if added is None else int(added),
+        removed=None if removed is None else int(removed),
     )
 
 

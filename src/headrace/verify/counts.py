@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from headrace.verify.commits import Batches, Role, Said
+from headrace.verify.commits import Batches, Other, Role, Said
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
 from headrace.verify.lineages import Lineage
@@ -63,6 +63,7 @@ class Accounts:
         baseline: The version before the first movement; -1 when everything is known.
         opened_with: Rows at the baseline.
         movements: By version.
+        earlier: What other writers had done before the baseline, by the ledger.
         files: The active files now.
         origins: The version that added each active file, where the log still says it.
         rows: Rows in the active files, as they lie on disk.
@@ -72,6 +73,7 @@ class Accounts:
     baseline: int
     opened_with: int
     movements: Mapping[int, Movement]
+    earlier: tuple[Other, ...]
     files: Mapping[FileKey, DataFile]
     origins: Mapping[FileKey, int]
     rows: int
@@ -87,12 +89,14 @@ class Beginning:
         expected: Rows that the state must have; ``None`` takes it as it is.
         exact: Whether more rows than expected contradict, too; commits that are gone could explain them.
         why: Where the rows of that state come from, for people.
+        others: What other writers had done to the table before, since it was last empty.
     """
 
     version: int = -1
     expected: int | None = 0
     exact: bool = True
     why: str = ""
+    others: tuple[Other, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -143,6 +147,7 @@ def build_accounts(
         baseline=beginning.version,
         opened_with=opened_with,
         movements=movements,
+        earlier=beginning.others,
         files=now,
         origins={key: version for key, version in origins.items() if key in now},
         rows=sum(_live(file, facts)[0] for file in now.values()),
@@ -252,7 +257,7 @@ def judge_table(
 
 def describe_others(accounts: Accounts) -> list[str]:
     """What others did to the table, and what was only moved within it."""
-    notes = []
+    notes = [other.words for other in accounts.earlier]
     rewrites = [m for m in accounts.movements.values() if m.role == "rewrite"]
     for movement in accounts.movements.values():
         if movement.role in ("foreign", "unnumbered"):
@@ -317,7 +322,10 @@ def _judge_beginning(
     if beginning.expected is None or accounts.opened_with == beginning.expected:
         return
     difference = accounts.opened_with - beginning.expected
-    if any(lineage.unwitnessed for lineage in lineages):
+    uncounted = [other for other in beginning.others if other.net is None]
+    if uncounted:
+        reasons.append(f"rows up to version {beginning.version} cannot be counted: {uncounted[0].words}")
+    elif any(lineage.unwitnessed for lineage in lineages):
         reasons.append(f"rows up to version {beginning.version} cannot be counted: their commits are gone")
     elif difference < 0 or beginning.exact:
         text = (

@@ -14,6 +14,7 @@ from headrace.verify.commits import (
     PROPERTY_KIND,
     PROPERTY_PIPELINE,
     Ledger,
+    Other,
     Said,
     build_said,
     load_folds,
@@ -102,7 +103,7 @@ def load_evidence(
     said = build_said(log)
     ledger = load_losses(ledgers, folds, log.metadata.id)
     lineages = build_lineages(said, ledger, log.first_version, log.metadata.properties)
-    beginning = _beginning(log, said, lineages, version)
+    beginning = _beginning(log, said, ledger, lineages, version)
     lineages = tuple(one for one in lineages if one.in_force or _outlives(one, beginning))
     facts = load_facts(log, files_to_inspect(log, beginning)) if inspect else {}
     return Evidence(
@@ -171,7 +172,9 @@ def _version_of(table: Path, since: datetime | int | None) -> int | None:
     return versions[low] if low < len(versions) else versions[-1] + 1
 
 
-def _beginning(log: TableLog, said: Said, lineages: Sequence[Lineage], since: int | None) -> Beginning:
+def _beginning(
+    log: TableLog, said: Said, ledger: Ledger, lineages: Sequence[Lineage], since: int | None
+) -> Beginning:
     """The latest of: a full refresh, the version that was asked for, the oldest state that is known."""
     refreshed = _last_refresh(log, said)
     asked = -1 if since is None else since - 1
@@ -180,21 +183,35 @@ def _beginning(log: TableLog, said: Said, lineages: Sequence[Lineage], since: in
         return Beginning()
     if start == refreshed:
         return Beginning(version=start, why="after the refresh")
-    if since is not None:
-        return Beginning(
-            version=min(start, log.version), expected=None, why=f"from before version {start + 1}"
-        )
-    if said.refreshes or not lineages:
-        return Beginning(version=start, expected=None, why=f"from before version {start + 1}")
+    if since is not None or said.refreshes or not lineages:
+        why = f"from before version {start + 1}"
+        return Beginning(version=min(start, log.version), expected=None, why=why)
     accepted = sum(
         batch.accepted
         for lineage in lineages
         for batch in lineage.batches
         if batch.last_version <= log.base_version
     )
-    return Beginning(
-        version=start, expected=accepted, exact=False, why=f"accepted up to version {start} by the ledger"
-    )
+    others = _others_before(log, said, ledger, start)
+    moved = sum(other.net or 0 for other in others)
+    why = f"accepted up to version {start} by the ledger"
+    if others:
+        why = f"up to version {start} by the ledger ({accepted:,} accepted, {moved:+,} by other writers)"
+    return Beginning(version=start, expected=accepted + moved, exact=False, why=why, others=others)
+
+
+def _others_before(log: TableLog, said: Said, ledger: Ledger, last: int) -> tuple[Other, ...]:
+    """What other writers did up to a version, since the table was last emptied."""
+    openings = [*said.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
+    emptied = [o.version for o in openings if o.reason == "full-refresh" and o.version <= last]
+    first = max(emptied, default=-1) + 1
+    told = {other.version: other for other in ledger.others(first, last)}
+    # A commit that the ledger has not yet, and whose rows are counted from no state of the log's.
+    for commit in log.commits:
+        if first <= commit.version <= last and said.roles[commit.version] == "foreign":
+            other = Other(version=commit.version, operation=commit.operation, engine=commit.engine)
+            told.setdefault(commit.version, other)
+    return tuple(told[version] for version in sorted(told))
 
 
 def _last_refresh(log: TableLog, said: Said) -> int:

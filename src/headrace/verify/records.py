@@ -21,6 +21,9 @@ READ_WHOLE = 3_000_000
 _REACH = 20_000
 """Gaps that lie closer than this are read in one go: asking anew costs more than reading on."""
 
+ANY = 1 << 62
+"""So many rows that every difference may be among them."""
+
 _NONE = Spans.of(())
 
 
@@ -31,8 +34,9 @@ class Others:
     Args:
         came: Rows that they added.
         gone: Rows that they removed.
-        came_unknown: Rows that they added and that cannot be read any more.
-        gone_unknown: Rows that they removed and that cannot be read any more.
+        came_unknown: Rows that they added and that cannot be read any more; `ANY` where nobody
+            knows how many.
+        gone_unknown: Rows that they removed and that cannot be read any more; the same.
     """
 
     came: Present = field(default_factory=Present)
@@ -207,7 +211,7 @@ def _judge_missing(
         return
     if total <= table.others.gone_unknown:
         reasons.append(
-            f"{counted(total, 'record')} missing, and others removed {table.others.gone_unknown:,} rows "
+            f"{counted(total, 'record')} missing, and others removed {_some(table.others.gone_unknown)} "
             "whose files are gone: which they were cannot be told"
         )
     elif claims.upstream is not None and _begins_later(missing, table):
@@ -235,11 +239,15 @@ def _judge_surplus(
     excused = table.others.came_unknown + claims.excused
     if total and total <= excused:
         reasons.append(
-            f"{counted(total, 'row')} outside the committed ranges, and {excused:,} rows are others' "
+            f"{counted(total, 'row')} outside the committed ranges, and {_some(excused)} are others' "
             "whose files are gone: whose they are cannot be told"
         )
     else:
         _find(findings, "RECORDS_STRANGE", strangers, "in the table, outside the committed ranges", claims)
+
+
+def _some(rows: int) -> str:
+    return "rows" if rows >= ANY else counted(rows, "row")
 
 
 def _judge_nowhere(table: TableRecords, findings: list[Finding], reasons: list[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from headrace.verify.coordinates import Columns, CoordinateReader, CoordinatesUnreadableError, Present
 from headrace.verify.counts import Accounts
 from headrace.verify.delta_log import DataFile, TableLog
-from headrace.verify.records import Others, TableRecords
+from headrace.verify.records import ANY, Others, TableRecords
 
 
 def read_table_records(
@@ -43,7 +43,8 @@ def read_readable(
 def read_others(reader: CoordinateReader, log: TableLog, accounts: Accounts, columns: Columns) -> Others:
     """Which rows other writers added and removed, as far as the files are still there."""
     came, gone = [], []
-    came_unknown = gone_unknown = 0
+    came_unknown = sum(_counted(other.came) for other in accounts.earlier)
+    gone_unknown = sum(_counted(other.gone) for other in accounts.earlier)
     for movement in accounts.movements.values():
         if movement.role not in ("foreign", "unnumbered"):
             continue
@@ -62,3 +63,7 @@ def read_others(reader: CoordinateReader, log: TableLog, accounts: Accounts, col
         came_unknown=came_unknown,
         gone_unknown=gone_unknown,
     )
+
+
+def _counted(rows: int | None) -> int:
+    return ANY if rows is None else rows

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.commands.run import stopping
 from headrace.cli.output import JsonOutput, TextOutput
-from headrace.cli.watching import Watch, show_outcome
+from headrace.cli.watching import Watch, show_outcome, stopping
 from headrace.errors import RefusedError
 from headrace.model.events import UpdateFinished, UpdateStarted
 from headrace.model.names import Storage
@@ -87,10 +86,10 @@ def result(outcome: str, error: RefusedError | None = None) -> RunResult:
 def test_exit_codes_of_an_update() -> None:
     output = TextOutput(stdout=io.StringIO(), stderr=io.StringIO())
     refused = RefusedError("no", remedies=["headrace run --new-generation orders"])
-    assert show_outcome(output, result("completed")).exit_code == 0
-    assert show_outcome(output, result("stopped"), exit_code=143).exit_code == 143
+    assert show_outcome(output, result("completed"), []).exit_code == 0
+    assert show_outcome(output, result("stopped"), [15]).exit_code == 143
     # A failure is a failure, also when a signal came.
-    assert show_outcome(output, result("failed", refused), exit_code=130).exit_code == 1
+    assert show_outcome(output, result("failed", refused), [2]).exit_code == 1
     assert "headrace run --new-generation orders" in output.stderr.getvalue()  # type: ignore[attr-defined]
 
 
@@ -102,7 +101,7 @@ def test_json_lines_are_events_and_then_the_result(
     with Watch(output, settings, "Starting") as watch:
         watch(UpdateStarted(update="u", pipeline="shop", mode="triggered", flows=("orders",), views=()))
         watch(UpdateFinished(update="u", outcome="completed", duration_s=1))
-    show_outcome(output, result("completed"))
+    show_outcome(output, result("completed"), [])
     lines = output.stdout.getvalue().splitlines()  # type: ignore[attr-defined]
     assert [line.split('"')[3] if '"event"' in line else "result" for line in lines] == [
         "UpdateStarted",

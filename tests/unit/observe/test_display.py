@@ -18,6 +18,7 @@ from headrace.model.events import (
     UpdateFinished,
     UpdateStarted,
     ViewRefreshed,
+    ViewRefreshing,
 )
 from headrace.model.names import TableName
 from headrace.observe.board import Board
@@ -101,6 +102,13 @@ def test_states_follow_what_happens() -> None:
         board = board.with_event(event)
         assert board.rows["bronze"].state == state
     assert board.rows["bronze"].rows == 7
+
+
+def test_a_view_that_is_being_computed_is_seen_at_work() -> None:
+    board = board_after(started()).with_event(
+        ViewRefreshing(update="u", dataset=TableName("default", "gold"))
+    )
+    assert board.rows["gold"].state == "running"
 
 
 def lines(*events: Event) -> list[str]:

@@ -150,6 +150,17 @@ def test_a_stop_ends_the_waiting(make: Any) -> None:
     assert update.count(FlowFailed) == 0
 
 
+def test_what_does_not_pass_is_told_at_a_stop_too(make: Any) -> None:
+    error = FlowFailedError("wrong")
+    update = make("continuous")
+
+    def stopped_meanwhile(runner: Runner) -> HeadraceError:
+        update.stop.request()
+        return error
+
+    assert update.supervise(Runner([stopped_meanwhile])).error == error
+
+
 def test_a_second_driver_never_starts_the_flow(make: Any, tmp_path: Path) -> None:
     other = Lease.acquire(Storage(tmp_path).lease(FLOW.target, FLOW.name), FLOW.name)
     update = make()

@@ -178,6 +178,42 @@ def test_a_writer_beside_ours_is_reported_once(table: Table, ledger: Ledger) -> 
     assert ledger.fold(table.path, TABLE_ID) == ()
 
 
+def test_rows_that_others_moved_are_counted_while_their_files_are_there(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    import deltalake
+    import pyarrow as pa
+
+    path = tmp_path / "real"
+    deltalake.write_deltalake(path, pa.table({"id": list(range(10))}))
+    deltalake.DeltaTable(path).delete("id < 3")
+    deltalake.write_deltalake(path, pa.table({"id": [20, 21]}), mode="append")
+    ledger.fold(path, TABLE_ID)
+    (fold,) = ledger.folds()
+    assert [(o["version"], o["operation"], o["added"], o["removed"]) for o in fold["others"]] == [
+        (0, "WRITE", 10, 0),
+        (1, "DELETE", 7, 10),
+        (2, "WRITE", 2, 0),
+    ]
+    deltalake.DeltaTable(path).delete("id = 5")
+    for file in path.glob("*.parquet"):
+        file.unlink()
+    ledger.fold(path, TABLE_ID)
+    assert ledger.folds()[-1]["others"][3]["removed"] is None
+
+
+def test_what_the_log_lost_unseen_stays_a_hole_in_the_ledger(table: Table, ledger: Ledger) -> None:
+    table.commit()
+    for number in range(5):
+        table.batch(number, {"0": number}, {"0": number + 1})
+        if number == 1:
+            ledger.fold(table.path, TABLE_ID)
+    for version in range(4):
+        table.file(version).unlink()
+    ledger.fold(table.path, TABLE_ID)
+    assert [fold["versions"] for fold in ledger.folds()] == [[0, 2], [4, 5]]
+
+
 def test_user_metadata_of_others_is_left_alone(table: Table, ledger: Ledger) -> None:
     for text in ("a note", '"headrace"', '{"headrace', '["headrace"]'):
         table.commit(add(), userMetadata=text)

@@ -158,6 +158,47 @@ class TestOthers:
         assert verify().proven
         assert verify.dataset().notes[0].endswith("removed 2 rows")
 
+    def test_an_erasure_whose_commit_the_log_has_forgotten(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        erased = table.commit([table.remove(add), table.write(rows(range(8)))], operation="DELETE")
+        flow.append({0: (10, 20)})
+        other = {"version": erased, "timestamp": 1, "operation": "DELETE", "engine": "spark"}
+        table.fold("bronze", 0, 4, flow.said, [{**other, "added": 8, "removed": 10}])
+        table.forget_log(4)
+        assert verify().proven
+        dataset = verify.dataset()
+        assert dataset.table.text == (
+            "18 rows in 2 files = 18 up to version 4 by the ledger (20 accepted, -2 by other writers)"
+            " + 0 accepted"
+        )
+        assert dataset.notes[0] == "version 3: DELETE by spark removed 2 rows, by the ledger"
+
+    def test_a_lost_row_beside_a_forgotten_erasure(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        erased = table.commit([table.remove(add), table.write(rows(range(7)))], operation="DELETE")
+        other = {"version": erased, "timestamp": 1, "operation": "DELETE", "engine": "spark"}
+        table.fold("bronze", 0, 3, flow.said, [{**other, "added": 8, "removed": 10}])
+        table.forget_log(3)
+        assert [found.code for found in verify.dataset().table.findings] == ["ROWS_DIFFER"]
+
+    def test_a_forgotten_change_that_nobody_counted(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        changed = table.commit([table.remove(add), table.write(rows(range(7)))], operation="MERGE")
+        other = {"version": changed, "timestamp": 1, "operation": "MERGE", "engine": "spark"}
+        table.fold("bronze", 0, 3, flow.said, [{**other, "added": 7, "removed": None}])
+        table.forget_log(3)
+        assert verify().exit_code == 0
+        assert "MERGE by spark added or removed rows that nobody counted" in verify.dataset().table.reasons[0]
+
     def test_files_that_optimize_made_anew(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
         flow.append({0: (10, 20)})

@@ -276,6 +276,22 @@ class TestOthers:
         assert "10 records missing, and others removed 10 rows" in report.reasons[0]
         assert verify().exit_code == 0
 
+    def test_an_erasure_that_only_the_ledger_remembers_is_known_by_number_only(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker
+    ) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 20)})
+        broker.holds({0: range(20)})
+        erased = table.commit([table.remove(table.active()[0])], operation="DELETE")
+        other = {"version": erased, "timestamp": 1, "operation": "DELETE", "engine": "spark"}
+        table.fold("bronze", 0, erased, flow.said, [{**other, "added": 0, "removed": 10}])
+        table.forget_log(erased)
+        report = verify.grade("records")
+        assert report.verdict == "partial"
+        assert "10 records missing, and others removed 10 rows" in report.reasons[0]
+        table.fold("bronze", 0, erased, flow.said, [{**other, "added": 0, "removed": 9}])
+        assert ranges_of(verify.grade("records"), "RECORDS_MISSING") == {0: [[0, 10]]}
+
     def test_a_foreign_copy_of_our_rows_is_not_ours(
         self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker
     ) -> None:

@@ -23,7 +23,8 @@ def command(invocation: Invocation, datasets: tuple[str, ...], yes: bool) -> Res
     Empties the tables in one commit each, and reads their sources again from the beginning. What a
     source no longer holds does not come back. It shows what it would do, and asks.
     """
-    from headrace.cli.watching import Watch, show_outcome, spark_starting
+    from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
+    from headrace.run.stop import StopSignal
 
     output = invocation.output
     with invocation.pipeline() as pipeline:
@@ -35,9 +36,13 @@ def command(invocation: Invocation, datasets: tuple[str, ...], yes: bool) -> Res
             remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
             if not output.confirm("Rebuild?", remedy=remedy):
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
-        with Watch(output, pipeline.settings, "Emptying the tables") as watch:
-            result = pipeline.full_refresh(datasets, emit=watch)
-    return show_outcome(output, result)
+        stop = StopSignal()
+        with (
+            Watch(output, pipeline.settings, "Emptying the tables") as watch,
+            stopping(stop, watch) as received,
+        ):
+            result = pipeline.full_refresh(datasets, emit=watch, stop=stop)
+    return show_outcome(output, result, received)
 
 
 def describe(datasets: tuple[str, ...], plan: Plan) -> list[str]:

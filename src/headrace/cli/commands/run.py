@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING
-
 import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-
-if TYPE_CHECKING:
-    from headrace.cli.watching import Watch
-    from headrace.run.stop import StopSignal
 
 
 def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -69,7 +59,7 @@ def command(
     Without --continuous: everything that is there now, in dependency order, then it ends. Ctrl-C
     stops it cleanly; the next start goes on where this one ended.
     """
-    from headrace.cli.watching import Watch, show_outcome
+    from headrace.cli.watching import Watch, show_outcome, stopping
     from headrace.model.remedies import Remedies
     from headrace.run.stop import StopSignal
 
@@ -85,28 +75,4 @@ def command(
         stopping(stop, watch) as received,
     ):
         result = pipeline.run(datasets, continuous=continuous, remedies=remedies, emit=watch, stop=stop)
-    return show_outcome(invocation.output, result, exit_code=128 + received[0] if received else None)
-
-
-@contextmanager
-def stopping(stop: StopSignal, watch: Watch) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM ask the update to stop; a second one ends the process. Yields what came."""
-    received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        at_once = before[signal.Signals(number)]
-        if (received or not watch.started) and callable(at_once):
-            # Nothing has begun that needs care, or the user has lost patience.
-            at_once(number, frame)
-            return
-        received.append(number)
-        stop.request()
-
-    for number in before:
-        signal.signal(number, handle)
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return show_outcome(invocation.output, result, received)
