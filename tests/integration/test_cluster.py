@@ -17,7 +17,7 @@ from headrace.runtime.java import find_java
 from headrace.runtime.jvm import MODULE_OPTIONS, class_path
 from headrace.runtime.processes import end, start_bound
 from proof.driver import start
-from proof.shop import BRONZE, SILVER, Shop, until
+from proof.shop import Shop, until
 
 JAVA_FOR_EXECUTORS = """#!/bin/sh
 for argument do
@@ -43,6 +43,7 @@ def master(tmp_path: Path) -> Iterator[str]:
         "JAVA_HOME": str(home),
         "SPARK_HOME": str(spark_jars_folder().parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SCALA_VERSION": "2.13",
         "SPARK_WORKER_DIR": str(tmp_path / "work"),
     }
     java = [str(find_java().executable), "-Xmx128m", *MODULE_OPTIONS, "-cp", class_path([])]
@@ -77,13 +78,12 @@ def test_a_pipeline_runs_on_a_master_by_setting(
             "spark.sql.shuffle.partitions": "2",
         },
     )
-    shop.write(BRONZE, SILVER)
     shop.produce(500)
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
     with start(shop) as driver:
         until(lambda: bool(executors()) or driver.process.poll() is not None, "an executor works")
         assert driver.end() == 0, driver.said()
-    shop.check(silver=True)
+    shop.check()
     until(lambda: not executors(), "the executors have gone")
 
 

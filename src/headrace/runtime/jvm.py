@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import struct
 import subprocess
 import tempfile
@@ -54,6 +55,11 @@ MODULE_OPTIONS = (
 )
 """Spark's own options, as its launcher gives them, but for the incubating vector module, which the
 wheel's Java does not have."""
+
+
+_BESIDE_THE_POINT = re.compile(
+    r"\s+at |\s*\.\.\. \d+ more|WARNING: |[-\d]+ [:.,\d]+ (WARN|INFO) |\[[.\d]+s\]\[(warning|info)"
+)
 
 
 @dataclass(frozen=True)
@@ -197,8 +203,10 @@ def _await_gateway(process: subprocess.Popen[bytes], answer: Path, log_file: Pat
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """The end of a text file; empty where it is not there."""
+    """The end of a log as far as it tells what went wrong, without warnings and the lines of stacks."""
     try:
-        return path.read_text(errors="replace").splitlines()[-lines:]
+        text = path.read_text(errors="replace")
     except OSError:
         return []
+    told = [line for line in text.splitlines() if line and not _BESIDE_THE_POINT.match(line)]
+    return list(dict.fromkeys(told))[-lines:]

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError
+from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError, text_of
 from headrace.runtime import aot
 from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_local
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
-from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm
+from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm, tail
 from headrace.runtime.places import cache_folder
 from headrace.runtime.scratch import Scratch
 
@@ -141,8 +141,10 @@ def start_spark(
         jvm = start_jvm(command, log, _jvm_environment(master), meanwhile=_import_pyspark)
         try:
             spark = _connect(jvm)
-        except BaseException:
+        except BaseException as error:
             jvm.end(0)
+            if isinstance(error, Exception):
+                raise _refused(master, error, log) from error
             raise
     except BaseException:
         scratch.remove()
@@ -151,6 +153,22 @@ def start_spark(
         end_timeout_s = 0.0 if is_local(master) else _END_TIMEOUT_S
     close = _Closing(spark, jvm, scratch, end_timeout_s, lambda: aot.make_later(java, jars))
     return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
+
+
+def _refused(master: str, error: Exception, log: Path) -> SparkStartError:
+    """The JVM is there, and would not be what was asked of it: most often the master is wrong or away."""
+    said = [
+        line for line in text_of(error).splitlines() if not line.startswith(("\tat ", "An error occurred"))
+    ]
+    remedy = (
+        "headrace doctor" if is_local(master) else "check that the master of `runtime: {master: ..}` answers"
+    )
+    return SparkStartError(
+        f"Spark did not start on {master}",
+        facts=[*said[:2], *tail(log, 5), f"log: {log}"],
+        remedies=[remedy],
+        params={"master": master, "log_file": str(log)},
+    )
 
 
 def _import_pyspark() -> None:
