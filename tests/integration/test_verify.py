@@ -263,6 +263,17 @@ def test_records_that_the_broker_has_expired_lower_the_grade(proven: Proven) -> 
     assert proven.verify(datasets=["bronze"], require="records").exit_code == 3
 
 
+def test_several_spans_of_a_partition_are_read_from_the_broker(proven: Proven) -> None:
+    from headrace.model.connections import KafkaConnection
+    from headrace.verify.offsets import load_offsets
+    from headrace.verify.spans import Spans
+
+    connection = KafkaConnection({"bootstrap.servers": proven.bootstrap})
+    asked = {(proven.topic, part): Spans.of([(0, 3), (40, 45), (50, 52)]) for part in range(3)}
+    found = load_offsets(connection, asked, stall_s=5.0)
+    assert all(0 < spans.total <= 10 and spans.pairs()[-1][0] >= 40 for spans in found.values()), found
+
+
 def test_a_topic_that_was_created_again(proven: Proven, broker: Broker) -> None:
     from confluent_kafka.admin import AdminClient
 

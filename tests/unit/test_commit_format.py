@@ -103,7 +103,13 @@ def read(name: str, transactions: Mapping[str, int]) -> Said:
     )
     metadata = TableMetadata(id="t1", properties={}, partition_columns=(), schema="{}")
     log = TableLog(
-        path=Path("table"), version=6, metadata=metadata, commits=(commit,), base={}, base_version=5
+        path=Path("table"),
+        version=6,
+        metadata=metadata,
+        commits=(commit,),
+        base={},
+        base_version=5,
+        transactions=transactions,
     )
     return build_said(log)
 

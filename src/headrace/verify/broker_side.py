@@ -115,7 +115,13 @@ class RecordsJudge:
             return self.judge(evidence)
         compared = compare(together, table, asked, found, self._topics or {})
         return {
-            flow: judge_records(one, compared, table, is_first=number == 0)
+            flow: judge_records(
+                one,
+                compared,
+                table,
+                is_first=number == 0,
+                readers=sum(not one.places.keys().isdisjoint(other.places) for other in claims.values()),
+            )
             for number, (flow, one) in enumerate(claims.items())
         }
 

@@ -11,6 +11,9 @@ from headrace.verify.offsets import Topic
 from headrace.verify.ranges import Place, kafka_positions, topic_id
 from headrace.verify.spans import Spans
 
+ANY = 1 << 62
+"""So many rows that every difference may be among them."""
+
 _NONE = Spans.of(())
 _NAMED = 6
 
@@ -40,7 +43,8 @@ class Claims:
         places: By topic and partition.
         reasons: Why some of it cannot be checked.
         upstream: The table that the flow reads instead of Kafka, with its version, for people.
-        excused: Rows of the table upstream that were removed there, nobody knows which.
+        excused: Rows that may be here though nobody can say why: removed upstream, or read by batches
+            that no witness remembers.
     """
 
     places: Mapping[Place, Claim] = field(default_factory=dict)
@@ -116,7 +120,8 @@ def build_kafka_claims(
         place: join_claims([Claims(places={place: c}) for c in found])[place]
         for place, found in parts.items()
     }
-    return Claims(places=claims, reasons=tuple(dict.fromkeys(reasons)))
+    forgotten = ANY if lineage.unwitnessed and not (committed or early) else 0
+    return Claims(places=claims, reasons=tuple(dict.fromkeys(reasons)), excused=forgotten)
 
 
 def build_derived_claims(upstream: str, must: Present, may: Present, excused: int) -> Claims:

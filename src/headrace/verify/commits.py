@@ -27,6 +27,10 @@ PROPERTY_CHECKPOINT = "headrace.checkpoint."
 
 _LOSSES = "losses.json"
 
+ERASURES = frozenset({"DELETE", "TRUNCATE", "UPDATE", "MERGE"})
+"""Operations by which somebody takes rows out, or changes them, on purpose and by a condition. Whatever
+else removes a record of ours (an overwrite, a restored version) has lost it."""
+
 Role = Literal["batch", "opening", "view", "rewrite", "foreign", "unnumbered", "metadata"]
 """What a commit is to the proof. ``rewrite`` moves rows and changes none; ``foreign`` is another
 writer's; ``unnumbered`` carries a batch's metadata without its transaction, so its ranges do not count."""
@@ -110,7 +114,9 @@ class Other:
 
     @property
     def gone(self) -> int | None:
-        """Rows that it may have taken away."""
+        """Rows that it may have taken out on purpose."""
+        if self.operation not in ERASURES:
+            return 0
         if self.operation == "DELETE":
             return None if self.net is None else -self.net
         return self.removed
@@ -344,11 +350,17 @@ def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
             index=int(value["index"]),
             kind=value["kind"],
             identity=value["identity"],
-            start=value["from"],
-            until=value["until"],
+            start=None if value["from"] is None else _position(value["from"]),
+            until=_position(value["until"]),
         )
         for value in values
     )
+
+
+def _position(value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"{value!r} is no position")
+    return value
 
 
 def _opening(words: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None) -> Opening:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from headrace.verify.commits import Batches, Other, Role, Said
+from headrace.verify.commits import ERASURES, Batches, Other, Role, Said
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
 from headrace.verify.lineages import Lineage
@@ -23,6 +23,8 @@ class Movement:
 
     Args:
         gone: The files that it removed.
+        gone_foreign: Those of them that another writer had added.
+        removed_ours: Rows of the others.
         unknown: Files whose rows neither the log nor the disk can tell.
     """
 
@@ -31,11 +33,17 @@ class Movement:
     added: int
     removed: int
     gone: tuple[DataFile, ...] = ()
+    gone_foreign: tuple[DataFile, ...] = ()
+    removed_ours: int = 0
     unknown: tuple[str, ...] = ()
 
     @property
     def net(self) -> int:
         return self.added - self.removed
+
+    @property
+    def is_erasure(self) -> bool:
+        return self.commit.operation in ERASURES
 
     @property
     def only_deletes(self) -> bool:
@@ -123,23 +131,31 @@ def build_accounts(
     """Follow the rows from the beginning to the snapshot."""
     movements: dict[int, Movement] = {}
     origins: dict[FileKey, int] = {}
+    foreign: set[FileKey] = set()
     opened_with = sum(_live(file, facts)[0] for file in log.base.values())
     for commit, active in log.states():
         if commit.version == beginning.version + 1:
             opened_with = sum(_live(file, facts)[0] for file in active.values())
+        role = said.roles.get(commit.version, "foreign")
         files = tuple(active[key] for key, _ in commit.removed if key in active)
         added = [_live(file, facts) for file in commit.added]
         gone = [_live(file, facts) for file in files]
         if commit.version > beginning.version:
             movements[commit.version] = Movement(
                 commit=commit,
-                role=said.roles.get(commit.version, "foreign"),
+                role=role,
                 added=sum(rows for rows, _ in added),
                 removed=sum(rows for rows, _ in gone),
                 gone=files,
+                gone_foreign=tuple(file for file in files if file.key in foreign),
+                removed_ours=sum(
+                    rows for file, (rows, _) in zip(files, gone, strict=True) if file.key not in foreign
+                ),
                 unknown=tuple(unknown for _, unknown in [*added, *gone] if unknown),
             )
             origins.update({file.key: commit.version for file in commit.added})
+        if role in ("foreign", "unnumbered") and not files:
+            foreign.update(file.key for file in commit.added)
     now = log.active()
     if beginning.version == log.version:
         opened_with = sum(_live(file, facts)[0] for file in now.values())
@@ -221,10 +237,15 @@ def judge_table(
                 moved += movement.net
                 if movement.net != 0 and not movement.unknown:
                     findings.append(_rewrite_differs(movement))
-            case _ if movement.removed > movement.added:
-                removed -= movement.net
             case _:
-                foreign += movement.net
+                _judge_foreign(movement, findings, reasons)
+                if movement.removed > movement.added:
+                    removed -= movement.net
+                else:
+                    foreign += movement.net
+    for other in accounts.earlier:
+        if other.operation not in ERASURES and other.removed != 0:
+            reasons.append(f"{other.words}: whether rows of ours were among them, nobody can tell any more")
     unknown = sorted({path for movement in accounts.movements.values() for path in movement.unknown})
     if unknown:
         reasons.append(
@@ -253,6 +274,19 @@ def judge_table(
         findings=tuple(findings),
         figures={"rows": accounts.rows, "accepted": ours, "foreign": foreign, "removed": removed},
     )
+
+
+def _judge_foreign(movement: Movement, findings: list[Finding], reasons: list[str]) -> None:
+    """Rows of ours may be erased by another writer, and not be overwritten or rolled back."""
+    if movement.is_erasure or not movement.removed_ours:
+        return
+    place = {"version": movement.commit.version}
+    lost = movement.removed_ours - movement.added
+    if lost > 0:
+        text = f"{movement.words}: {counted(lost, 'row')} of ours overwritten or rolled back, not erased"
+        findings.append(Finding(code="ROWS_OVERWRITTEN", text=text, place=place))
+    else:
+        reasons.append(f"{movement.words}: whether ours are among them, counts cannot tell")
 
 
 def describe_others(accounts: Accounts) -> list[str]:

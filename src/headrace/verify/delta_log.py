@@ -122,6 +122,7 @@ class TableLog:
         commits: Every commit that the log still holds, without a hole, up to ``version``.
         base: The files of the oldest state that can be known; empty when the log is whole.
         base_version: The version of that state; -1 when the log is whole.
+        transactions: The last version of every application id, at the snapshot.
     """
 
     path: Path
@@ -130,6 +131,7 @@ class TableLog:
     commits: tuple[Commit, ...]
     base: Mapping[FileKey, DataFile]
     base_version: int
+    transactions: Mapping[str, int]
 
     @property
     def first_version(self) -> int:
@@ -193,17 +195,17 @@ def load_table_log(table: Path, at: int | None = None, since: int | None = None)
     held = _unbroken(versions, newest)
     first = held[0] if held else newest + 1
     base_version = _base_version(first, since, checkpoints)
-    base, metadata = _no_files(), None
-    if base_version >= 0:
-        base, metadata = _load_checkpoint(checkpoints[base_version])
+    state = _load_checkpoint(checkpoints[base_version]) if base_version >= 0 else _State()
+    metadata, transactions = state.metadata, dict(state.transactions)
     start = first if since is None else max(first, min(since, base_version + 1))
     commits = tuple(load_commit(table, version) for version in held if version >= start)
     for commit in commits:
-        if commit.metadata is not None and commit.version > base_version:
-            metadata = commit.metadata
+        if commit.version > base_version:
+            metadata = commit.metadata or metadata
+            transactions |= commit.transactions
     if metadata is None:
         raise LogDamagedError(f"the log of {table} has no metadata action")
-    return TableLog(table, newest, metadata, commits, base, base_version)
+    return TableLog(table, newest, metadata, commits, state.files, base_version, transactions)
 
 
 def load_commit(table: Path, version: int) -> Commit:
@@ -259,10 +261,6 @@ def _apply(commit: Commit, active: dict[FileKey, DataFile]) -> None:
         active[file.key] = file
 
 
-def _no_files() -> dict[FileKey, DataFile]:
-    return {}
-
-
 def _unbroken(versions: list[int], newest: int) -> list[int]:
     """The longest run of versions that ends at the newest."""
     held: list[int] = []
@@ -311,9 +309,17 @@ def _checkpoints(table: Path) -> dict[int, list[Path]]:
     return complete
 
 
-def _load_checkpoint(paths: Iterable[Path]) -> tuple[dict[FileKey, DataFile], TableMetadata | None]:
-    files: dict[FileKey, DataFile] = {}
-    metadata = None
+@dataclass
+class _State:
+    """The table at one version."""
+
+    files: dict[FileKey, DataFile] = field(default_factory=dict)
+    metadata: TableMetadata | None = None
+    transactions: dict[str, int] = field(default_factory=dict)
+
+
+def _load_checkpoint(paths: Iterable[Path]) -> _State:
+    state = _State()
     pending = list(paths)
     while pending:
         path = pending.pop()
@@ -324,12 +330,14 @@ def _load_checkpoint(paths: Iterable[Path]) -> tuple[dict[FileKey, DataFile], Ta
         for name, value in actions:
             if name == "add":
                 file = _data_file(value)
-                files[file.key] = file
+                state.files[file.key] = file
             elif name == "metaData":
-                metadata = _metadata(value)
+                state.metadata = _metadata(value)
+            elif name == "txn":
+                state.transactions[value["appId"]] = int(value["version"])
             elif name == "sidecar":
                 pending.append(path.parent / "_sidecars" / value["path"])
-    return files, metadata
+    return state
 
 
 def _checkpoint_actions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -342,7 +350,7 @@ def _checkpoint_actions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
     file = pq.ParquetFile(path)
     names = set(file.schema_arrow.names)
-    for name in ("metaData", "add", "sidecar"):
+    for name in ("metaData", "txn", "add", "sidecar"):
         if name not in names:
             continue
         for value in file.read(columns=[name]).column(name).to_pylist(maps_as_pydicts="lossy"):

@@ -196,7 +196,8 @@ def _beginning(
     moved = sum(other.net or 0 for other in others)
     why = f"accepted up to version {start} by the ledger"
     if others:
-        why = f"up to version {start} by the ledger ({accepted:,} accepted, {moved:+,} by other writers)"
+        sum_ = f"{moved:+,}" if all(other.net is not None for other in others) else "more or less"
+        why = f"up to version {start} by the ledger ({accepted:,} accepted, {sum_} by other writers)"
     return Beginning(version=start, expected=accepted + moved, exact=False, why=why, others=others)
 
 

@@ -149,6 +149,8 @@ def _read_round(
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
     consumer.assign([TopicPartition(topic, part, wanted[topic, part][0]) for topic, part in wanted])
+    # What the round before has paused stays paused: librdkafka keeps it through a new assignment.
+    consumer.resume([TopicPartition(topic, part) for topic, part in wanted])
     offsets: dict[Place, list[int]] = {place: [] for place in wanted}
     left = dict(wanted)
     deadline = time.monotonic() + stall_s

@@ -126,7 +126,7 @@ def _judge_flow(evidence: Evidence, lineage: Lineage, files: FileFindings, recor
     logs = [log for name in sorted(names) for log in evidence.checkpoints.get(name, ())]
     ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
     others = compare_ledger(lineage, evidence.ledger, evidence.said, evidence.log.first_version)
-    others += compare_checkpoints(lineage, logs)
+    others += compare_checkpoints(lineage, logs, evidence.log.transactions)
     last = lineage.last
     return FlowProof(
         flow=lineage.flow,

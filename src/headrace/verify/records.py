@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from headrace.verify.claims import Claim, Claims
+from headrace.verify.claims import ANY, Claim, Claims
 from headrace.verify.coordinates import Present
 from headrace.verify.offsets import Topic
 from headrace.verify.ranges import Place
@@ -20,9 +20,6 @@ READ_WHOLE = 3_000_000
 
 _REACH = 20_000
 """Gaps that lie closer than this are read in one go: asking anew costs more than reading on."""
-
-ANY = 1 << 62
-"""So many rows that every difference may be among them."""
 
 _NONE = Spans.of(())
 
@@ -127,7 +124,12 @@ def compare(
 
 
 def judge_records(
-    claims: Claims, compared: Mapping[Place, Comparison], table: TableRecords, *, is_first: bool
+    claims: Claims,
+    compared: Mapping[Place, Comparison],
+    table: TableRecords,
+    *,
+    is_first: bool,
+    readers: int = 1,
 ) -> GradeReport:
     """Judge the third grade of one flow.
 
@@ -136,6 +138,7 @@ def judge_records(
         compared: The whole table's comparison; this flow's partitions are taken from it.
         table: What the table holds.
         is_first: Whether rows that no flow claims are to be reported here.
+        readers: The flows of the table that have read the same partitions: their rows are told together.
     """
     mine = {
         place: compared[place]
@@ -151,7 +154,7 @@ def judge_records(
     return GradeReport(
         grade="records",
         verdict=_verdict(claims, findings, reasons),
-        text=_text(claims, mine, table, findings),
+        text=_text(claims, mine, table, findings, readers),
         reasons=tuple(reasons),
         findings=tuple(findings),
         figures={
@@ -239,8 +242,7 @@ def _judge_surplus(
     excused = table.others.came_unknown + claims.excused
     if total and total <= excused:
         reasons.append(
-            f"{counted(total, 'row')} outside the committed ranges, and {_some(excused)} are others' "
-            "whose files are gone: whose they are cannot be told"
+            f"{counted(total, 'row')} outside the ranges that are still known: whose they are cannot be told"
         )
     else:
         _find(findings, "RECORDS_STRANGE", strangers, "in the table, outside the committed ranges", claims)
@@ -303,28 +305,40 @@ def _verdict(claims: Claims, findings: list[Finding], reasons: list[str]) -> Ver
 
 
 def _text(
-    claims: Claims, mine: Mapping[Place, Comparison], table: TableRecords, findings: list[Finding]
+    claims: Claims,
+    mine: Mapping[Place, Comparison],
+    table: TableRecords,
+    findings: list[Finding],
+    readers: int,
 ) -> str:
-    rows = sum(table.present.places.get(place, _NONE).total for place in claims.places)
+    present, came, gone = (
+        sum(one.places.get(place, _NONE).total for place in claims.places)
+        for one in (table.present, table.others.came, table.others.gone)
+    )
+    rows = present - came
     held = sum(one.held for one in mine.values())
+    others = f" (beside {came:,} of other writers)" if came else ""
+    others += f" + {gone:,} erased by others" if gone else ""
     if not claims.places:
         return "no record yet"
     if not claims.total("live") and not claims.total("derived"):
         twice = any(one.twice or one.strangers for one in mine.values())
-        return f"{counted(rows, 'row')} in the table" + ("" if twice else ", none twice")
+        return f"{counted(rows, 'row')} in the table{others}" + ("" if twice else ", none twice")
     equal = not any(one.missing or one.twice or one.phantoms or one.strangers for one in mine.values())
     differ = "=" if equal else "and" if not findings else "≠"
+    if readers > 1:
+        differ = f"as often as {readers} flows read them {differ}"
     if claims.upstream is not None:
-        return f"{held:,} in {claims.upstream} {differ} {rows:,} in the table"
+        return f"{held:,} in {claims.upstream} {differ} {rows:,} in the table{others}"
     past = claims.total("past")
     if past or claims.total("may"):
-        return f"{held:,} on the broker, {counted(rows, 'row')} in the table" + (
+        return f"{held:,} on the broker, {counted(rows, 'row')} in the table{others}" + (
             ", none missing, none twice" if equal else ""
         )
     if all(one.whole for one in mine.values()):
-        return f"{held:,} on the broker {differ} {rows:,} in the table + 0 in quarantine"
+        return f"{held:,} on the broker {differ} {rows:,} in the table{others} + 0 in quarantine"
     empty = sum(one.empty for one in mine.values())
     return (
-        f"{held + empty:,} offsets {differ} {rows:,} in the table + 0 in quarantine "
+        f"{held + empty:,} offsets {differ} {rows:,} in the table{others} + 0 in quarantine "
         f"+ {empty:,} without a record"
     )

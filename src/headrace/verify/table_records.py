@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.verify.claims import ANY
 from headrace.verify.coordinates import Columns, CoordinateReader, CoordinatesUnreadableError, Present
 from headrace.verify.counts import Accounts
 from headrace.verify.delta_log import DataFile, TableLog
-from headrace.verify.records import ANY, Others, TableRecords
+from headrace.verify.records import Others, TableRecords
 
 
 def read_table_records(
@@ -51,12 +52,14 @@ def read_others(reader: CoordinateReader, log: TableLog, accounts: Accounts, col
         try:
             before = reader.read_all(log, movement.gone, columns)
             after = reader.read_all(log, movement.commit.added, columns)
+            # What is overwritten or rolled back is missed, unless other writers had added it.
+            erased = before if movement.is_erasure else reader.read_all(log, movement.gone_foreign, columns)
         except CoordinatesUnreadableError:
             came_unknown += max(movement.net, 0)
-            gone_unknown += max(-movement.net, 0)
+            gone_unknown += max(-movement.net, 0) if movement.is_erasure else 0
             continue
         came.append(after.less(before) if before.rows else after)
-        gone.append(before.less(after) if after.rows else before)
+        gone.append(erased.less(after) if after.rows else erased)
     return Others(
         came=Present.joined(came),
         gone=Present.joined(gone),

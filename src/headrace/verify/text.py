@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.verify.report import DatasetProof, FlowProof, GradeReport, Proof, Verdict
 from headrace.verify.wording import counted
 
-MARKS: dict[Verdict, str] = {"proven": "✓", "partial": "✓", "unjudged": "-", "refuted": "✗"}
+MARKS: dict[Verdict, str] = {"proven": "✓", "partial": "~", "unjudged": "-", "refuted": "✗"}
 
 _WIDEST = 96
 
@@ -58,6 +58,9 @@ def conclusion(proof: Proof) -> list[str]:
         return [f"Not proven: {counted(len(proof.findings), 'finding')}."]
     if proof.unmet:
         return ["Proven as far as it can be judged; what was required cannot be:", *proof.unmet]
+    reports = [r for d in proof.datasets for r in (d.table, *(g for flow in d.flows for g in flow.grades))]
+    if any(report.verdict == "partial" for report in reports):
+        return ["Proven as far as it can be judged; ~ says what cannot be."]
     return ["Proven."]
 
 

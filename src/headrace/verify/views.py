@@ -43,6 +43,10 @@ def judge_view(
             f"and its files hold {movement.added:,}"
         )
         findings.append(Finding(code="COUNTS_DIFFER", text=text, place={"version": last.version}))
+    for version, movement in sorted(accounts.movements.items()):
+        if version > last.version and movement.role in ("foreign", "unnumbered"):
+            text = f"{movement.words}; since then it is not what its query gave"
+            findings.append(Finding(code="VIEW_CHANGED", text=text, place={"version": version}))
     late = _moved_on(last, find_input)
     read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))
     text = f"recomputed from {read or 'no table'}"

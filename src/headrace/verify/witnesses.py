@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.model.ranges import SourceRange
 from headrace.verify.checkpoints import CheckpointLog
@@ -38,8 +38,15 @@ def compare_ledger(lineage: Lineage, ledger: Ledger, said: Said, first_version: 
     return findings
 
 
-def compare_checkpoints(lineage: Lineage, logs: Iterable[CheckpointLog]) -> list[Finding]:
-    """Compare what Spark's checkpoints have finished with what is in the table."""
+def compare_checkpoints(
+    lineage: Lineage, logs: Iterable[CheckpointLog], transactions: Mapping[str, int]
+) -> list[Finding]:
+    """Compare what Spark's checkpoints have finished with what is in the table.
+
+    Args:
+        transactions: The last batch of each checkpoint by the table's own state, which knows of batches
+            whose commits are gone or are not judged.
+    """
     findings = []
     by_checkpoint = {log.checkpoint: log for log in logs}
     fenced = {g.opening.fences for g in lineage.generations if g.opening is not None}
@@ -49,6 +56,7 @@ def compare_checkpoints(lineage: Lineage, logs: Iterable[CheckpointLog]) -> list
             # What was fenced is read no more: it may have been given up because it is damaged.
             continue
         last = max((batch.last for batch in generation.batches), default=-1)
+        last = max(last, transactions.get(generation.checkpoint, -1))
         if log.finished > last:
             name = (
                 f"batch {last + 1}" if log.finished == last + 1 else f"batches {last + 1} to {log.finished}"

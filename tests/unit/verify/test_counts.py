@@ -158,6 +158,34 @@ class TestOthers:
         assert verify().proven
         assert verify.dataset().notes[0].endswith("removed 2 rows")
 
+    @pytest.mark.parametrize("operation", ["RESTORE", "WRITE", "CREATE OR REPLACE TABLE AS SELECT"])
+    def test_rows_that_another_writer_rolled_back_or_overwrote(
+        self, operation: str, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 20)})
+        table.commit([table.remove(table.active()[1]), table.write(rows([3]))], operation=operation)
+        (finding,) = verify.dataset().table.findings
+        assert (finding.code, finding.place["version"]) == ("ROWS_OVERWRITTEN", 4)
+        assert "9 rows of ours" in finding.text
+
+    def test_as_many_rows_in_place_of_ours_cannot_be_judged_by_number(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        table.commit([table.remove(table.active()[0]), table.write(rows(range(10)))], operation="WRITE")
+        report = verify.dataset().table
+        assert report.verdict == "partial"
+        assert "counts cannot tell" in report.reasons[0]
+
+    def test_another_writer_may_overwrite_its_own_rows(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        table.commit([table.write(rows(range(3)))], operation="WRITE")
+        table.commit([table.remove(table.active()[1]), table.write(rows([3]))], operation="WRITE")
+        assert verify.dataset().table.verdict == "proven"
+
     def test_an_erasure_whose_commit_the_log_has_forgotten(
         self, table: LakeTable, flow: HandFlow, verify: Verify
     ) -> None:

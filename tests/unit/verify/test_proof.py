@@ -92,6 +92,19 @@ class TestViews:
         assert (judged.view.version, judged.view.rows) == (2, 5)
         assert verify().proven
 
+    def test_a_view_that_another_writer_changed_is_found(self, lake: Lake, verify: Verify) -> None:
+        bronze = lake.table()
+        bronze.flow().append({0: (0, 10)})
+        gold = view(lake, "gold", rows(range(3)), bronze=(bronze, 2))
+        gold.commit([gold.metadata()], operation="SET TBLPROPERTIES")
+        gold.rewrite(gold.active(), rows(range(3)))
+        assert verify().proven
+        gold.delete([1], gold.active()[0])
+        (finding,) = verify().findings
+        assert (finding.code, finding.place["version"]) == ("VIEW_CHANGED", 4)
+        refresh(gold, rows(range(3)), bronze=(bronze, 2))
+        assert verify().proven
+
     def test_a_row_that_is_gone_from_a_view_is_found(self, lake: Lake, verify: Verify) -> None:
         bronze = lake.table()
         bronze.flow().append({0: (0, 10)})
@@ -202,6 +215,14 @@ class TestSince:
         flow = lake.table().flow()
         version = flow.append({0: (0, 10)}, accepted=11)
         assert verify(since=version + 1).exit_code == 0
+
+    def test_batches_from_before_are_not_missed_in_the_table(self, lake: Lake, verify: Verify) -> None:
+        flow = lake.table().flow()
+        version = flow.append({0: (0, 10)})
+        flow.write_spark_log(0, {"sales": {"0": 10}})
+        assert verify(since=version + 1).proven
+        flow.write_spark_log(1, {"sales": {"0": 20}})
+        assert [finding.code for finding in verify(since=version + 1).findings] == ["TABLE_BEHIND_CHECKPOINT"]
 
     def test_a_log_that_begins_later_is_judged_from_there(self, lake: Lake, verify: Verify) -> None:
         table = lake.table()

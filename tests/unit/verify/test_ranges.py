@@ -405,6 +405,18 @@ class TestCheckpoint:
         (finding,) = verify.grade("ranges").findings
         assert (finding.code, finding.place["batches"]) == ("TABLE_BEHIND_CHECKPOINT", [1, 1])
 
+    def test_a_batch_whose_commit_nobody_remembers_is_known_from_the_table_s_state(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        for number in range(3):
+            flow.append({0: (number * 10, number * 10 + 10)})
+            flow.write_spark_log(number, {"sales": {"0": number * 10 + 10}})
+        table.rewrite(table.active(), rows(range(30)))
+        table.forget_log(table.version)
+        assert verify().findings == ()
+        flow.write_spark_log(3, {"sales": {"0": 40}})
+        assert verify.codes("ranges") == ["TABLE_BEHIND_CHECKPOINT"]
+
     def test_a_planned_batch_is_pending_and_no_fault(
         self, lake: Lake, flow: HandFlow, verify: Verify
     ) -> None:

@@ -276,6 +276,35 @@ class TestOthers:
         assert "10 records missing, and others removed 10 rows" in report.reasons[0]
         assert verify().exit_code == 0
 
+    def test_records_that_another_writer_rolled_back_are_missed(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker
+    ) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 20)})
+        broker.holds({0: range(20)})
+        table.commit([table.remove(table.active()[1])], operation="RESTORE")
+        assert ranges_of(verify.grade("records"), "RECORDS_MISSING") == {0: [[10, 20]]}
+
+    def test_an_overwrite_with_the_same_records_misses_none(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker
+    ) -> None:
+        flow.append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        table.commit([table.remove(table.active()[0]), table.write(rows(range(10)))], operation="WRITE")
+        assert verify.grade("records").verdict == "proven"
+
+    def test_what_others_added_and_erased_stands_in_the_equation(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker
+    ) -> None:
+        flow.append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        table.delete([2, 3], table.active()[0])
+        table.commit([table.write(rows([5, 5, 5]))], operation="WRITE")
+        assert verify.grade("records").text == (
+            "10 on the broker = 8 in the table (beside 3 of other writers) + 2 erased by others "
+            "+ 0 in quarantine"
+        )
+
     def test_an_erasure_that_only_the_ledger_remembers_is_known_by_number_only(
         self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker
     ) -> None:

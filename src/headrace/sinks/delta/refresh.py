@@ -50,11 +50,16 @@ def replace(
 
 
 def last_refresh(path: Path) -> Mapping[str, Any] | None:
-    """What the view's newest refresh says of itself; ``None`` before the first."""
+    """What the view's newest refresh says of itself.
+
+    ``None`` before the first, and where another writer has changed the view's rows since.
+    """
     for version in reversed(versions(path)):
         commit = load_commit(path, version)
         if commit.metadata is not None and "view" in commit.metadata:
             return commit.metadata
+        if commit.changes_data:
+            return None
     return None
 
 
