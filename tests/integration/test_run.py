@@ -10,7 +10,14 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from headrace.model.events import BatchCommitted, FlowFailed, FlowFinished, UpdateFinished, ViewRefreshed
+from headrace.model.events import (
+    BatchCommitted,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    UpdateFinished,
+    ViewRefreshed,
+)
 from proof.ledger import TIMEOUT_S, end_offsets, settings
 from proof.shop import BRONZE, SILVER, Shop, until
 
@@ -121,6 +128,53 @@ def test_views_follow_their_inputs_in_a_continuous_run(shop: Shop) -> None:
         until(lambda: sales() == 60, "gold counts the later sales")
         assert len(shop.happened(ViewRefreshed)) > refreshed
     shop.check(silver=True)
+
+
+def test_a_view_that_another_writer_changed_is_computed_anew(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    deltalake.DeltaTable(shop.table("gold")).delete("n > 0")
+    (view,) = shop.run_well().views
+    assert view.outcome == "refreshed"
+    shop.check(silver=True)
+
+
+TWO_FLOWS = """
+import headrace as hr
+
+hr.create_streaming_table("both")
+
+def read(least):
+    records = hr.read_kafka("{topic}").where(f"_source.offset % 2 = {least}")
+    return records.select("value", *[f"_source.{name}" for name in ("topic", "partition", "offset")])
+
+@hr.append_flow(target="both")
+def even():
+    return read(0)
+
+@hr.append_flow(target="both")
+def odd():
+    return read(1)
+"""
+
+
+def test_the_first_run_of_two_flows_into_one_table_meets_no_conflict(shop: Shop) -> None:
+    shop.write(TWO_FLOWS)
+    shop.produce(30)
+    shop.run_well()
+    assert shop.happened(FlowRetrying) == []
+    assert deltalake.DeltaTable(shop.table("both")).to_pyarrow_table().num_rows == 30
+    shop.verify()
+
+
+def test_values_of_one_s_own_reach_the_queries(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(configuration={"shop.least": "5"})
+    code = BRONZE.replace("return records", 'return records.where("_source.offset >= " + LEAST)')
+    shop.write(code.replace("    records =", '    LEAST = spark.conf.get("shop.least")\n    records ='))
+    shop.produce(30)
+    shop.run_well()
+    assert min(offset for _, _, offset, _ in shop.bronze()) == 5
 
 
 def test_two_pipelines_of_one_session_never_take_each_other_s_tables(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 import os
 import platform
 import signal
@@ -11,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 from types import FrameType
 
 import click
@@ -89,6 +91,7 @@ def headrace() -> None:
 
 def main() -> None:
     """The entry point of ``headrace``."""
+    set_up_logging(debug="--debug" in sys.argv)
     sys.exit(run(sys.argv[1:]))
 
 
@@ -131,6 +134,21 @@ def build_output(arguments: Sequence[str]) -> Output:
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     form = JsonOutput if "--json" in options else TextOutput
     return form(stdout=sys.stdout, stderr=sys.stderr, debug="--debug" in options)
+
+
+def set_up_logging(*, debug: bool) -> None:
+    """Warnings go to the error stream, also those of the user's files; py4j's own traces do not.
+
+    py4j logs every connection that a JVM has closed, through the root logger, with a trace; what it
+    means is said by the error that follows.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    if not debug:
+        handler.addFilter(lambda record: "py4j" not in PurePath(record.pathname).parts)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.WARNING)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

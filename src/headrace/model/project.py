@@ -54,3 +54,8 @@ class ProjectSettings:
     @property
     def root(self) -> Path:
         return self.file.parent
+
+    @property
+    def own_values(self) -> dict[str, str]:
+        """The part of `configuration` that is not Spark's; queries read it with ``spark.conf.get``."""
+        return {key: value for key, value in self.configuration.items() if not key.startswith("spark.")}

@@ -47,6 +47,7 @@ class Pipeline:
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
         self._running: RunningSpark | None = None
+        self._replaced: dict[str, str | None] = {}
 
     @classmethod
     def load(
@@ -78,6 +79,8 @@ class Pipeline:
     def close(self) -> None:
         """Stop the Spark that this pipeline started; a session of somebody else's is left alone."""
         if self._running is not None:
+            if not self._running.owned:
+                _restore(self._running.spark, self._replaced)
             self._running.stop()
             self._running = None
 
@@ -226,6 +229,10 @@ class Pipeline:
             self._running = open_spark(
                 settings.name, conf=conf, master=settings.master, memory=settings.memory
             )
+            spark = self._running.spark
+            self._replaced = {key: spark.conf.get(key, None) for key in settings.own_values}
+            for key, value in settings.own_values.items():
+                spark.conf.set(key, value)
         return self._running
 
     def _reachable(self, *, start: bool) -> ProjectSettings:
@@ -280,6 +287,15 @@ class Pipeline:
             remedies=remedies,
             log_file=running.log_file,
         )
+
+
+def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
+    """Leave a session of somebody else's as it was."""
+    for key, value in before.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)
 
 
 def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:

@@ -12,6 +12,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import BatchFunction, Progress
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
+from headrace.run.gate import OpeningGate
 from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
 from headrace.run.stop import StopRequested
 from headrace.run.survey import is_drained
@@ -33,8 +34,9 @@ _COMMIT_LOG_S = 2.0
 class FlowRunner:
     """Runs one flow until it is drained, stopped, or fails; may be run again after a failure."""
 
-    def __init__(self, planned: PlannedFlow, context: UpdateContext) -> None:
+    def __init__(self, planned: PlannedFlow, context: UpdateContext, gate: OpeningGate) -> None:
         self.planned = planned
+        self.gate = gate
         self.progress = Progress()
         self._context = context
         self._attempts = 0
@@ -47,7 +49,8 @@ class FlowRunner:
         """
         flow, context = self.planned.flow, self._context
         try:
-            opened = open_flow(self.planned, context, first_attempt=self._attempts == 0)
+            with self.gate.opening(flow.name):
+                opened = open_flow(self.planned, context, first_attempt=self._attempts == 0)
             self._attempts += 1
             if context.mode == "triggered" and is_drained(
                 self.planned, opened.checkpoint, opened.kafka, context.settings.storage
@@ -62,6 +65,7 @@ class FlowRunner:
                 lease=lease,
                 progress=self.progress,
             )
+            self.gate.wait(context.stop)
             query = self._start(opened, function)
         except Exception as error:
             raise as_error(error, None, flow, context.log_file) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
@@ -17,9 +17,10 @@ from headrace.model.events import (
     ViewUpToDate,
 )
 from headrace.model.names import TableName
-from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage
+from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage, Stage
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner
+from headrace.run.gate import gates
 from headrace.run.supervise import FlowResult, supervise
 from headrace.run.tables import open_table, register_tables
 from headrace.run.views import ViewResult, ViewRunner, inputs_of
@@ -145,13 +146,10 @@ def _run_once(
     flow_results: list[FlowResult] = []
     view_results: list[ViewResult] = []
     for level in plan.levels:
-        runners = [FlowRunner(s.planned, context) for s in level if isinstance(s, RunFlowStage)]
+        runners = _flow_runners(level, context)
         if runners:
             with ThreadPoolExecutor(len(runners), thread_name_prefix="headrace-flow") as pool:
-                flow_results += pool.map(
-                    lambda runner: supervise(runner, context, refused.get(runner.planned.flow.target)),
-                    runners,
-                )
+                flow_results += pool.map(lambda runner: _supervise(runner, context, refused), runners)
         for stage in level:
             if isinstance(stage, RefreshViewStage) and not context.stop.requested:
                 view_results.append(_view_runner(stage, plan, context).refresh())
@@ -163,14 +161,11 @@ def _run_continuously(
 ) -> tuple[list[FlowResult], list[ViewResult]]:
     """All flows at once; views follow their inputs, at most once per interval."""
     stages = [stage for level in plan.levels for stage in level]
-    runners = [FlowRunner(s.planned, context) for s in stages if isinstance(s, RunFlowStage)]
+    runners = _flow_runners(stages, context)
     views = [_view_runner(s, plan, context) for s in stages if isinstance(s, RefreshViewStage)]
     latest: dict[int, ViewResult] = {}
     with ThreadPoolExecutor(max(len(runners), 1), thread_name_prefix="headrace-flow") as pool:
-        futures = [
-            pool.submit(supervise, runner, context, refused.get(runner.planned.flow.target))
-            for runner in runners
-        ]
+        futures = [pool.submit(_supervise, runner, context, refused) for runner in runners]
         # The flows' first batches are not to wait for a view that has nothing to show yet.
         due = time.monotonic() + max(_FIRST_VIEWS_S, context.settings.view_interval_s)
         while not context.stop.wait(_POLL_S):
@@ -180,6 +175,23 @@ def _run_continuously(
                 _refresh_moved(views, latest, context)
                 due = time.monotonic() + context.settings.view_interval_s
         return [future.result() for future in futures], list(latest.values())
+
+
+def _flow_runners(stages: Iterable[Stage], context: UpdateContext) -> list[FlowRunner]:
+    """Runners for flows that are started together."""
+    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
+    by_table = gates((planned.flow.target, planned.flow.name) for planned in flows)
+    return [FlowRunner(planned, context, by_table[planned.flow.target]) for planned in flows]
+
+
+def _supervise(
+    runner: FlowRunner, context: UpdateContext, refused: Mapping[TableName, Exception]
+) -> FlowResult:
+    flow = runner.planned.flow
+    try:
+        return supervise(runner, context, refused.get(flow.target))
+    finally:
+        runner.gate.leave(flow.name)
 
 
 def _refresh_moved(

@@ -126,6 +126,16 @@ def test_a_wrong_command_line_is_answered_in_json_too(headrace: Call) -> None:
     assert called.err == ""
 
 
+def test_warnings_reach_the_error_stream_and_traces_of_py4j_do_not() -> None:
+    code = (
+        "import logging; from headrace.cli.main import set_up_logging; set_up_logging(debug=False)\n"
+        "exec(compile('logging.error(\"connection lost\")', '/lib/py4j/java_gateway.py', 'exec'))\n"
+        "logging.getLogger('shop').warning('late'); logging.info('on time')"
+    )
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert (said.stdout, said.stderr) == ("", "WARNING shop: late\n")
+
+
 def test_a_result_brings_its_exit_code(headrace: Call, failing: list[Any]) -> None:
     called = headrace("doctor")
     assert (called.exit_code, called.out) == (3, "fine\n")
