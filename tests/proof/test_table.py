@@ -80,6 +80,35 @@ def has_places(shop: Shop) -> bool:
     return "headrace.coordinates" in deltalake.DeltaTable(shop.table("bronze")).metadata().configuration
 
 
+@pytest.mark.parametrize("with_checkpoint", [True, False])
+def test_an_older_copy_of_a_table_is_refused_and_every_layer_mended(
+    shop: Shop, with_checkpoint: bool, tmp_path: Path
+) -> None:
+    """The versions that come after it have the numbers of those that a stream has read already."""
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    copy = tmp_path / "older"
+    shutil.copytree(shop.table("bronze"), copy)
+    checkpoints = shop.keep_copy()
+    for _ in range(2):
+        shop.produce(30)
+        shop.run_well()
+    shutil.rmtree(shop.table("bronze"))
+    shutil.copytree(copy, shop.table("bronze"))
+    if with_checkpoint:
+        shop.restore_copy(checkpoints)
+    shop.produce(30)
+    assert {error.code for error in shop.run().errors} == {"TABLE_BEHIND_CHECKPOINT", "UPSTREAM_REWRITTEN"}
+    assert [error.code for error in shop.run("bronze", "silver", "gold", resume="bronze").errors] == [
+        "UPSTREAM_REWRITTEN"
+    ]
+    shop.produce(30)
+    full_refresh(shop, "silver")
+    shop.run_well()
+    shop.check(silver=True)
+
+
 def test_a_writer_beside_ours_is_reported_and_harms_nothing(shop: Shop) -> None:
     shop.produce(30)
     shop.run_well()

@@ -29,6 +29,8 @@ class SourceRange:
             files ``{"path"}``.
         start: Inclusive; ``None`` before the first batch of a delta or files source.
         until: Exclusive for kafka; holds every partition, not only those that moved.
+        seen: The last version of a delta source that was read, with the mark of its commit: a table
+            that was rolled back uses the number again for another commit.
     """
 
     index: int
@@ -36,12 +38,14 @@ class SourceRange:
     identity: Mapping[str, Any]
     start: Position | None
     until: Position
+    seen: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        said = {
             "index": self.index,
             "kind": self.kind,
             "identity": dict(self.identity),
             "from": None if self.start is None else dict(self.start),
             "until": dict(self.until),
         }
+        return said if self.seen is None else {**said, "seen": dict(self.seen)}

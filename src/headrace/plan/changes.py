@@ -14,7 +14,7 @@ from headrace.plan.previous import load_fingerprints
 from headrace.plan.stages import Change, OpenTableStage, Plan, PlannedView, RefreshViewStage
 from headrace.plan.stored import StoredTable, load_stored, stored_names
 from headrace.sinks.delta.refresh import last_refresh
-from headrace.state.table_log import versions
+from headrace.state.table_log import commit_mark, versions
 
 _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materialized view"}
 
@@ -87,14 +87,19 @@ def _stale(planned: PlannedView, plan: Plan) -> str | None:
     moved = [
         name
         for name in dict.fromkeys(read.table for read in planned.reads)
-        if _newest(plan, name) != (seen.get(str(name)) or {}).get("version")
+        if _newest(plan, name) != _version_and_mark(seen.get(str(name)))
     ]
     return f"{', '.join(shown(name) for name in moved)} has new versions" if moved else None
 
 
-def _newest(plan: Plan, name: TableName) -> int | None:
-    known = versions(plan.project.storage.table(name))
-    return known[-1] if known else None
+def _newest(plan: Plan, name: TableName) -> tuple[int | None, str | None]:
+    path = plan.project.storage.table(name)
+    known = versions(path)
+    return (known[-1], commit_mark(path, known[-1])) if known else (None, None)
+
+
+def _version_and_mark(said: Mapping[str, Any] | None) -> tuple[int | None, str | None]:
+    return (None, None) if said is None else (said.get("version"), said.get("commit"))
 
 
 def _alterations(

@@ -30,6 +30,7 @@ from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.cluster import KafkaCluster
 from headrace.state.files import write_json
 from headrace.state.opening import Continue, decide
+from headrace.state.table_log import commit_mark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -130,8 +131,14 @@ def _require_fresh(record: Mapping[str, Any], settings: ProjectSettings) -> Tabl
     said = last_refresh(settings.storage.table(name))
     inputs = {}
     for parts in record["inputs"]:
-        table = _read_table(settings.storage.table(TableName(*parts)))
-        inputs[str(TableName(*parts))] = {"table_id": table.table_id, "version": table.version}
+        path = settings.storage.table(TableName(*parts))
+        table = _read_table(path)
+        mark = commit_mark(path, table.version)
+        inputs[str(TableName(*parts))] = {
+            "table_id": table.table_id,
+            "version": table.version,
+            "commit": mark,
+        }
     if not inputs or said is None or said["inputs"] != inputs or said["definition"] != record["definition"]:
         raise _Uncertain(f"{name} is stale")
     return name

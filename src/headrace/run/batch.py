@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_ranges
 from headrace.state.opening import topic_recreated
+from headrace.state.table_log import see_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -93,7 +94,7 @@ class BatchFunction:
             raise StopRequested
         self._lease.check(flow.name)
         reach("batch-start", flow.name, batch)
-        ranges = load_ranges(self._checkpoint, batch, self._sources)
+        ranges = tuple(map(_seen, load_ranges(self._checkpoint, batch, self._sources)))
         stamp = BatchStamp(
             pipeline=self._context.settings.name,
             flow=flow.name,
@@ -205,6 +206,13 @@ def records(ranges: tuple[SourceRange, ...]) -> int:
         for topic, partitions in one.until.items()
         for partition, offset in partitions.items()
     )
+
+
+def _seen(one: SourceRange) -> SourceRange:
+    """The range with the mark of what it read last, where the source is a table."""
+    if one.kind != "delta":
+        return one
+    return replace(one, seen=see_version(Path(one.identity["path"]), one.until))
 
 
 def _latency(appended: Appended, timestamp: str | None) -> tuple[float, float] | None:

@@ -213,6 +213,7 @@ def _open(
         ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
         lost = {"checkpoint": identity.checkpoint, "generation": generation}
         ledger.record_losses({**lost, **loss} for loss in opening.losses)
+    _rewind_ledger(flow.target, flow.name, table, context)
     path = storage.checkpoint(flow.target, flow.name, generation)
     seed = {} if opening.positions is None else seed_files(opening.positions, sources)
     write_checkpoint(path, identity, seed)
@@ -240,6 +241,13 @@ def _open(
     )
     open_generation(context.spark, storage.table(flow.target), opened)
     return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)
+
+
+def _rewind_ledger(dataset: TableName, flow: str, table: TableState, context: UpdateContext) -> None:
+    """A table that was rolled back has versions of the same numbers and another content from here on."""
+    ledger = Ledger(context.settings.storage.ledger(dataset, flow), dataset, flow)
+    if ledger.rewind(table.table_id, table.version):
+        fold_ledger(dataset, flow, table.table_id, context)
 
 
 def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateContext) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headrace.errors import (
     CheckpointCorruptError,
@@ -25,7 +26,7 @@ from headrace.state.identity import SourceIdentity, generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, load_next_positions, load_state
 from headrace.state.opening import CheckpointFacts, FlowFacts, KafkaFacts, TableFacts, resume_remedy
-from headrace.state.table_log import versions
+from headrace.state.table_log import describe_rollback, versions
 
 ReadTable = Callable[[Path], TableState]
 """Reads a table's newest snapshot: through Spark, or without a JVM."""
@@ -184,6 +185,7 @@ def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
 def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path) -> TableFacts:
     positions = None
     read: tuple[SourceIdentity, ...] = ()
+    rolled_back: dict[str, str] = {}
     current = table.checkpoints.get(flow.flow)
     if current is not None and current in table.transactions:
         said = ledger.last_batch(path, current, table.transactions[current])
@@ -193,6 +195,7 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
                 SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
                 for s in said["sources"]
             )
+            rolled_back = _rolled_back(flow.sources, said["sources"])
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,
@@ -200,7 +203,23 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
         transactions=table.transactions,
         positions=positions,
         sources=read,
+        version=table.version,
+        folded=ledger.next_version(table.table_id) - 1,
+        rolled_back=rolled_back,
     )
+
+
+def _rolled_back(now: tuple[SourceIdentity, ...], read: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The upstream tables that no longer have the versions which were read of them, and how it shows."""
+    found = {}
+    for source in now:
+        for then in read:
+            same = source.kind == "delta" and then["index"] == source.index and "seen" in then
+            if same and then["identity"].get("table_id") == source.identity["table_id"]:
+                how = describe_rollback(Path(source.identity["path"]), then["seen"])
+                if how is not None:
+                    found[str(source.identity["path"])] = how
+    return found
 
 
 def is_drained(

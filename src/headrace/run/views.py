@@ -19,7 +19,7 @@ from headrace.sinks.delta.commit import refresh_metadata
 from headrace.sinks.delta.refresh import last_refresh, replace, rows_written
 from headrace.sinks.delta.table import alter_table, is_table, read_state, register_table
 from headrace.state.lease import Lease
-from headrace.state.table_log import versions
+from headrace.state.table_log import commit_mark, versions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -154,7 +154,8 @@ class ViewRunner:
                 params={"view": str(self.view.name), "input": str(name)},
             )
         state = read_state(self._context.spark, path)
-        return {"table_id": state.table_id, "version": self._seen[name]}
+        version = self._seen[name]
+        return {"table_id": state.table_id, "version": version, "commit": commit_mark(path, version)}
 
     def _last_version(self, name: TableName) -> int:
         known = versions(self._context.settings.storage.table(name))

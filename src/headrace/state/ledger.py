@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.model.names import TableName
-from headrace.state.files import write_json
+from headrace.state.files import unwritable, write_json
 from headrace.state.identity import corrupt
 from headrace.state.table_log import (
     LoggedCommit,
@@ -109,6 +109,24 @@ class Ledger:
                 raise corrupt(path, error) from error
         return tuple(found)
 
+    def rewind(self, table_id: str, version: int) -> bool:
+        """Put aside what the ledger says of versions that the table no longer has; whether it did.
+
+        The log says again what is still so.
+        """
+        aside = self.folder / "superseded"
+        moved = False
+        for fold in self.folds():
+            if fold["table_id"] == table_id and fold["versions"][1] > version:
+                path = self._path(fold["versions"][0], table_id)
+                try:
+                    aside.mkdir(exist_ok=True)
+                    path.rename(aside / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{path.name}")
+                except OSError as error:
+                    raise unwritable(path, error) from error
+                moved = True
+        return moved
+
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
         """Write down records that no flow will ever read, before anything goes on behind them."""
         path = self.folder / _LOSSES
@@ -181,7 +199,7 @@ def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
         version=[_versions(before)[0], _versions(entry)[1]],
         timestamp=entry["timestamp"],
         sources=[
-            {**one, "until": two["until"]}
+            {**one, "until": two["until"], **({"seen": two["seen"]} if "seen" in two else {})}
             for one, two in zip(before["sources"], entry["sources"], strict=True)
         ],
     )

@@ -120,9 +120,10 @@ def check_readable(checkpoint: Path) -> None:
             if first and lines[:1] != [_VERSION]:
                 raise ValueError(f"unknown version {lines[:1]}")
             json.loads("\n".join(lines[first:]))
-        except FileNotFoundError:
-            # Spark makes a new one where there is none.
-            continue
+        except FileNotFoundError as error:
+            # Spark makes new ones for a query that has planned nothing yet, and refuses any other.
+            if _last(checkpoint / "offsets") >= 0 and path.name == "metadata":
+                raise corrupt(path, error) from error
         except (OSError, ValueError) as error:
             raise corrupt(path, error) from error
 

@@ -7,7 +7,7 @@ refused with its remedy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headrace.errors import (
@@ -25,6 +25,7 @@ from headrace.errors import (
     TableLostError,
     TopicNotFoundError,
     TopicRecreatedError,
+    UpstreamRewrittenError,
 )
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
@@ -43,11 +44,14 @@ class TableFacts:
     Args:
         table_id: Delta's id of the table.
         fresh: Whether this update created it.
+        version: Its version now.
+        folded: The last version that the flow's ledger holds of it; -1 if none.
         checkpoints: The checkpoint that feeds it, by flow.
         transactions: Its SetTransactions: the last batch, by checkpoint.
         positions: Where the last commit of this flow's checkpoint ended, by source index;
             ``None`` where neither log nor ledger know.
         sources: Which sources that commit had read, by its own word.
+        rolled_back: Of which of them versions that were read are no more, and how that shows.
     """
 
     table_id: str
@@ -56,6 +60,9 @@ class TableFacts:
     transactions: Mapping[str, int]
     positions: Mapping[int, Position] | None = None
     sources: tuple[SourceIdentity, ...] = ()
+    version: int = -1
+    folded: int = -1
+    rolled_back: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +143,8 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
         RefusedError: Whatever could lose or double records, with its remedy.
     """
     current = table.checkpoints.get(flow.flow)
+    if table.rolled_back:
+        raise _upstream_rolled_back(flow, table)
     if flow.adopt_from is not None and (current is None or checkpoint is None):
         return _adopt(flow, flow.adopt_from)
     if flow.new_generation:
@@ -176,6 +185,17 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             ),
             remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
             params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
+        )
+    if table.folded > table.version:
+        raise TableBehindCheckpointError(
+            f"flow {flow.flow}: the table {flow.dataset} lacks versions that its ledger holds",
+            location=flow.location,
+            facts=(
+                f"the ledger holds version {table.folded}; the table ends at version {table.version}",
+                "an old copy of the table was restored; nothing was read or written",
+            ),
+            remedies=resume_remedy(flow),
+            params={"flow": flow.flow, "table": table.version, "ledger": table.folded},
         )
     if current is not None and current != identity.checkpoint:
         raise _behind(flow, identity, checkpoint.last_planned, f"checkpoint {current} feeds the table now")
@@ -452,6 +472,19 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
         ),
         remedies=resume_remedy(flow),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current},
+    )
+
+
+def _upstream_rolled_back(flow: FlowFacts, table: TableFacts) -> HeadraceError:
+    return UpstreamRewrittenError(
+        f"flow {flow.flow}: a table that it reads is not the one that it has read up to now",
+        location=flow.location,
+        facts=(
+            *(f"{path}: {how}" for path, how in table.rolled_back.items()),
+            "an old copy of it was restored; going on would skip or repeat rows, and nothing was read",
+        ),
+        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+        params={"flow": flow.flow, "dataset": flow.dataset, "tables": sorted(table.rolled_back)},
     )
 
 

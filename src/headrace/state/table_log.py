@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,32 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
         engine=str(info.get("engineInfo", "unknown")),
         changes_data=changes_data,
     )
+
+
+def commit_mark(table: Path, version: int) -> str | None:
+    """What tells a commit from another of the same version; ``None`` where the log does not hold it."""
+    try:
+        text = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
+    except FileNotFoundError:
+        return None
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def see_version(table: Path, position: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The last version that a stream at this position has read of the table, with its mark."""
+    version = int(position["reservoirVersion"]) - (1 if int(position["index"]) < 0 else 0)
+    mark = commit_mark(table, version)
+    return None if mark is None else {"version": version, "commit": mark}
+
+
+def describe_rollback(table: Path, seen: Mapping[str, Any]) -> str | None:
+    """How the table contradicts what was read of it; ``None`` where it does not, as far as its log tells."""
+    known = versions(table)
+    if known and seen["version"] > known[-1]:
+        return f"version {seen['version']} of it was read, and it ends at version {known[-1]}"
+    if commit_mark(table, seen["version"]) in (None, seen["commit"]):
+        return None
+    return f"its version {seen['version']} is another commit than the one that was read"
 
 
 def count_moved_rows(table: Path, version: int) -> tuple[int | None, int | None]:
