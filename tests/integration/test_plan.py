@@ -305,6 +305,7 @@ def test_a_stream_is_found_however_it_is_written(
     assert found.location == SourceLocation("orders.py", line_of(source, query))
     assert "maxFilesPerTrigger" in found.options
     assert not any(key.startswith("headrace.") for key in found.options)
+    assert found.erasures_only == ("ignoreDeletes" not in query and "WITH" not in query)
 
 
 def test_the_change_feed_has_its_columns(planned: Planned) -> None:

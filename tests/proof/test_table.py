@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -74,6 +75,46 @@ def test_places_that_a_change_of_the_query_took_away_come_back_with_a_full_refre
     assert has_places(shop)
     proof = shop.check()
     assert proof is not None and proof.datasets[0].flows[0].grades[2].verdict == "proven"
+
+
+TEXT_TIMES = BRONZE.replace(
+    '(*PLACE, "timestamp")]', 'PLACE], F.col("_source.timestamp").cast("string").alias("timestamp")'
+)
+
+
+def test_a_column_of_another_type_is_refused_and_a_full_refresh_changes_it(shop: Shop) -> None:
+    shop.write(BRONZE)
+    shop.produce(20)
+    shop.run_well()
+    shop.write(TEXT_TIMES)
+    shop.produce(20)
+    error = shop.refused()
+    assert (error.code, error.params["columns"]) == ("SCHEMA_MISMATCH", ["timestamp"])
+    full_refresh(shop, "bronze")
+    shop.check()
+    rows = deltalake.DeltaTable(shop.table("bronze")).to_pyarrow_table(columns=["timestamp"])
+    assert rows.schema.field("timestamp").type == pa.string()
+
+
+def test_a_stream_passes_over_what_others_erase_and_over_nothing_else(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    deltalake.DeltaTable(shop.table("bronze")).delete("offset = 2")
+    shop.produce(30)
+    shop.run_well()
+    silver = deltalake.DeltaTable(shop.table("silver"))
+    assert silver.to_pyarrow_table().num_rows == 60
+    (source,) = json.loads(silver.history(1)[0]["userMetadata"])["sources"]
+    assert len(source["seen"]["passed"]) == 1
+    shop.verify()
+    deltalake.DeltaTable(shop.table("bronze")).update({"value": "value"}, predicate="offset = 3")
+    shop.produce(30)
+    (error,) = shop.run().errors
+    assert error.code == "UPSTREAM_REWRITTEN"
+    assert "UPDATE" in error.facts[0]
+    full_refresh(shop, "silver")
+    shop.run_well()
 
 
 def has_places(shop: Shop) -> bool:

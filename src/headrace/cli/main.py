@@ -125,6 +125,8 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
+        if (code := _signal_behind(error)) is not None:
+            return code
         output.error(_internal_error(error))
         return InternalError.exit_code
 
@@ -134,6 +136,17 @@ def build_output(arguments: Sequence[str]) -> Output:
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     form = JsonOutput if "--json" in options else TextOutput
     return form(stdout=sys.stdout, stderr=sys.stderr, debug="--debug" in options)
+
+
+def _signal_behind(error: BaseException | None) -> int | None:
+    """The exit code of a signal that has broken off what then failed while it was cleaned up."""
+    while error is not None:
+        if isinstance(error, KeyboardInterrupt):
+            return EXIT_INTERRUPTED
+        if isinstance(error, Terminated):
+            return EXIT_TERMINATED
+        error = error.__context__
+    return None
 
 
 def set_up_logging(*, debug: bool) -> None:

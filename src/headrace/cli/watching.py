@@ -83,14 +83,18 @@ class Watch:
 
 
 @contextmanager
-def stopping(stop: StopSignal, watch: Watch) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM ask the update to stop; a second one ends the process. Yields what came."""
+def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM ask the update to stop; a second one ends the process. Yields what came.
+
+    Args:
+        careful: Whether already the first one has to wait, although no event has come yet.
+    """
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(number: int, frame: FrameType | None) -> None:
         at_once = before[signal.Signals(number)]
-        if (received or not watch.started) and callable(at_once):
+        if (received or not (careful or watch.started)) and callable(at_once):
             # Nothing has begun that needs care, or the user has lost patience.
             at_once(number, frame)
             return

@@ -261,6 +261,8 @@ def _ask(
     """The ends of all topics, or why they cannot be known."""
     if not topics:
         return {}, None
+    if connection.is_embedded:
+        return None, "the embedded broker is not running; `headrace broker start` starts it"
     if not _listens(connection.bootstrap_servers):
         return None, f"no Kafka broker answers at {connection.bootstrap_servers}"
     try:

@@ -15,6 +15,10 @@ from headrace.sources.limits import (
 
 FILE_FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 _PARSED_FORMATS = frozenset({"json", "csv", "xml"})
+ERASURES_ONLY = "headrace.changes"
+"""An option that Spark does not know: it marks streams which pass over what others erase, and over
+nothing else; whoever sets Delta's own options has decided otherwise."""
+_CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", "readChangeFeed", "readChangeData")
 _CORRUPT_COLUMN = "_corrupt_record"
 
 
@@ -64,6 +68,8 @@ def protocol_options(request: ReadRequest, location: SourceLocation) -> dict[str
         if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
             options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
             options["maxBytesPerTrigger"] = DELTA_MAX_BYTES_PER_TRIGGER
+        if not request.has(*_CHANGE_OPTIONS):
+            options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures"}
     elif request.format in FILE_FORMATS:
         if request.streaming and not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
             options["maxFilesPerTrigger"] = str(FILES_MAX_FILES_PER_TRIGGER)

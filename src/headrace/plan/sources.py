@@ -12,7 +12,7 @@ from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
-from headrace.plan.options import FILE_FORMATS
+from headrace.plan.options import ERASURES_ONLY, FILE_FORMATS
 from headrace.plan.stages import PlannedSource
 
 
@@ -80,6 +80,7 @@ def describe(source: PlannedSource) -> str:
 def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: SourceLocation) -> PlannedSource:
     options = dict(leaf.options)
     marked = options.pop(LOCATION_OPTION, None)
+    erasures_only = options.pop(ERASURES_ONLY, None) is not None
     place = _location(marked) or location
     path = options.get("path")
     table = folders.name_of(path) if path else None
@@ -93,6 +94,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             table=table,
             path=str(storage.table(table)),
             options=options,
+            erasures_only=erasures_only,
         )
     if leaf.provider == "kafka":
         topics, pattern = _topics(options)
@@ -113,6 +115,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             location=place,
             path=path,
             options=options,
+            erasures_only=erasures_only,
         )
     raise SourceUnsupportedError(
         f"a stream reads from `{leaf.provider}`, whose positions Headrace cannot record and prove",

@@ -40,6 +40,7 @@ class PlannedSource:
         options: The source's options as Spark holds them; they can hold secrets.
         folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where
             the query reads one DataFrame several times, since Spark opens such a source once.
+        erasures_only: Whether it passes over what others erase from the table, and over nothing else.
     """
 
     index: int
@@ -51,6 +52,7 @@ class PlannedSource:
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: int | None = None
+    erasures_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

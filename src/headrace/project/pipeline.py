@@ -185,20 +185,19 @@ class Pipeline:
         from headrace.verify.proof import verify_pipeline
 
         names = [TableName.parse(name, self.settings.database) for name in datasets]
-        connection = self._reachable(start=False).kafka
         return verify_pipeline(
             self.settings,
             datasets=names,
             since=since,
             require=require,  # type: ignore[arg-type]
-            connection=connection,
+            connection=self._connection(),
         )
 
     def status(self) -> Snapshot:
         """How the pipeline stands, from what is on disk and in the broker; starts no JVM."""
         from headrace.observe.snapshot import take_snapshot
 
-        return take_snapshot(self.settings, self._reachable(start=False).kafka)
+        return take_snapshot(self.settings, self._connection())
 
     def _plan(
         self, settings: ProjectSettings, datasets: Sequence[str], *, offline: bool, record: bool = False
@@ -234,6 +233,12 @@ class Pipeline:
             for key, value in settings.own_values.items():
                 spark.conf.set(key, value)
         return self._running
+
+    def _connection(self) -> KafkaConnection:
+        """How to reach the broker, or that it is the embedded one and does not run."""
+        from headrace.runtime.broker import resolve_embedded
+
+        return resolve_embedded(self.settings.kafka) or self.settings.kafka
 
     def _reachable(self, *, start: bool) -> ProjectSettings:
         """The settings with the embedded broker's real address."""

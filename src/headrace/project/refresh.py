@@ -13,7 +13,8 @@ from headrace.plan.stages import OpenTableStage, Plan, RunFlowStage
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.opening import start_over
-from headrace.run.tables import name_places, open_table, register_tables
+from headrace.run.tables import layout_schema, name_places, open_table, register_tables
+from headrace.sinks.delta.commit import TableLayout
 from headrace.sinks.delta.table import is_table
 from headrace.state.lease import Lease
 
@@ -66,9 +67,22 @@ def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) 
     names = check_datasets(datasets, plan)
     register_tables(plan, context)
     views = {d.name for d in plan.datasets if isinstance(d, MaterializedView)}
-    for name in names:
-        if name not in views:
-            _clear(name, plan, context)
+    for name in sorted(set(names) - views, key=_depths(plan).__getitem__, reverse=True):
+        _clear(name, plan, context)
+
+
+def _depths(plan: Plan) -> dict[TableName, int]:
+    """How deep each streaming table lies in the plan. What reads a table is emptied before the table is:
+    a crash in between then leaves streams that start at what is still there."""
+    found: dict[TableName, int] = {}
+    for depth, level in enumerate(plan.levels):
+        for stage in level:
+            if isinstance(stage, RunFlowStage):
+                target = stage.planned.flow.target
+                found[target] = max(depth, found.get(target, 0))
+            elif isinstance(stage, OpenTableStage):
+                found.setdefault(stage.table.name, 0)
+    return found
 
 
 def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
@@ -85,7 +99,8 @@ def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
             # Nothing to empty: without its table a checkpoint is worth nothing.
             shutil.rmtree(storage.root / "checkpoints" / str(name), ignore_errors=True)
             return
-        open_table(opening, flows, context)
+        open_table(opening, flows, context, emptied=True)
+        layout = TableLayout(schema=layout_schema(opening), partition_cols=opening.table.partition_cols)
         for number, planned in enumerate(flows):
-            start_over(planned, context, first=number == 0, last=number == len(flows) - 1)
+            start_over(planned, context, layout=layout, first=number == 0, last=number == len(flows) - 1)
         name_places(opening, context)

@@ -16,6 +16,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
+from headrace.run.failures import upstream_rewritten
 from headrace.run.lag import LagGauge
 from headrace.run.stop import StopRequested
 from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append
@@ -24,7 +25,7 @@ from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_ranges
 from headrace.state.opening import topic_recreated
-from headrace.state.table_log import see_version
+from headrace.state.table_log import iter_commits, see_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,6 +71,7 @@ class BatchFunction:
         self._busy = threading.Lock()
         table = context.settings.storage.table(self._flow.target)
         self._target = Target(path=table, reads_target=planned.reads_target)
+        self._erasures_only = {source.index for source in planned.sources if source.erasures_only}
         self._lag = LagGauge(planned, context)
         self.failure: BaseException | None = None
         self.last_batch = -1
@@ -94,7 +96,7 @@ class BatchFunction:
             raise StopRequested
         self._lease.check(flow.name)
         reach("batch-start", flow.name, batch)
-        ranges = tuple(map(_seen, load_ranges(self._checkpoint, batch, self._sources)))
+        ranges = tuple(map(self._seen, load_ranges(self._checkpoint, batch, self._sources)))
         stamp = BatchStamp(
             pipeline=self._context.settings.name,
             flow=flow.name,
@@ -120,6 +122,28 @@ class BatchFunction:
         self.last_batch = batch
         self._publish(ranges)
         reach("after-batch", flow.name, batch)
+
+    def _seen(self, one: SourceRange) -> SourceRange:
+        """The range of a table with the mark of what it read last, and the erasures that it passed over.
+
+        Raises:
+            UpstreamRewrittenError: The table has changed rows in another way.
+        """
+        if one.kind != "delta":
+            return one
+        path = Path(one.identity["path"])
+        seen = see_version(path, one.until)
+        if seen is None or one.start is None:
+            return replace(one, seen=seen)
+        commits = iter_commits(path, int(one.start["reservoirVersion"]), seen["version"])
+        changed = [commit for commit in commits if commit.removes_data]
+        # A user's own option may pass over what others change, and never over a full refresh of ours.
+        erasures_only = one.index in self._erasures_only
+        for commit in changed:
+            if commit.is_ours or (erasures_only and not commit.is_erasure):
+                raise upstream_rewritten(self._flow, path, commit)
+        passed = {"passed": [commit.version for commit in changed]} if changed else {}
+        return replace(one, seen={**seen, **passed})
 
     def _before_commit(self, batch: int) -> None:
         """The last look before the table changes: nobody else drives, and the topics are the same."""
@@ -206,13 +230,6 @@ def records(ranges: tuple[SourceRange, ...]) -> int:
         for topic, partitions in one.until.items()
         for partition, offset in partitions.items()
     )
-
-
-def _seen(one: SourceRange) -> SourceRange:
-    """The range with the mark of what it read last, where the source is a table."""
-    if one.kind != "delta":
-        return one
-    return replace(one, seen=see_version(Path(one.identity["path"]), one.until))
 
 
 def _latency(appended: Appended, timestamp: str | None) -> tuple[float, float] | None:

@@ -6,10 +6,12 @@ import re
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
+    BrokerUnreachableError,
     DriverLostError,
     FlowFailedError,
     FlowInterruptedError,
     HeadraceError,
+    LeaseLostError,
     UpstreamRewrittenError,
     text_of,
 )
@@ -18,6 +20,8 @@ from headrace.sources.records import unparseable
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from headrace.state.table_log import LoggedCommit
 
 _TRANSIENT = re.compile(
     r"TimeoutException|RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"
@@ -30,7 +34,13 @@ _TRANSIENT = re.compile(
     r"|The error could be transient - restart your query"
 )
 _REWRITTEN = re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE")
+_BROKER = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"
+)
+_TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+_CAUSE = 100
+"""Characters of it that stand in the error's one sentence."""
 _MESSAGE = 600
 """Characters of Spark's message that an error shows; the rest is in the log."""
 
@@ -73,9 +83,26 @@ def as_error(
             remedies=(f"read everything again:   headrace full-refresh {_target(declared)}",),
             params={"name": str(name)},
         )
+    if _TAKEN_OVER.search(text):
+        return LeaseLostError(
+            f"another process has taken over flow {name} while this one was away",
+            facts=("its checkpoint has a batch of somebody else's; nothing was written since",),
+            params={"flow": str(name)},
+        )
+    if (broker := _BROKER.search(text)) is not None:
+        return BrokerUnreachableError(
+            f"{name}: the Kafka broker does not answer",
+            location=declared.location,
+            facts=(f"Kafka's client says: {broker[0]}", *_logged(log_file)),
+            remedies=("headrace doctor",),
+            params={"name": str(name)},
+        )
     if _TRANSIENT.search(text):
         return FlowInterruptedError(
-            f"{name} was interrupted", location=declared.location, facts=facts, params={"name": str(name)}
+            f"{name} was interrupted: {_shortened(text)[:_CAUSE]}",
+            location=declared.location,
+            facts=facts,
+            params={"name": str(name)},
         )
     return FlowFailedError(
         f"{name} failed",
@@ -83,6 +110,21 @@ def as_error(
         facts=facts,
         remedies=("headrace run --debug shows the whole trace",),
         params={"name": str(name)},
+    )
+
+
+def upstream_rewritten(flow: Flow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
+    """A commit of a table upstream that no stream can follow."""
+    return UpstreamRewrittenError(
+        f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that were already read",
+        location=flow.location,
+        facts=(
+            f"version {commit.version}: {commit.operation} by {commit.engine}",
+            "rows that are only deleted are passed over; whatever else changes them is not, "
+            "and nothing was written",
+        ),
+        remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
+        params={"name": flow.name, "table": str(table), "version": commit.version},
     )
 
 

@@ -19,7 +19,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.survey import survey_flow, survey_sources
-from headrace.sinks.delta.commit import OpenedGeneration, open_generation
+from headrace.sinks.delta.commit import OpenedGeneration, TableLayout, open_generation
 from headrace.sinks.delta.table import TableState, is_table, read_state
 from headrace.sources.identity import require_topics
 from headrace.state.files import write_json
@@ -111,12 +111,15 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
             return _open(planned, opening, survey.table, sources, kafka, context)
 
 
-def start_over(planned: PlannedFlow, context: UpdateContext, *, first: bool, last: bool) -> None:
+def start_over(
+    planned: PlannedFlow, context: UpdateContext, *, layout: TableLayout, first: bool, last: bool
+) -> None:
     """Open a new checkpoint at the sources' beginning, for a full refresh.
 
     Args:
         planned: The flow.
         context: The update.
+        layout: What the empty table gets.
         first: Whether the table's rows are removed in the same commit; until the last flow has
             been opened, the table says that it is being refreshed.
         last: Whether this is the last flow of the table.
@@ -130,7 +133,8 @@ def start_over(planned: PlannedFlow, context: UpdateContext, *, first: bool, las
     )
     _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
     opening = Open(reason="full-refresh", fences=table.checkpoints.get(flow.name))
-    _open(planned, opening, table, sources, kafka, context, clear=first, refreshing=not last)
+    cleared = layout if first else None
+    _open(planned, opening, table, sources, kafka, context, cleared=cleared, refreshing=not last)
 
 
 def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
@@ -195,7 +199,7 @@ def _open(
     kafka: Mapping[int, KafkaFacts],
     context: UpdateContext,
     *,
-    clear: bool = False,
+    cleared: TableLayout | None = None,
     refreshing: bool = False,
 ) -> OpenedFlow:
     flow, storage = planned.flow, context.settings.storage
@@ -235,7 +239,8 @@ def _open(
         generation=generation,
         opening=opening,
         ranges=ranges,
-        clear=clear,
+        clear=cleared is not None,
+        layout=cleared,
         refreshing=refreshing,
         replaces=table.checkpoints.get(flow.name),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +16,8 @@ from headrace.state.lease import Lease
 TRIGGERED_ATTEMPTS = 6
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
+_HELD_S = 60.0
+"""A query that went on for so long had recovered from what interrupted it before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,14 +58,15 @@ def _attempt(runner: FlowRunner, context: UpdateContext, lease: Lease) -> FlowRe
     flow = runner.planned.flow
     attempt = 0
     while True:
-        batches = runner.progress.batches
+        batches, started = runner.progress.batches, time.monotonic()
         try:
             outcome = runner.run(lease)
         except HeadraceError as error:
             # Whoever asked for the stop has to hear of what will fail again at the next start.
             if context.stop.requested and error.transient:
                 return _finished(runner, context, "stopped")
-            if runner.progress.batches > batches:
+            # An idle flow makes no progress that could be counted; that it held is enough.
+            if runner.progress.batches > batches or time.monotonic() - started > _HELD_S:
                 attempt = 0
             attempt += 1
             if not error.transient or (context.mode == "triggered" and attempt >= TRIGGERED_ATTEMPTS):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from headrace.errors import SchemaMismatchError
 from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, TIMESTAMP
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.run.context import UpdateContext
@@ -20,6 +23,8 @@ from headrace.sinks.delta.table import (
 )
 from headrace.state.files import unwritable
 
+_WIDENED = {("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "INT")}
+"""Types (of a query, of a table) that Delta's writer converts by itself."""
 PLACES = (COORDINATES, TIMESTAMP)
 """Properties that say where in Kafka each row comes from."""
 
@@ -35,10 +40,29 @@ def register_tables(plan: Plan, context: UpdateContext) -> None:
             register_table(context.spark, name, storage.table(name))
 
 
-def open_table(stage: OpenTableStage, flows: Sequence[PlannedFlow], context: UpdateContext) -> None:
+def layout_schema(stage: OpenTableStage) -> Mapping[str, Any]:
+    """The columns that a new table gets."""
+    schema: Mapping[str, Any] = as_nullable(stage.schema)
+    return stage.schema if stage.table.schema is not None else schema
+
+
+def open_table(
+    stage: OpenTableStage,
+    flows: Sequence[PlannedFlow],
+    context: UpdateContext,
+    *,
+    emptied: bool = False,
+) -> None:
     """Create a table if it is missing, else bring its properties and new columns up to date.
 
+    Args:
+        stage: What the plan says of it.
+        flows: The flows that feed it.
+        context: The update.
+        emptied: Whether it will be emptied next, so that no row binds its columns.
+
     Raises:
+        SchemaMismatchError: Its rows have other types than the queries give.
         TableLostError: It is missing, and a checkpoint has fed it.
         StorageUnwritableError: The storage cannot be written.
     """
@@ -50,24 +74,31 @@ def open_table(stage: OpenTableStage, flows: Sequence[PlannedFlow], context: Upd
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
-    declared = stage.schema if table.schema is not None else as_nullable(stage.schema)
+    declared = layout_schema(stage)
     if not is_table(path):
-        create_table(
-            context.spark,
-            table.name,
-            path,
-            declared,
-            properties=stage.properties,
-            partition_cols=table.partition_cols,
-            cluster_by=table.cluster_by,
-            comment=table.comment,
-        )
-        return
+        try:
+            create_table(
+                context.spark,
+                table.name,
+                path,
+                declared,
+                properties=stage.properties,
+                partition_cols=table.partition_cols,
+                cluster_by=table.cluster_by,
+                comment=table.comment,
+            )
+            return
+        except Exception:
+            # Another driver may have been faster; whose flows may feed the table is the lease's affair.
+            if not is_table(path):
+                raise
     register_table(context.spark, table.name, path)
     state = read_state(context.spark, path)
     if any(has_fed_another(planned, state.table_id, context) for planned in flows):
         # Its flows will refuse to feed it: nothing is changed in somebody else's table.
         return
+    if not emptied:
+        _refuse_other_types(stage, state)
     changed = {
         key: value
         for key, value in stage.properties.items()
@@ -77,8 +108,26 @@ def open_table(stage: OpenTableStage, flows: Sequence[PlannedFlow], context: Upd
     there = {field["name"].lower() for field in state.schema["fields"]}
     added = [field for field in declared["fields"] if field["name"].lower() not in there]
     if changed or removed or added:
-        columns = {"type": "struct", "fields": added} if added else None
-        alter_table(context.spark, path, properties=changed, removed=removed, new_columns=columns)
+        new = {"type": "struct", "fields": added} if added else None
+        alter_table(context.spark, path, properties=changed, removed=removed, new_columns=new)
+
+
+def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
+    name = stage.table.name
+    conflicts = [
+        (column, now, before)
+        for column, now, before in columns.conflicts(stage.schema, state.schema)
+        if (now, before) not in _WIDENED
+    ]
+    if conflicts:
+        found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
+        raise SchemaMismatchError(
+            f"{name} has columns of other types than its queries give now",
+            location=stage.table.location,
+            facts=(*found, "nothing was read or written"),
+            remedies=(f"cast them in the query, or read everything again:   headrace full-refresh {name}",),
+            params={"dataset": str(name), "columns": [column for column, _, _ in conflicts]},
+        )
 
 
 def name_places(stage: OpenTableStage, context: UpdateContext) -> None:

@@ -23,6 +23,7 @@ class LoggedCommit:
         operation: Delta's name of what was done.
         engine: Who did it.
         changes_data: Whether rows were added or removed.
+        removes_data: Whether rows were removed, or written anew.
     """
 
     version: int
@@ -32,6 +33,12 @@ class LoggedCommit:
     operation: str
     engine: str
     changes_data: bool
+    removes_data: bool = False
+
+    @property
+    def is_erasure(self) -> bool:
+        """Whether somebody took rows out by a condition, and did nothing else."""
+        return self.operation in ("DELETE", "TRUNCATE")
 
     @property
     def is_ours(self) -> bool:
@@ -71,7 +78,7 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
     """One commit; only lines that can matter are parsed, for added files can be many."""
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
-    changes_data = False
+    changes_data = removes_data = False
     path = table / "_delta_log" / f"{version:020d}.json"
     with path.open(encoding="utf-8") as file:
         for line in file:
@@ -80,7 +87,9 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
             elif line.startswith('{"txn"'):
                 action = json.loads(line)["txn"]
                 transactions[action["appId"]] = action["version"]
-            elif not changes_data and line.startswith(('{"add"', '{"remove"')):
+            elif not removes_data and line.startswith('{"remove"'):
+                removes_data = '"dataChange":true' in line
+            elif not changes_data and line.startswith('{"add"'):
                 changes_data = '"dataChange":true' in line
     return LoggedCommit(
         version=version,
@@ -89,7 +98,8 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
         transactions=transactions,
         operation=str(info.get("operation", "unknown")),
         engine=str(info.get("engineInfo", "unknown")),
-        changes_data=changes_data,
+        changes_data=changes_data or removes_data,
+        removes_data=removes_data,
     )
 
 

@@ -56,7 +56,9 @@ def load_topics(
     from confluent_kafka import KafkaException
 
     if connection.is_embedded:
-        raise _unreachable(connection, "the embedded broker is not running")
+        raise BrokerUnreachableError(
+            "the embedded broker is not running", remedies=["headrace broker start"], params={}
+        )
     _knock(connection)
     wanted = sorted(set(names))
     deadline = time.monotonic() + timeout_s

@@ -27,7 +27,6 @@ def code(message: str) -> tuple[str, bool]:
 @pytest.mark.parametrize(
     "message",
     [
-        "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment",
         "Some data may have been lost because they are not available in Kafka any more; either the data",
         "LOST_TOPIC_PARTITIONS ... The error could be transient - restart your query, and report",
         "[DELTA_METADATA_CHANGED] MetadataChangedException: The metadata of the Delta table has been changed",
@@ -37,6 +36,17 @@ def code(message: str) -> tuple[str, bool]:
 )
 def test_what_passes_is_tried_again(message: str) -> None:
     assert code(message) == ("FLOW_INTERRUPTED", True)
+
+
+def test_a_broker_that_is_away_is_named() -> None:
+    message = "org.apache.kafka.common.errors.TimeoutException: Timed out waiting for a node assignment"
+    error = as_error(Exception(f"STREAM_FAILED\nCaused by: {message}\n\tat java.lang"), None, FLOW, None)
+    assert (error.code, error.transient) == ("BROKER_UNREACHABLE", True)
+    assert message in error.facts[0]
+
+
+def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
+    assert code("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log")[0] == "LEASE_LOST"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def command(invocation: Invocation, datasets: tuple[str, ...], yes: bool) -> Res
         stop = StopSignal()
         with (
             Watch(output, pipeline.settings, "Emptying the tables") as watch,
-            stopping(stop, watch) as received,
+            stopping(stop, watch, careful=True) as received,
         ):
             result = pipeline.full_refresh(datasets, emit=watch, stop=stop)
     return show_outcome(output, result, received)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = 1
+_COLUMN_MAPPING = "delta.columnMapping.mode"
+"""Columns of a table that maps their names have ids, which only Delta's own statements keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +129,18 @@ def is_fast(df: DataFrame, transaction: Any, target: Target) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TableLayout:
+    """What rows bind a table to: free again once it is empty.
+
+    Args:
+        schema: The columns, as ``StructType.jsonValue()`` gives them.
+    """
+
+    schema: Mapping[str, Any]
+    partition_cols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class OpenedGeneration:
     """A new generation of a flow's checkpoint, as its table comes to know it.
 
@@ -139,6 +153,7 @@ class OpenedGeneration:
         ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
         adopted: The name that the flow had before.
         clear: Whether all rows are removed in the same commit.
+        layout: The columns and partition columns that the empty table gets; as they are by default.
         refreshing: Whether a full refresh has still to open other flows of the table.
         replaces: The checkpoint that must feed the table until now.
     """
@@ -151,6 +166,7 @@ class OpenedGeneration:
     ranges: tuple[SourceRange, ...] = ()
     adopted: str | None = None
     clear: bool = False
+    layout: TableLayout | None = None
     refreshing: bool = False
     replaces: str | None = None
 
@@ -194,7 +210,7 @@ def open_generation(spark: SparkSession, table: Path, opened: OpenedGeneration) 
     jvm: Any = spark.sparkContext._jvm
     transaction = delta_log(spark, table).startTransaction()
     _update_properties(jvm, transaction, opened)
-    actions = _nil(jvm)
+    actions = _scala_list(jvm)
     if opened.clear:
         for file in _iterate(transaction.filterFiles()):
             actions = _prepend(actions, file.remove())
@@ -227,14 +243,18 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> 
         configuration = configuration.updated(REFRESHING_PROPERTY, "true")
     elif opened.opening.reason == "full-refresh":
         configuration = configuration.removed(REFRESHING_PROPERTY)
+    schema, partition_cols = metadata.schemaString(), metadata.partitionColumns()
+    if opened.layout is not None and not configuration.contains(_COLUMN_MAPPING):
+        schema = json.dumps(opened.layout.schema)
+        partition_cols = _scala_list(jvm, opened.layout.partition_cols)
     transaction.updateMetadata(
         metadata.copy(
             metadata.id(),
             metadata.name(),
             metadata.description(),
             metadata.format(),
-            metadata.schemaString(),
-            metadata.partitionColumns(),
+            schema,
+            partition_cols,
             configuration,
             metadata.createdTime(),
         ),
@@ -400,5 +420,8 @@ def _iterate(sequence: Any) -> Any:
         yield iterator.next()
 
 
-def _nil(jvm: Any) -> Any:
-    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(jvm.java.util.ArrayList()).toList()
+def _scala_list(jvm: Any, items: Iterable[Any] = ()) -> Any:
+    values = jvm.java.util.ArrayList()
+    for item in items:
+        values.add(item)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(values).toList()
