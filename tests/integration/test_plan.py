@@ -538,6 +538,16 @@ def d():
     assert flow(plan, "d").coordinates == Coordinates(topic="x", partition="y", offset="z")
 
 
+@pytest.mark.parametrize(
+    "properties",
+    ['{"delta.enableChangeDataFeedd": "true"}', '{"delta.logRetentionDuration": "often"}'],
+)
+def test_a_property_that_delta_does_not_take_is_named(fault: Fault, properties: str) -> None:
+    error = fault(f'@hr.table(table_properties={properties})\ndef a():\n    return hr.read_kafka("t")\n')
+    assert error.code == "PROPERTY_INVALID"
+    assert error.location == SourceLocation("orders.py", FIRST + 1)
+
+
 STATEFUL = {
     'hr.read_kafka("t")': False,
     'hr.read_kafka("t").dropDuplicates(["key"])': True,

@@ -144,6 +144,9 @@ def test_an_older_copy_of_a_table_is_refused_and_every_layer_mended(
     assert [error.code for error in shop.run("bronze", "silver", "gold", resume="bronze").errors] == [
         "UPSTREAM_REWRITTEN"
     ]
+    with Pipeline.load(shop.root) as pipeline:
+        codes = {finding.code for finding in pipeline.verify(["silver"]).findings}
+    assert "UPSTREAM_ROLLED_BACK" in codes
     shop.produce(30)
     full_refresh(shop, "silver")
     shop.run_well()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import logging
 import os
 import platform
@@ -18,7 +19,7 @@ from types import FrameType
 import click
 
 from headrace.cli.output import JsonOutput, Output, Result, TextOutput
-from headrace.errors import CommandLineError, HeadraceError, InternalError, text_of
+from headrace.errors import GONE, CommandLineError, DriverLostError, HeadraceError, InternalError, text_of
 
 COMMANDS = {
     "init": "Write a new pipeline",
@@ -127,7 +128,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if (code := _signal_behind(error)) is not None:
             return code
-        output.error(_internal_error(error))
+        output.error(_driver_lost(error) or _internal_error(error))
         return InternalError.exit_code
 
 
@@ -135,7 +136,9 @@ def build_output(arguments: Sequence[str]) -> Output:
     """The output that the command line asks for, known before it is parsed."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     form = JsonOutput if "--json" in options else TextOutput
-    return form(stdout=sys.stdout, stderr=sys.stderr, debug="--debug" in options)
+    # A closed stream is None in Python; what nobody reads goes nowhere.
+    nowhere = io.StringIO()
+    return form(stdout=sys.stdout or nowhere, stderr=sys.stderr or nowhere, debug="--debug" in options)
 
 
 def _signal_behind(error: BaseException | None) -> int | None:
@@ -146,6 +149,22 @@ def _signal_behind(error: BaseException | None) -> int | None:
         if isinstance(error, Terminated):
             return EXIT_TERMINATED
         error = error.__context__
+    return None
+
+
+def _driver_lost(error: BaseException | None) -> DriverLostError | None:
+    """The error of a JVM that is gone, wherever that was noticed."""
+    while error is not None:
+        if type(error).__name__ == "Py4JNetworkError" or text_of(error) == GONE:
+            return DriverLostError(
+                "the JVM has gone away",
+                facts=["what it had not committed was not written"],
+                remedies=[
+                    "start again; if it dies again, give it more memory: `runtime: {memory: 2g}`",
+                    "headrace doctor",
+                ],
+            )
+        error = error.__cause__ or error.__context__
     return None
 
 

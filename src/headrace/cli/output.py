@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import traceback
@@ -59,6 +60,11 @@ class Output(ABC):
         self.folders: list[Path] = []
         """Where paths in error locations start: the pipeline's folder, once it is known."""
 
+    def write(self, text: str, stream: IO[str]) -> None:
+        """One text, with its colours where they are wanted."""
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        click.echo(text, file=stream, color=False if plain else None)
+
     @property
     def is_terminal(self) -> bool:
         """Whether a person looks on, so that something live may be drawn."""
@@ -108,13 +114,13 @@ class TextOutput(Output):
         text = result.text() if callable(result.text) else result.text
         if isinstance(text, str):
             if text:
-                click.echo(text, file=self.stdout)
+                self.write(text, self.stdout)
         else:
             self.console().print(text)
 
     def error(self, error: HeadraceError) -> None:
         for line in error_lines(error, self.folders):
-            click.echo(line, file=self.stderr)
+            self.write(line, self.stderr)
         if self.debug:
             click.echo(_trace(error), file=self.stderr)
 

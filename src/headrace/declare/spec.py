@@ -34,6 +34,7 @@ DEFAULT_STORAGE = "./lake"
 DEFAULT_LIBRARIES = ("transformations/**",)
 
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
+_SERVER = re.compile(r"\S+:\d+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -227,6 +228,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
     kafka = dict(spec.kafka)
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
+    _check_servers(kafka.get("bootstrap.servers", EMBEDDED), merged)
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
         name=spec.name,
@@ -244,6 +246,21 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
         master=spec.runtime.master,
         memory=spec.runtime.memory,
         consumer_groups=spec.consumer_groups,
+    )
+
+
+def _check_servers(servers: str, merged: Mapped) -> None:
+    """A client would go on trying an address that can never answer."""
+    wrong = [one.strip() for one in servers.split(",") if not _SERVER.fullmatch(one.strip())]
+    if servers == EMBEDDED or not wrong:
+        return
+    kafka = merged.items.get("kafka")
+    entry = kafka.items.get("bootstrap.servers") if isinstance(kafka, Mapped) else None
+    raise SpecInvalidError(
+        f"kafka.bootstrap.servers: `{wrong[0]}` is not HOST:PORT",
+        location=None if entry is None else entry.location,
+        remedies=["write such as broker.example:9092, several separated by commas, or `embedded`"],
+        params={"key": "kafka.bootstrap.servers", "value": wrong[0]},
     )
 
 

@@ -13,6 +13,7 @@ and on ``params``, never on the prose.
 """
 
 from headrace.errors.base import (
+    GONE as GONE,
     HeadraceError as HeadraceError,
     RefusedError as RefusedError,
     RunError as RunError,

@@ -77,12 +77,16 @@ class HeadraceError(Exception):
         }
 
 
+GONE = "its JVM has gone, and with it the message"
+"""The text of an exception that came from a JVM which cannot be asked any more."""
+
+
 def text_of(error: BaseException | None) -> str:
     """What an exception says; one that came from a JVM may have nobody left to ask."""
     try:
         return "" if error is None else str(error)
     except Exception:
-        return "its JVM has gone, and with it the message"
+        return GONE
 
 
 class UsageError(HeadraceError):

@@ -73,7 +73,11 @@ class Explanation:
         sign = signs[0] if signs else " "
         head = f"  {sign} {name:<{width}}  {_kind_of(dataset):<17}  {dataset.location}"
         indent = " " * (width + 6)
-        facts = [self._schema_text(dataset)]
+        facts = [
+            (dataset.comment or "").partition("\n")[0],
+            self._schema_text(dataset),
+            _layout_text(dataset),
+        ]
         facts += [self._flow_text(dataset, flow) for flow in self.flows_of(dataset.name)]
         if (view := self.view_of(dataset.name)) is not None:
             facts.append(self._view_text(view))
@@ -92,6 +96,8 @@ class Explanation:
     def _what_next(self) -> str:
         if self.plan.changes is None:
             return "The storage was not looked at (--offline)."
+        if all(change.kind == "keep" for change in self.plan.changes):
+            return "No table would change; `headrace run` reads what is new."
         return "`headrace run` does this."
 
     def _schema_text(self, dataset: Dataset) -> str:
@@ -132,6 +138,8 @@ class Explanation:
         if source.kind == "kafka":
             topics = source.topic_pattern or ", ".join(source.topics)
             start = source.options.get("startingOffsets", source.options.get("startingoffsets", "latest"))
+            count = sum(self.plan.partitions.get(topic, 0) for topic in source.topics)
+            topics += f", {_count(count, 'partition')}" if count else ""
             return f"Kafka {topics}, {start if start in ('earliest', 'latest') else 'given offsets'}"
         return self._source_label(source)
 
@@ -158,6 +166,7 @@ class Explanation:
             "name": str(dataset.name),
             "kind": _kind_of(dataset).replace(" ", "_"),
             "comment": dataset.comment,
+            **_layout_json(dataset),
             "location": _location_json(dataset.location),
             "schema": self.plan.schemas.get(dataset.name),
             "reads": [str(name) for name in self._reads_of(dataset.name)],
@@ -227,13 +236,8 @@ class Explanation:
                     wanted.add(stage.planned.flow.target)
                 case RefreshViewStage():
                     wanted.add(stage.planned.view.name)
-        temporary = {one.name for one in self.plan.datasets if isinstance(one, TemporaryView)}
-        waiting = list(wanted)
-        while waiting:
-            for read in self._reads_of(waiting.pop()):
-                if read in temporary and read not in wanted:
-                    wanted.add(read)
-                    waiting.append(read)
+        for name in tuple(wanted):
+            wanted.update(self._through(name))
         return self._ordered([dataset for dataset in self.plan.datasets if dataset.name in wanted])
 
     def _ordered(self, datasets: list[Dataset]) -> list[Dataset]:
@@ -258,8 +262,20 @@ class Explanation:
         """The name as users write it: the default schema is left out."""
         return name.name if name.schema == self.plan.project.database else str(name)
 
+    def _through(self, name: TableName) -> list[TableName]:
+        """The temporary views between a dataset's queries and their tables."""
+        view = self.view_of(name)
+        own = (view.through if view is not None else (), *(flow.through for flow in self.flows_of(name)))
+        return list(dict.fromkeys(one for through in own for one in through))
+
     def _reads_of(self, name: TableName) -> list[TableName]:
-        """The tables behind a dataset's queries, each once."""
+        """The tables and temporary views that a dataset's queries read, each once."""
+        through = self._through(name)
+        behind = {read for view in through for read in self._tables_behind(view)}
+        return [*through, *(read for read in self._tables_behind(name) if read not in behind)]
+
+    def _tables_behind(self, name: TableName) -> list[TableName]:
+        """The tables behind a dataset's queries, also through temporary views."""
         found: dict[TableName, None] = {}
         for flow in self.flows_of(name):
             found.update((source.table, None) for source in flow.sources if source.table is not None)
@@ -304,12 +320,36 @@ def _kind_of(dataset: Dataset) -> str:
             return "temporary view"
 
 
+def _layout_text(dataset: Dataset) -> str:
+    """How a table is laid out, and what its owner has set."""
+    if isinstance(dataset, TemporaryView):
+        return ""
+    parts = []
+    if dataset.partition_cols:
+        parts.append(f"partitioned by {', '.join(dataset.partition_cols)}")
+    if dataset.cluster_by:
+        parts.append(f"clustered by {', '.join(dataset.cluster_by)}")
+    parts += [f"{key}{_GLUE}={_GLUE}{value}" for key, value in sorted(dataset.table_properties.items())]
+    return " · ".join(parts)
+
+
+def _layout_json(dataset: Dataset) -> dict[str, Any]:
+    if isinstance(dataset, TemporaryView):
+        return {}
+    return {
+        "partition_cols": list(dataset.partition_cols),
+        "cluster_by": list(dataset.cluster_by),
+        "table_properties": dict(dataset.table_properties),
+    }
+
+
 def _flow_json(planned: PlannedFlow) -> dict[str, Any]:
     coordinates = planned.coordinates
     return {
         "name": planned.flow.name,
         "location": _location_json(planned.flow.location),
         "sources": [_source_json(source) for source in planned.sources],
+        "spark_conf": dict(planned.flow.spark_conf),
         "stateful": planned.stateful,
         "coordinates": None if coordinates is None else coordinates.to_json(),
         "timestamp": planned.timestamp,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import PropertyInvalidError
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.plan.lineage import Places, named_places
 from headrace.plan.stages import Coordinates
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
@@ -52,6 +55,32 @@ def table_properties(
     if places.timestamp is not None:
         properties[TIMESTAMP] = places.timestamp
     return {**properties, **dataset.table_properties}
+
+
+def check_delta_properties(session: SparkSession, dataset: StreamingTable | MaterializedView) -> None:
+    """Ask Delta whether it knows the properties of its own that a dataset sets, and their values.
+
+    Raises:
+        PropertyInvalidError: It does not.
+    """
+    from pyspark.errors import PySparkException
+
+    jvm: Any = session._jvm
+    for key, value in dataset.table_properties.items():
+        if not key.lower().startswith("delta."):
+            continue
+        try:
+            one = jvm.PythonUtils.toScalaMap({key: value})
+            jvm.org.apache.spark.sql.delta.DeltaConfigs.validateConfigurations(one)
+        except PySparkException as error:
+            said = str(error).partition("If you are sure")[0].partition("JVM stacktrace")[0]
+            raise PropertyInvalidError(
+                f"Delta does not take the table property {key} = {value}",
+                location=dataset.location,
+                facts=[" ".join(said.split())[:300]],
+                remedies=["correct its name and value, or leave it out"],
+                params={"dataset": str(dataset.name), "property": key, "value": value},
+            ) from error
 
 
 def places_of(properties: Mapping[str, str]) -> Places:

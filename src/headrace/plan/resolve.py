@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from headrace.plan.graph import build_levels
 from headrace.plan.intercept import Interception, TableAccess
 from headrace.plan.lineage import Places
 from headrace.plan.names import NameRules, shown
-from headrace.plan.properties import places_of, table_properties
+from headrace.plan.properties import check_delta_properties, places_of, table_properties
 from headrace.plan.query import active_session, call_query
 from headrace.plan.resolver import Resolver
 from headrace.plan.sources import describe, planned_sources
@@ -66,9 +67,18 @@ def build_plan(
     with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
         resolver = Resolver(session, stand_ins, spark, settings, declarations)
         resolver.resolve()
-        _raise_all(resolver.errors)
+        _raise_all([*resolver.errors, *_property_errors(session, declarations)])
         plan = _assemble(resolver, stand_ins, settings, declarations)
     return plan if offline else find_changes(plan)
+
+
+def _property_errors(session: SparkSession, declarations: Declarations) -> Iterator[HeadraceError]:
+    for dataset in declarations.datasets:
+        if isinstance(dataset, StreamingTable | MaterializedView):
+            try:
+                check_delta_properties(session, dataset)
+            except HeadraceError as error:
+                yield error
 
 
 def evaluate(session: SparkSession, declared: Flow | MaterializedView, plan: Plan) -> DataFrame:

@@ -151,6 +151,7 @@ class Plan:
     Args:
         levels: Stages in dependency order; the stages of one level do not depend on each other.
         changes: Against the storage; ``None`` when planned offline.
+        partitions: Of each Kafka topic, as far as a broker was there to be asked.
     """
 
     project: ProjectSettings
@@ -160,3 +161,4 @@ class Plan:
     levels: tuple[tuple[Stage, ...], ...]
     schemas: Mapping[TableName, Mapping[str, Any]]
     changes: tuple[Change, ...] | None = None
+    partitions: Mapping[str, int] = field(default_factory=dict)

@@ -94,7 +94,14 @@ class Pipeline:
         Raises:
             UsageError: The pipeline is wrong, with file and line.
         """
-        return self._plan(self._reachable(start=False), datasets, offline=offline)
+        settings = self._reachable(start=False)
+        plan = self._plan(settings, datasets, offline=offline)
+        if offline or settings.kafka.bootstrap_servers == _UNREACHED:
+            return plan
+        from headrace.plan.topics import find_topics
+        from headrace.sources.cluster import KafkaCluster
+
+        return find_topics(plan, KafkaCluster(settings.kafka))
 
     def run(
         self,

@@ -12,6 +12,7 @@ from headrace.errors import (
     FlowInterruptedError,
     HeadraceError,
     LeaseLostError,
+    StorageUnwritableError,
     UpstreamRewrittenError,
     text_of,
 )
@@ -81,6 +82,14 @@ def as_error(
             location=declared.location,
             facts=facts,
             remedies=(f"read everything again:   headrace full-refresh {_target(declared)}",),
+            params={"name": str(name)},
+        )
+    if "No space left on device" in text:
+        return StorageUnwritableError(
+            f"{name}: no space is left on the disk of the storage",
+            location=declared.location,
+            facts=("the batch was not committed", *_logged(log_file)),
+            remedies=("make room, and start again:   headrace run",),
             params={"name": str(name)},
         )
     if _TAKEN_OVER.search(text):

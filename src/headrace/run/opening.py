@@ -106,8 +106,9 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
             _adopt(planned, old, survey.table, context)
             return open_flow(planned, context, first_attempt=False)
         case Open():
+            places = {source.index: source.location for source in planned.sources}
             for source in sources:
-                require_topics(source, context.cluster)
+                require_topics(source, context.cluster, places[source.index])
             return _open(planned, opening, survey.table, sources, kafka, context)
 
 

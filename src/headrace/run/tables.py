@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from headrace.errors import SchemaMismatchError
+from headrace.errors import SchemaMismatchError, StorageUnwritableError
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, TIMESTAMP
@@ -76,6 +77,7 @@ def open_table(
         raise unwritable(path, error) from error
     declared = layout_schema(stage)
     if not is_table(path):
+        _refuse_other_files(table, path)
         try:
             create_table(
                 context.spark,
@@ -110,6 +112,19 @@ def open_table(
     if changed or removed or added:
         new = {"type": "struct", "fields": added} if added else None
         alter_table(context.spark, path, properties=changed, removed=removed, new_columns=new)
+
+
+def _refuse_other_files(table: StreamingTable, path: Path) -> None:
+    """A table is made in an empty folder only: what lies there may be somebody's."""
+    first = next((one.name for one in path.iterdir() if one.name != "_delta_log"), None)
+    if first is not None:
+        raise StorageUnwritableError(
+            f"{table.name} cannot be made: its folder holds files and is no Delta table",
+            location=table.location,
+            facts=(f"{path} holds {first}", "nothing was read or written"),
+            remedies=("move the folder away, and run again",),
+            params={"dataset": str(table.name), "path": str(path)},
+        )
 
 
 def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from headrace.model.connections import KafkaConnection
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
+
+_KNOCK_S = 3.0
 
 Offsets = dict[str, dict[int, int]]
 """By topic and partition."""
@@ -31,6 +34,7 @@ class KafkaCluster:
         self._connection = connection
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
+        self._answered = False
         self._client: AdminClient | None = None
         self._members: dict[str, Consumer] = {}
 
@@ -102,6 +106,7 @@ class KafkaCluster:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         found: dict[str, Any] = {}
+        self._knock()
         try:
             futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self._timeout_s)
             for name, future in futures.items():
@@ -164,7 +169,23 @@ class KafkaCluster:
                 self._client = AdminClient(settings, logger=_SILENT)
             return self._client
 
-    def _unreachable(self, error: BaseException) -> BrokerUnreachableError:
+    def _knock(self) -> None:
+        """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
+        if self._answered:
+            return
+        reasons = []
+        for server in self._connection.bootstrap_servers.split(","):
+            host, _, port = server.strip().rpartition(":")
+            try:
+                socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
+            except (OSError, ValueError) as error:
+                reasons.append(f"{server.strip()}: {error}")
+            else:
+                self._answered = True
+                return
+        raise self._unreachable("; ".join(reasons))
+
+    def _unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
         servers = self._connection.bootstrap_servers
         return BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from headrace.errors import TopicNotFoundError
+from headrace.errors import SourceLocation, TopicNotFoundError
 from headrace.model.names import Storage, TableName
 from headrace.model.ranges import SourceKind
 from headrace.sources.cluster import KafkaCluster
@@ -69,13 +69,20 @@ def kafka_facts(topics: Sequence[str], ids: dict[str, str | None], cluster: Kafk
     return KafkaFacts(ids=ids, earliest=cluster.earliest(there), latest=cluster.latest(there))
 
 
-def require_topics(source: SourceIdentity, cluster: KafkaCluster) -> None:
+def require_topics(source: SourceIdentity, cluster: KafkaCluster, location: SourceLocation) -> None:
     """Make sure that the topics exist which a new checkpoint is to read.
+
+    Args:
+        location: Where the query reads them.
 
     Raises:
         TopicNotFoundError: One does not.
     """
-    for topic, found in source.identity.get("topics", {}).items():
-        if found is None:
-            cluster.partitions(topic)
-            raise TopicNotFoundError(f"the broker has no topic `{topic}`", params={"topic": topic})
+    try:
+        for topic, found in source.identity.get("topics", {}).items():
+            if found is None:
+                cluster.partitions(topic)
+                raise TopicNotFoundError(f"the broker has no topic `{topic}`", params={"topic": topic})
+    except TopicNotFoundError as error:
+        error.location = location
+        raise

@@ -122,5 +122,11 @@ def _check(format: str, schema: Any, on_null: str) -> None:
 
 def _starting(offsets: StartingOffsets) -> str:
     if isinstance(offsets, str):
+        if offsets not in ("earliest", "latest"):
+            raise ArgumentInvalidError(
+                f"read_kafka: starting_offsets={offsets!r} is not one of earliest, latest",
+                remedies=('or give offsets, such as starting_offsets={"sales": {0: 17, 1: 20}}',),
+                params={"argument": "starting_offsets", "value": offsets},
+            )
         return offsets
     return json.dumps({topic: {str(p): o for p, o in parts.items()} for topic, parts in offsets.items()})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
@@ -25,7 +23,7 @@ from headrace.verify.coordinates import (
     find_columns,
 )
 from headrace.verify.delta_log import LogDamagedError
-from headrace.verify.evidence import Evidence, list_tables, load_evidence
+from headrace.verify.evidence import Evidence, find_upstream, load_evidence
 from headrace.verify.lineages import Lineage
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.records import (
@@ -207,11 +205,7 @@ class RecordsJudge:
         return found
 
     def _name_of(self, source: SourceRange) -> TableName | None:
-        text = str(source.identity.get("path", ""))
-        parts = urlsplit(text)
-        path = Path(unquote(parts.path) if parts.scheme == "file" else text)
-        name = TableName(path.parent.name, path.name)
-        return name if name in list_tables(self._storage) else None
+        return find_upstream(self._storage, source)
 
     def _unjudged(self, evidence: Evidence, reason: str) -> dict[str, GradeReport]:
         return {lineage.flow: unjudged_records(reason) for lineage in evidence.lineages}

@@ -352,6 +352,7 @@ def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
             identity=value["identity"],
             start=None if value["from"] is None else _position(value["from"]),
             until=_position(value["until"]),
+            seen=None if value.get("seen") is None else _position(value["seen"]),
         )
         for value in values
     )

@@ -6,6 +6,7 @@ means by its commits.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -174,6 +175,15 @@ def list_versions(table: Path) -> list[int]:
     except FileNotFoundError:
         return []
     return sorted(found)
+
+
+def commit_mark(table: Path, version: int) -> str | None:
+    """What tells a commit from another of the same version; ``None`` where the log does not hold it."""
+    try:
+        data = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
+    except FileNotFoundError:
+        return None
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def load_table_log(table: Path, at: int | None = None, since: int | None = None) -> TableLog:

@@ -9,14 +9,23 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import Path
 
 from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.ranges import SourceRange
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
 from headrace.verify.delta_log import LogDamagedError
-from headrace.verify.evidence import Evidence, in_reading_order, is_ours, list_tables, load_evidence
+from headrace.verify.evidence import (
+    Evidence,
+    find_upstream,
+    in_reading_order,
+    is_ours,
+    list_tables,
+    load_evidence,
+)
 from headrace.verify.lineages import Lineage
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
@@ -32,6 +41,7 @@ from headrace.verify.views import Input, judge_view
 from headrace.verify.witnesses import (
     compare_checkpoints,
     compare_ledger,
+    compare_upstream,
     describe_checkpoint,
     pending_batch,
 )
@@ -103,7 +113,9 @@ def _chosen(settings: ProjectSettings, datasets: Sequence[TableName]) -> list[Ta
 
 def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
     files = judge_files(evidence.accounts, evidence.facts)
-    flows = tuple(_judge_flow(evidence, lineage, files, records[lineage.flow]) for lineage in evidence.judged)
+    flows = tuple(
+        _judge_flow(settings, evidence, lineage, files, records[lineage.flow]) for lineage in evidence.judged
+    )
     table = judge_table(evidence.accounts, evidence.beginning, evidence.said, evidence.judged, files)
     view, findings = judge_view(evidence.said, evidence.accounts, lambda name: _find_input(settings, name))
     notes = describe_others(evidence.accounts)
@@ -121,12 +133,19 @@ def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, 
     )
 
 
-def _judge_flow(evidence: Evidence, lineage: Lineage, files: FileFindings, records: GradeReport) -> FlowProof:
+def _judge_flow(
+    settings: ProjectSettings,
+    evidence: Evidence,
+    lineage: Lineage,
+    files: FileFindings,
+    records: GradeReport,
+) -> FlowProof:
     names = {lineage.flow, *(batch.flow for batch in lineage.batches)}
     logs = [log for name in sorted(names) for log in evidence.checkpoints.get(name, ())]
     ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
     others = compare_ledger(lineage, evidence.ledger, evidence.said, evidence.log.first_version)
     others += compare_checkpoints(lineage, logs, evidence.log.transactions)
+    others += compare_upstream(lineage, lambda source: _find_table(settings, source))
     last = lineage.last
     return FlowProof(
         flow=lineage.flow,
@@ -149,6 +168,11 @@ def _with_findings(report: GradeReport, findings: Sequence[Finding]) -> GradeRep
         return report
     together = (*report.findings, *findings)
     return replace(report, findings=together, verdict=verdict_of(together, report.reasons))
+
+
+def _find_table(settings: ProjectSettings, source: SourceRange) -> Path | None:
+    name = find_upstream(settings.storage, source)
+    return None if name is None else settings.storage.table(name)
 
 
 def _find_input(settings: ProjectSettings, text: str) -> Input | None:

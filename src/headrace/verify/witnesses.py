@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from headrace.model.ranges import SourceRange
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches, Fold, Ledger, Said
+from headrace.verify.delta_log import commit_mark, list_versions
 from headrace.verify.lineages import Lineage
 from headrace.verify.ranges import order_of
 from headrace.verify.report import Finding
@@ -68,6 +70,30 @@ def compare_checkpoints(
             positions = log.positions.get(batch.last)
             if positions is not None and batch.last <= log.finished:
                 findings += _compare_positions(batch, positions)
+    return findings
+
+
+def compare_upstream(lineage: Lineage, find_table: Callable[[SourceRange], Path | None]) -> list[Finding]:
+    """Compare the versions that a flow has read of other tables with what those versions are now.
+
+    Args:
+        find_table: Where the table behind a range lies; ``None`` where it is not there any more.
+    """
+    last = lineage.last
+    findings = []
+    for source in () if last is None else last.sources:
+        path = find_table(source) if source.seen is not None else None
+        if source.seen is None or path is None:
+            continue
+        version = int(source.seen["version"])
+        newest = max(list_versions(path), default=-1)
+        mark = commit_mark(path, version)
+        if version <= newest and mark in (None, source.seen["commit"]):
+            continue
+        how = f"it ends at version {newest} now" if version > newest else "that is another commit now"
+        text = f"version {version} of {path.name} was read, and {how}: it was rolled back or made anew"
+        place = {"table": path.name, "version": version}
+        findings.append(Finding(code="UPSTREAM_ROLLED_BACK", text=text, place=place))
     return findings
 
 

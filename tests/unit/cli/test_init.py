@@ -44,8 +44,8 @@ def test_every_profile_of_the_example_is_sound(
 ) -> None:
     headrace("init", "shop")
     for name in ("KAFKA_BROKERS", "KAFKA_USER", "KAFKA_PASSWORD"):
-        monkeypatch.setenv(name, "x")
-    assert load_project(tmp_path / "shop", profile="prod").kafka.bootstrap_servers == "x"
+        monkeypatch.setenv(name, "x:9092")
+    assert load_project(tmp_path / "shop", profile="prod").kafka.bootstrap_servers == "x:9092"
     assert load_project(tmp_path / "shop").kafka.is_embedded
 
 

@@ -86,10 +86,10 @@ def build_plan(changes: tuple[Change, ...] | None = None) -> Plan:
         name=name("revenue"), location=place(15), query=lambda: None, comment="by customer"
     )
     reads = (
-        TableRead(table=name("large"), streaming=False, location=place(16), declared=True),
+        TableRead(table=name("orders"), streaming=False, location=place(16), declared=True),
         TableRead(table=name("crm.customers"), streaming=False, location=place(16), declared=False),
     )
-    planned = PlannedView(view=view, schema=REVENUE, reads=reads, fingerprint="v")
+    planned = PlannedView(view=view, schema=REVENUE, reads=reads, fingerprint="v", through=(name("large"),))
     datasets = (table("orders", 6), table("big_orders", 9), large, view)
     opened = [
         OpenTableStage(table=one, schema=ORDERS, properties={}, flows=())
@@ -140,8 +140,9 @@ shop · 4 datasets, 3 flows · storage ./lake (new)
                 same columns as orders
                 reads orders
   + revenue     materialized view  transformations/shop.py:15
+                by customer
                 customer STRING, revenue DOUBLE
-                recomputed when large or crm.customers has a new version
+                recomputed when orders or crm.customers has a new version
 Nothing was written. `headrace run` does this."""
 
 

@@ -40,7 +40,7 @@ def command(invocation: Invocation, records: int, rate: int, directory: Path) ->
 
     Starts a Kafka broker, writes an example pipeline, produces sales, and runs the pipeline beside
     it; kills it in the middle of a batch, starts it again, and shows that no record was lost or
-    doubled. Everything that it starts has ended when it ends; the tables stay.
+    doubled. Broker and pipeline have ended when it ends; the tables stay.
     """
     from headrace.project.demo.closing import closing_data, closing_text
     from headrace.project.demo.story import Demo, DemoRequest

@@ -75,6 +75,10 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
     if dataset.view is not None:
         view = dataset.view
         yield (name, view.state, rows, _NONE, _NONE, _NONE, _commit(view.version, view.refreshed, now))
+    if len(dataset.flows) > 1:
+        # The rows are those of all its flows together.
+        yield (name, "", rows, *[_NONE] * 4)
+        rows = _NONE
     for flow in dataset.flows:
         yield _flow_row(flow, dataset, name, rows, now)
 

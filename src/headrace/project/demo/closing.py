@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -120,14 +122,25 @@ def _reading_lines(result: DemoResult) -> Iterator[str]:
     settings = result.settings
     project = _shown(result.folder.path)
     gold = _shown(settings.storage.table(result.gold))
-    yield f"Everything in {_shown(settings.storage.root)} is plain Delta:"
-    yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\""
-    yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\""
-    yield f"  headrace read gold --limit 5 --project {project}"
-    yield f"How it stands:  headrace status --project {project}"
     broker = _shown(result.folder.broker)
-    yield f"Run it again:   HEADRACE_BROKER_DIR={broker} headrace run --project {project}"
-    yield "Next:           headrace init my-pipeline"
+    headrace = _command()
+    yield f"Everything in {_shown(settings.storage.root)} is plain Delta:"
+    yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
+    yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\"   # pip install polars"
+    yield f"  {headrace} read gold --limit 5 --project {project}"
+    yield "Run it again, on the same broker, which lives on until it is stopped:"
+    yield f"  export HEADRACE_BROKER_DIR={broker}"
+    yield f"  {headrace} run --project {project}"
+    yield f"  {headrace} status --project {project}"
+    yield f"  {headrace} broker stop"
+    yield f"Next: {headrace} init my-pipeline"
+
+
+def _command() -> str:
+    """``headrace`` as one would type it here: an environment that is not active is not on the path."""
+    own = Path(sys.executable).with_name("headrace")
+    found = shutil.which("headrace")
+    return "headrace" if (found and Path(found).samefile(own)) or not own.exists() else _shown(own)
 
 
 def _shown(path: Path) -> str:
