@@ -75,6 +75,21 @@ def as_error(
             remedies=("start again:   headrace run",),
             params={"name": str(name)},
         )
+    known = _known(text, declared, log_file)
+    if known is not None:
+        return known
+    return FlowFailedError(
+        f"{name} failed",
+        location=declared.location,
+        facts=(_shortened(text), *_logged(log_file)),
+        remedies=("headrace run --debug shows the whole trace",),
+        params={"name": str(name)},
+    )
+
+
+def _known(text: str, declared: Flow | MaterializedView, log_file: Path | None) -> HeadraceError | None:
+    """The error behind a message of Spark's whose meaning is known."""
+    name = declared.name
     facts = (_shortened(text), *_logged(log_file))
     if _REWRITTEN.search(text):
         return UpstreamRewrittenError(
@@ -113,13 +128,7 @@ def as_error(
             facts=facts,
             params={"name": str(name)},
         )
-    return FlowFailedError(
-        f"{name} failed",
-        location=declared.location,
-        facts=facts,
-        remedies=("headrace run --debug shows the whole trace",),
-        params={"name": str(name)},
-    )
+    return None
 
 
 def upstream_rewritten(flow: Flow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:

@@ -75,25 +75,8 @@ def open_table(
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
-    declared = layout_schema(stage)
-    if not is_table(path):
-        _refuse_other_files(table, path)
-        try:
-            create_table(
-                context.spark,
-                table.name,
-                path,
-                declared,
-                properties=stage.properties,
-                partition_cols=table.partition_cols,
-                cluster_by=table.cluster_by,
-                comment=table.comment,
-            )
-            return
-        except Exception:
-            # Another driver may have been faster; whose flows may feed the table is the lease's affair.
-            if not is_table(path):
-                raise
+    if not is_table(path) and _create(stage, path, context):
+        return
     register_table(context.spark, table.name, path)
     state = read_state(context.spark, path)
     if any(has_fed_another(planned, state.table_id, context) for planned in flows):
@@ -101,14 +84,41 @@ def open_table(
         return
     if not emptied:
         _refuse_other_types(stage, state)
+    _alter(stage, path, state, context)
+
+
+def _create(stage: OpenTableStage, path: Path, context: UpdateContext) -> bool:
+    """Create a missing table; false where somebody else did meanwhile."""
+    table = stage.table
+    _refuse_other_files(table, path)
+    try:
+        create_table(
+            context.spark,
+            table.name,
+            path,
+            layout_schema(stage),
+            properties=stage.properties,
+            partition_cols=table.partition_cols,
+            cluster_by=table.cluster_by,
+            comment=table.comment,
+        )
+    except Exception:
+        # Another driver may have been faster; whose flows may feed the table is the lease's affair.
+        if not is_table(path):
+            raise
+        return False
+    return True
+
+
+def _alter(stage: OpenTableStage, path: Path, state: TableState, context: UpdateContext) -> None:
     changed = {
         key: value
         for key, value in stage.properties.items()
-        if state.properties.get(key) != value and _holds_for_all_rows(key, table, state)
+        if state.properties.get(key) != value and _holds_for_all_rows(key, stage.table, state)
     }
     removed = tuple(key for key in PLACES if key in state.properties and key not in stage.properties)
     there = {field["name"].lower() for field in state.schema["fields"]}
-    added = [field for field in declared["fields"] if field["name"].lower() not in there]
+    added = [field for field in layout_schema(stage)["fields"] if field["name"].lower() not in there]
     if changed or removed or added:
         new = {"type": "struct", "fields": added} if added else None
         alter_table(context.spark, path, properties=changed, removed=removed, new_columns=new)

@@ -71,12 +71,13 @@ def read(
     from pyspark.sql import functions as F
 
     _check(format, schema, on_null)
+    start = _starting(starting_offsets)
     records = (
         spark.readStream.format("kafka")
         .options(**_CLIENT)
         .options(**connection.for_spark())
         .option("subscribe", topic)
-        .option("startingOffsets", _starting(starting_offsets))
+        .option("startingOffsets", start)
         .option("maxOffsetsPerTrigger", max_offsets_per_trigger or KAFKA_MAX_OFFSETS_PER_TRIGGER)
         .option("includeHeaders", "true")
         .option("kafka.isolation.level", "read_committed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from headrace.cli import main
 from headrace.cli.main import COMMANDS
-from headrace.cli.output import Result
+from headrace.cli.output import Result, TextOutput
 from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
 
@@ -193,6 +194,51 @@ def test_a_defect_is_short_on_the_screen_and_whole_in_a_file(
     (file,) = (tmp_path / "cache" / "logs").glob("error-*.log")
     assert str(file) in called.err
     assert "Traceback" in file.read_text()
+
+
+def test_a_jvm_that_has_gone_is_named_wherever_it_was_noticed(headrace: Call, failing: list[Any]) -> None:
+    class Py4JNetworkError(Exception):
+        """As py4j's own, which needs no JVM to be known by its name."""
+
+    error = RuntimeError("the query could not be built")
+    error.__cause__ = Py4JNetworkError("Answer from Java side is empty")
+    failing.append(error)
+    called = headrace("doctor")
+    assert "error[DRIVER_LOST]" in called.err
+    assert "memory: 2g" in called.err
+
+
+def test_a_signal_that_breaks_off_a_clean_up_keeps_its_exit_code(headrace: Call, failing: list[Any]) -> None:
+    error = KeyError("m")
+    error.__context__ = main.Terminated()
+    failing.append(error)
+    called = headrace("doctor")
+    assert (called.exit_code, called.err) == (143, "")
+
+
+def test_nobody_reads() -> None:
+    command = f"{sys.executable} -m headrace --version >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colours_may_be_unwanted(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    styled = click.style("fine", fg="green")
+    seen = {}
+    for wanted in (True, False):
+        for name in ("NO_COLOR", "TERM"):
+            monkeypatch.delenv(name, raising=False)
+        if not wanted:
+            monkeypatch.setenv(variable, value)
+        terminal = Terminal()
+        TextOutput(stdout=terminal, stderr=terminal).write(styled, terminal)
+        seen[wanted] = terminal.getvalue()
+    assert seen == {True: f"{styled}\n", False: "fine\n"}
 
 
 @pytest.mark.parametrize(

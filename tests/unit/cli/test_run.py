@@ -71,6 +71,13 @@ def test_a_signal_before_the_update_ends_at_once() -> None:
     assert not stop.requested
 
 
+def test_work_that_must_not_be_broken_off_is_waited_for() -> None:
+    stop = StopSignal()
+    with stopping(stop, Starting(), careful=True) as received:  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGINT)
+    assert (stop.requested, received) == (True, [signal.SIGINT])
+
+
 def test_handlers_are_put_back() -> None:
     before = signal.getsignal(signal.SIGINT)
     with stopping(StopSignal(), Started()):  # type: ignore[arg-type]

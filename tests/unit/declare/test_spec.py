@@ -211,6 +211,16 @@ def test_a_wrong_value_has_a_place(write: Write, spec: str, key: str, line: int)
     assert caught.value.location.line == line
 
 
+@pytest.mark.parametrize("servers", ["h", "a:9092,b", "http://a", "a:"])
+def test_an_address_that_can_never_answer_has_a_place(write: Write, servers: str) -> None:
+    spec = f'name: shop\nkafka:\n  bootstrap.servers: "{servers}"\n'
+    with pytest.raises(SpecInvalidError) as caught:
+        load_project(write({}, spec))
+    assert caught.value.location is not None
+    assert caught.value.location.line == 3
+    assert "HOST:PORT" in caught.value.summary
+
+
 @pytest.mark.parametrize(
     ("spec", "line"),
     [
