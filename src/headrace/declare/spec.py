@@ -34,6 +34,13 @@ DEFAULT_STORAGE = "./lake"
 DEFAULT_LIBRARIES = ("transformations/**",)
 
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
+_SPARKS_OWN = {
+    "auto.offset.reset": "a flow starts where read_kafka says (`starting_offsets`)",
+    "enable.auto.commit": "a flow's position is committed with its rows",
+    "key.deserializer": "keys are read as bytes",
+    "value.deserializer": "values are read as bytes",
+    "interceptor.classes": "records are read as they are",
+}
 _SERVER = re.compile(r"\S+:\d+")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -228,6 +235,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
     kafka = dict(spec.kafka)
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
+    _check_kafka(kafka, merged)
     _check_servers(kafka.get("bootstrap.servers", EMBEDDED), merged)
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
@@ -247,6 +255,19 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
         memory=spec.runtime.memory,
         consumer_groups=spec.consumer_groups,
     )
+
+
+def _check_kafka(kafka: Mapping[str, str], merged: Mapped) -> None:
+    """Settings that Spark's Kafka source keeps for itself; it would refuse them far from the spec."""
+    for key in kafka:
+        if key in _SPARKS_OWN:
+            entry = merged.items.get("kafka")
+            raise SpecInvalidError(
+                f"kafka.{key} cannot be set: {_SPARKS_OWN[key]}",
+                location=entry.keys.get(key) if isinstance(entry, Mapped) else None,
+                remedies=["leave it out"],
+                params={"key": f"kafka.{key}"},
+            )
 
 
 def _check_servers(servers: str, merged: Mapped) -> None:

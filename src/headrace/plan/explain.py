@@ -49,6 +49,8 @@ class Explanation:
         for dataset in datasets:
             lines += self._dataset_lines(dataset, width)
         lines += self._removed_lines(width)
+        if self._topics_unseen():
+            lines.append("No broker answered, so topics were not looked at.")
         lines.append(f"Nothing was written. {self._what_next()}")
         return "\n".join(lines)
 
@@ -99,6 +101,10 @@ class Explanation:
         if all(change.kind == "keep" for change in self.plan.changes):
             return "No table would change; `headrace run` reads what is new."
         return "`headrace run` does this."
+
+    def _topics_unseen(self) -> bool:
+        asked = any(source.topics for flow in self.plan.flows for source in flow.sources)
+        return asked and self.plan.changes is not None and not self.plan.partitions
 
     def _schema_text(self, dataset: Dataset) -> str:
         schema = self.plan.schemas.get(dataset.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -129,6 +130,7 @@ class Pipeline:
         from headrace.run.update import execute, report_up_to_date
         from headrace.sources.cluster import KafkaCluster
 
+        began = time.monotonic()
         settings = self._reachable(start=True)
         asked = remedies or Remedies()
         update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
@@ -142,6 +144,7 @@ class Pipeline:
                     pipeline=settings.name,
                     update=update,
                     emit=_fan_out(emitters),
+                    started=began,
                 )
         plan = self._plan(settings, datasets, offline=True, record=not datasets)
         check_remedies(asked, plan)

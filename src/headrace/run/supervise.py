@@ -13,7 +13,7 @@ from headrace.run.failures import as_error
 from headrace.run.flow import FlowRunner
 from headrace.state.lease import Lease
 
-TRIGGERED_ATTEMPTS = 6
+TRIGGERED_ATTEMPTS = 5
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _HELD_S = 60.0

@@ -94,9 +94,13 @@ def report_up_to_date(
     pipeline: str,
     update: str,
     emit: Emitter,
+    started: float,
 ) -> RunResult:
-    """The events and the result of a run that finds nothing to do."""
-    started = time.monotonic()
+    """The events and the result of a run that finds nothing to do.
+
+    Args:
+        started: When the run began, by the monotonic clock.
+    """
     emit(
         UpdateStarted(
             update=update,

@@ -194,6 +194,7 @@ def test_settings_of_kafka_that_we_do_not_know_pass(write: Write) -> None:
         ("name: a\ntrigger: {interval: -1}\n", "trigger.interval", 2),
         ("name: a\nkafka: embedded\n", "kafka", 2),
         ("name: a\nkafka: {bootstrap: {servers: x}}\n", "kafka.bootstrap", 2),
+        ("name: a\nkafka:\n  auto.offset.reset: latest\n", "kafka.auto.offset.reset", 3),
         ("name: a\non_data_loss: ignore\n", "on_data_loss", 2),
         ("name: a\nconsumer_groups: maybe\n", "consumer_groups", 2),
         ("name: a\nruntime: {memory: lots}\n", "runtime.memory", 2),

@@ -75,7 +75,7 @@ def delta(text: str) -> PlannedSource:
     return PlannedSource(index=0, kind="delta", location=place(9), table=name(text), path="/lake/x")
 
 
-def build_plan(changes: tuple[Change, ...] | None = None) -> Plan:
+def build_plan(changes: tuple[Change, ...] | None = None, partitions: dict[str, int] | None = None) -> Plan:
     coordinates = Coordinates(topic="_source.topic", partition="_source.partition", offset="_source.offset")
     orders = flow("orders", 6, kafka("orders"), ORDERS, coordinates=coordinates)
     big = flow("big_orders", 9, delta("orders"), ORDERS)
@@ -113,6 +113,7 @@ def build_plan(changes: tuple[Change, ...] | None = None) -> Plan:
         schemas={name("orders"): ORDERS, name("big_orders"): ORDERS, name("large"): ORDERS,
                  name("revenue"): REVENUE},
         changes=changes,
+        partitions=partitions or {},
     )  # fmt: skip
 
 
@@ -130,12 +131,12 @@ shop · 4 datasets, 3 flows · storage ./lake (new)
 
   + orders      streaming table    transformations/shop.py:6
                 id LONG, amount DECIMAL(10,2), _source STRUCT<…>
-                from Kafka orders, earliest · append · keeps each record's place
+                from Kafka orders, 4 partitions, earliest · append · keeps each record's place
   + big_orders  streaming table    transformations/shop.py:9
                 same columns as orders
                 from orders · append
-                flow europe (transformations/shop.py:20): from Kafka orders-eu, earliest · append ·
-                keeps state
+                flow europe (transformations/shop.py:20): from Kafka orders-eu, 1 partition,
+                earliest · append · keeps state
     large       temporary view     transformations/shop.py:12
                 same columns as orders
                 reads orders
@@ -148,7 +149,10 @@ Nothing was written. `headrace run` does this."""
 
 def test_a_new_pipeline_as_text() -> None:
     changes = (created("orders"), created("big_orders"), created("revenue"))
-    assert Explanation(build_plan(changes)).to_text() == TEXT
+    partitions = {"orders": 4, "orders-eu": 1}
+    assert Explanation(build_plan(changes, partitions)).to_text() == TEXT
+    unseen = Explanation(build_plan(changes)).to_text().splitlines()
+    assert unseen[-2] == "No broker answered, so topics were not looked at."
 
 
 def test_changes_to_a_storage_that_exists() -> None:
