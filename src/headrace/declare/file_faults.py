@@ -8,6 +8,7 @@ from pathlib import Path
 
 from headrace.declare.places import display_path
 from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
+from headrace.model.suggestions import suggestions
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _SHOWN_LINES = 6
@@ -57,7 +58,7 @@ def _text(error: BaseException) -> str:
 def _remedies(error: BaseException) -> list[str]:
     if isinstance(error, ModuleNotFoundError) and error.name:
         return [f"install the package that brings `{error.name}`, or put {error.name}.py beside the spec"]
-    return []
+    return suggestions(error)
 
 
 def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:

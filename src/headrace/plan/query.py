@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, QueryFailedError, QueryInvalidError, SourceLocation
 from headrace.model.declarations import Query
+from headrace.model.suggestions import suggestions
 from headrace.plan.frames import innermost
 from headrace.plan.intercept import (
     Interception,
@@ -107,6 +108,7 @@ def _failed(error: Exception, root: Path | None, name: str, location: SourceLoca
         f"the query of `{name}` failed: {summary}",
         location=place,
         facts=[*facts, *(line for line in rest if line.strip())][:12],
+        remedies=suggestions(error),
         params=params,
     )
 

@@ -118,6 +118,21 @@ def test_a_file_that_asks_spark_for_its_session_gets_ours(write: Write) -> None:
     assert asked
 
 
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ('@hr.table(clusterby=["a"])\ndef x(): ...', "did you mean `cluster_by`?"),
+        ("@hr.tabel\ndef x(): ...", "did you mean `table`?"),
+        ("@hr.materialized_view(trigger=1)\ndef x(): ...", "materialized_view takes name, comment"),
+    ],
+)
+def test_what_was_probably_meant_is_said(write: Write, line: str, remedy: str) -> None:
+    root = write({"transformations/a.py": f"import headrace as hr\n{line}\n"})
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load_declarations(load_project(root), Session)  # type: ignore[arg-type]
+    assert caught.value.remedies[0].startswith(remedy)
+
+
 def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Write) -> None:
     root = write(
         {

@@ -1,0 +1,27 @@
+"""What was probably meant by a name of ours that does not exist."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+
+import headrace
+
+_UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
+_POSITIONAL = "query_function"
+
+
+def suggestions(error: BaseException) -> list[str]:
+    """Remedies for a misspelt argument or function of ours; empty for everything else."""
+    found = _UNEXPECTED.search(str(error)) if isinstance(error, TypeError) else None
+    if found is not None and found[1] in headrace.__all__:
+        known = [
+            one for one in inspect.signature(getattr(headrace, found[1])).parameters if one != _POSITIONAL
+        ]
+        near = difflib.get_close_matches(found[2].lower(), known, n=1)
+        return [f"did you mean `{near[0]}`?" if near else f"{found[1]} takes {', '.join(known)}"]
+    if isinstance(error, AttributeError) and error.obj is headrace:
+        near = difflib.get_close_matches(error.name or "", headrace.__all__, n=1)
+        return [f"did you mean `{near[0]}`?"] if near else []
+    return []
