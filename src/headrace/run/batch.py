@@ -25,7 +25,7 @@ from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_ranges
 from headrace.state.opening import topic_recreated
-from headrace.state.table_log import iter_commits, see_version
+from headrace.state.table_log import follow_commits, see_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -135,7 +135,7 @@ class BatchFunction:
         seen = see_version(path, one.until)
         if seen is None or one.start is None:
             return replace(one, seen=seen)
-        commits = iter_commits(path, int(one.start["reservoirVersion"]), seen["version"])
+        commits = follow_commits(path, int(one.start["reservoirVersion"]), seen["version"])
         changed = [commit for commit in commits if commit.removes_data]
         # A user's own option may pass over what others change, and never over a full refresh of ours.
         erasures_only = one.index in self._erasures_only

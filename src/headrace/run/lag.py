@@ -9,7 +9,7 @@ from headrace.errors import HeadraceError
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
-from headrace.state.table_log import iter_commits
+from headrace.state.table_log import follow_commits
 
 _INTERVAL_S = 1.0
 """Least seconds between two questions to the broker: a batch must not wait for them."""
@@ -38,7 +38,7 @@ class LagGauge:
         if one.kind == "delta":
             # Every commit of ours says how many rows it added.
             first = int(one.until.get("reservoirVersion", 0))
-            commits = iter_commits(Path(one.identity["path"]), first)
+            commits = follow_commits(Path(one.identity["path"]), first)
             return sum(int((c.metadata or {}).get("accepted", 0)) for c in commits if c.is_ours)
         return None
 

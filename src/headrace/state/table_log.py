@@ -65,6 +65,21 @@ def iter_commits(table: Path, first: int = 0, last: int | None = None) -> Iterat
             yield load_commit(table, version)
 
 
+def follow_commits(table: Path, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
+    """The commits from a version on, one after another, without a look at the whole log.
+
+    It ends where the log does, or behind ``last``; what the log does not hold any more is left out.
+    """
+    version = first
+    while last is None or version <= last:
+        try:
+            yield load_commit(table, version)
+        except FileNotFoundError:
+            if last is None:
+                return
+        version += 1
+
+
 def find_batch(table: Path, checkpoint: str, batch: int) -> LoggedCommit | None:
     """The commit that holds a batch, as far as the log still holds it; the newest is tried first."""
     for version in reversed(versions(table)):

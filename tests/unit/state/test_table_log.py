@@ -1,0 +1,81 @@
+"""A table's own log: which commit is which, and what streams may have read of it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from headrace.state.table_log import (
+    commit_mark,
+    describe_rollback,
+    follow_commits,
+    load_commit,
+    see_version,
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A real table of four commits."""
+    path = tmp_path / "table"
+    for number in range(4):
+        deltalake.write_deltalake(path, pa.table({"id": [number]}), mode="append")
+    return path
+
+
+def position(version: int, index: int = -1) -> dict[str, int]:
+    return {"reservoirVersion": version, "index": index}
+
+
+def test_commits_are_followed_to_the_end_of_the_log(table: Path) -> None:
+    assert [commit.version for commit in follow_commits(table, 2)] == [2, 3]
+    assert [commit.version for commit in follow_commits(table, 4)] == []
+    (table / "_delta_log" / f"{1:020d}.json").unlink()
+    assert [commit.version for commit in follow_commits(table, 0, 2)] == [0, 2]
+
+
+def test_a_stream_has_seen_the_version_before_its_position(table: Path) -> None:
+    assert see_version(table, position(3)) == {"version": 2, "commit": commit_mark(table, 2)}
+    assert see_version(table, position(3, index=0)) == {"version": 3, "commit": commit_mark(table, 3)}
+    assert see_version(table, position(0)) is None
+
+
+def test_every_commit_has_a_mark_of_its_own(table: Path) -> None:
+    marks = [commit_mark(table, version) for version in range(4)]
+    assert len(set(marks)) == 4
+    assert commit_mark(table, 4) is None
+
+
+def test_a_table_that_goes_on_from_an_older_copy_has_other_commits(table: Path, tmp_path: Path) -> None:
+    seen = see_version(table, position(4))
+    assert seen is not None
+    assert describe_rollback(table, seen) is None
+    copy = tmp_path / "copy"
+    shutil.copytree(table, copy)
+    for version in (2, 3):
+        (copy / "_delta_log" / f"{version:020d}.json").unlink()
+    assert "ends at version 1" in str(describe_rollback(copy, seen))
+    for number in itertools.repeat(9, 2):
+        deltalake.write_deltalake(copy, pa.table({"id": [number]}), mode="append")
+    assert "another commit" in str(describe_rollback(copy, seen))
+
+
+def test_what_the_log_has_forgotten_contradicts_nothing(table: Path) -> None:
+    seen = see_version(table, position(2))
+    assert seen is not None
+    (table / "_delta_log" / f"{1:020d}.json").unlink()
+    assert describe_rollback(table, seen) is None
+
+
+def test_an_erasure_is_told_from_other_changes(table: Path) -> None:
+    deltalake.DeltaTable(table).delete("id = 1")
+    deltalake.DeltaTable(table).update({"id": "7"}, predicate="id = 2")
+    appended, deleted, updated = (load_commit(table, version) for version in (3, 4, 5))
+    assert (appended.changes_data, appended.removes_data) == (True, False)
+    assert (deleted.removes_data, deleted.is_erasure) == (True, True)
+    assert (updated.removes_data, updated.is_erasure) == (True, False)
