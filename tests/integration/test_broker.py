@@ -23,7 +23,10 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.model.connections import KafkaConnection
+from headrace.model.names import Storage
+from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
+from headrace.runtime.doctor import run_checks
 
 MakeBroker = Callable[[], Broker]
 
@@ -179,3 +182,20 @@ def test_embedded_means_this_broker(broker: Broker, bootstrap: str, tmp_path: Pa
     assert resolve_embedded(embedded, tmp_path / "none") is None
     elsewhere = KafkaConnection({"bootstrap.servers": "kafka.test:9092"})
     assert ensure_embedded(elsewhere) is elsewhere
+
+
+def test_the_doctor_asks_a_cluster_that_is_not_ours(
+    bootstrap: str, topic: Callable[..., str], tmp_path: Path
+) -> None:
+    topic()
+    project = ProjectSettings(
+        name="shop",
+        file=tmp_path / "headrace.yml",
+        profile="prod",
+        storage=Storage(tmp_path / "lake"),
+        libraries=(),
+        kafka=KafkaConnection({"bootstrap.servers": bootstrap}),
+    )
+    (found,) = (check for check in run_checks(project) if check.name == "kafka")
+    assert found.state == "ok"
+    assert f"{bootstrap}: brokers: 1, topics: " in found.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import socket
@@ -27,6 +28,7 @@ from headrace.runtime.truststore import find_bundle
 SPARK_VERSION = "4.2.0"
 DELTA_VERSION = "4.4.0"
 
+_ANSWER_S = 5.0
 _DISK_NEEDED_GB = 2
 _MEMORY_NEEDED_GB = 3.0
 
@@ -61,7 +63,10 @@ def run_checks(project: ProjectSettings | None = None) -> list[Check]:
         _folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"),
         _ports(),
     ]
-    checks.append(_broker(needed=project is not None and project.kafka.is_embedded))
+    if project is None or project.kafka.is_embedded:
+        checks.append(_broker(needed=project is not None))
+    else:
+        checks.append(_cluster(project))
     if project is not None:
         checks.append(_storage(project))
     return checks
@@ -192,6 +197,34 @@ def _broker(*, needed: bool) -> Check:
         case _:
             text = "the embedded broker is stopped" + ("; a run starts it" if needed else "")
             return Check("broker", "ok", text)
+
+
+def _cluster(project: ProjectSettings) -> Check:
+    """A Kafka cluster of somebody else's: whether it answers, and lets this client in."""
+    from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
+
+    servers = project.kafka.bootstrap_servers
+    reasons = []
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            # librdkafka would go on trying for the whole timeout where nobody listens.
+            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
+        except (OSError, ValueError) as error:
+            reasons.append(f"{server.strip() or 'no address'}: {getattr(error, 'strerror', None) or error}")
+    if len(reasons) == len(servers.split(",")):
+        remedy = f"check `kafka: {{bootstrap.servers: ..}}` in {project.file}, and the network"
+        return Check("kafka", "fail", f"nobody answers at {'; '.join(reasons)}", remedy)
+    silent = logging.getLogger("headrace.librdkafka")
+    settings = {**project.kafka.for_librdkafka(), "log_level": "0"}
+    try:
+        listed = AdminClient(settings, logger=silent).list_topics(timeout=_ANSWER_S)
+    except KafkaException as error:
+        remedy = f"check the connection's settings under `kafka:` in {project.file}"
+        return Check("kafka", "fail", f"{servers} does not let this client in: {error}", remedy)
+    topics = [name for name in listed.topics if not name.startswith("__")]
+    return Check("kafka", "ok", f"{servers}: brokers: {len(listed.brokers)}, topics: {len(topics)}")
 
 
 def _storage(project: ProjectSettings) -> Check:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.model.connections import KafkaConnection
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.runtime import doctor
@@ -81,3 +82,20 @@ def test_the_doctor_needs_no_pyspark() -> None:
         " sys.exit('pyspark' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_cluster_that_does_not_answer_is_named_in_seconds(tmp_path: Path) -> None:
+    kafka = KafkaConnection({"bootstrap.servers": "127.0.0.1:9, nowhere.invalid:9092"})
+    project = ProjectSettings(
+        name="shop",
+        file=tmp_path / "headrace.yml",
+        profile="prod",
+        storage=Storage(tmp_path / "lake"),
+        libraries=(),
+        kafka=kafka,
+    )
+    found = find(run_checks(project), "kafka")
+    assert found.state == "fail"
+    assert "127.0.0.1:9: Connection refused" in found.text
+    assert "nowhere.invalid:9092" in found.text
+    assert str(tmp_path / "headrace.yml") in str(found.remedy)

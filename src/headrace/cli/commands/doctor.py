@@ -23,7 +23,7 @@ def command(invocation: Invocation) -> Result:
     """Check this machine, and say what to do.
 
     Looks at Java, jars, Spark, memory, disk, ports and the embedded broker; inside of a pipeline's
-    folder also at its storage. Starts nothing. Exit code 1 when a run would not start.
+    folder also at its storage and its Kafka cluster. Starts nothing. Exit code 1 when a run would not start.
     """
     from headrace.runtime.doctor import run_checks
 
