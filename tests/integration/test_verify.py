@@ -265,13 +265,22 @@ def test_records_that_the_broker_has_expired_lower_the_grade(proven: Proven) -> 
 
 def test_several_spans_of_a_partition_are_read_from_the_broker(proven: Proven) -> None:
     from headrace.model.connections import KafkaConnection
-    from headrace.verify.offsets import load_offsets
+    from headrace.verify.offsets import load_offsets, load_topics
     from headrace.verify.spans import Spans
 
     connection = KafkaConnection({"bootstrap.servers": proven.bootstrap})
-    asked = {(proven.topic, part): Spans.of([(0, 3), (40, 45), (50, 52)]) for part in range(3)}
+    topic = load_topics(connection, [proven.topic], 5.0)[proven.topic]
+    assert topic is not None
+    asked = {
+        (proven.topic, part): Spans.of(
+            [(low, low + 3), (low + 30, low + 33), (topic.high[part] - 3, topic.high[part])]
+        )
+        for part, low in topic.low.items()
+    }
     found = load_offsets(connection, asked, stall_s=5.0)
-    assert all(0 < spans.total <= 10 and spans.pairs()[-1][0] >= 40 for spans in found.values()), found
+    for (_, part), spans in found.items():
+        assert 3 <= spans.total <= 9
+        assert spans.pairs()[0][0] < topic.low[part] + 30 < topic.high[part] - 3 <= spans.pairs()[-1][1]
 
 
 def test_a_topic_that_was_created_again(proven: Proven, broker: Broker) -> None:
