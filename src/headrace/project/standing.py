@@ -158,6 +158,7 @@ def _described(source: PlannedSource) -> dict[str, Any]:
         "topics": list(source.topics),
         "table": None if source.table is None else [source.table.schema, source.table.name],
         "path": source.path,
+        "erasures_only": source.erasures_only,
     }
 
 
@@ -171,6 +172,7 @@ def _stub(record: Mapping[str, Any]) -> PlannedFlow:
             topics=tuple(one["topics"]),
             table=None if one["table"] is None else TableName(*one["table"]),
             path=one["path"],
+            erasures_only=one["erasures_only"],
         )
         for one in record["sources"]
     )

@@ -26,7 +26,7 @@ from headrace.state.identity import SourceIdentity, generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, load_next_positions, load_state
 from headrace.state.opening import CheckpointFacts, FlowFacts, KafkaFacts, TableFacts, resume_remedy
-from headrace.state.table_log import describe_rollback, versions
+from headrace.state.table_log import describe_rollback, follow_commits, versions
 
 ReadTable = Callable[[Path], TableState]
 """Reads a table's newest snapshot: through Spark, or without a JVM."""
@@ -250,10 +250,12 @@ def _is_at_end(
     if source.kind == "kafka":
         read = {topic: {int(p): o for p, o in offsets.items()} for topic, offsets in position.items()}
         return bool(read == kafka[source.index].latest)
-    if source.kind == "delta" and source.table is not None:
-        known = versions(storage.table(source.table))
-        return bool(known) and (position.get("reservoirVersion"), position.get("index")) == (
-            known[-1] + 1,
-            -1,
+    if source.kind == "delta" and source.table is not None and position.get("index") == -1:
+        # A stream's position stays before commits that bring it nothing.
+        path, first = storage.table(source.table), int(position["reservoirVersion"])
+        ahead = list(follow_commits(path, first))
+        return versions(path)[-1:] == (first + len(ahead) - 1,) and all(
+            not commit.changes_data or (source.erasures_only and commit.removes_data and commit.is_erasure)
+            for commit in ahead
         )
     return False

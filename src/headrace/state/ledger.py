@@ -63,7 +63,7 @@ class Ledger:
         before = self._growing(table_id) if first == expected else None
         if before is not None:
             first, entries = before["versions"][0], [*before["batches"], *entries]
-            others = [*before["others"], *others]
+            others = [*before.get("others", ()), *others]
         record = {
             "headrace": 1,
             "dataset": str(self.dataset),
@@ -84,7 +84,7 @@ class Ledger:
     def _growing(self, table_id: str) -> dict[str, Any] | None:
         """The newest fold while it is small: it takes the new commits in."""
         folds = [fold for fold in self.folds() if fold["table_id"] == table_id]
-        if not folds or len(folds[-1]["batches"]) + len(folds[-1]["others"]) >= _ENTRIES:
+        if not folds or len(folds[-1]["batches"]) + len(folds[-1].get("others", ())) >= _ENTRIES:
             return None
         return folds[-1]
 
