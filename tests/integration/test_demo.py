@@ -74,7 +74,13 @@ def test_the_demo_is_killed_inside_a_batch_and_comes_out_equal_and_proven(demo_f
 
 
 def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) -> None:
-    process = subprocess.Popen(command(demo_folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(
+        command(demo_folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # A shell's background job ignores SIGINT, and so would the demo of the tests in it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     with process:
         wait_for(lambda: process.poll() is not None or (demo_folder / "lake" / "leases").is_dir())
         assert process.poll() is None, process.stdout and process.stdout.read()
