@@ -6,13 +6,17 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
 
 from headrace.model.events import ForeignCommitSeen
+from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
+from headrace.run import opening
+from headrace.sinks.delta.commit import open_generation
 from proof.shop import BRONZE, SILVER, Shop, named
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -115,6 +119,75 @@ def test_a_stream_passes_over_what_others_erase_and_over_nothing_else(shop: Shop
     assert "UPDATE" in error.facts[0]
     full_refresh(shop, "silver")
     shop.run_well()
+
+
+def test_rows_that_others_bring_back_are_not_read_twice(shop: Shop) -> None:
+    """The commit of a RESTORE only adds files, and what they hold was read before."""
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    bronze = deltalake.DeltaTable(shop.table("bronze"))
+    before = bronze.version()
+    bronze.delete()
+    bronze.restore(before)
+    (error,) = shop.run("silver").errors
+    assert error.code == "UPSTREAM_REWRITTEN"
+    assert rows_of_silver(shop) == 30
+
+
+@pytest.mark.parametrize("option", ['"startingVersion", 0', '"maxFilesPerTrigger", 1'])
+def test_a_stream_that_begins_beside_a_change_reads_the_state_or_refuses(shop: Shop, option: str) -> None:
+    """A snapshot holds the change; a stream that follows the commits would miss it."""
+    shop.write(BRONZE, limit=15)
+    shop.produce(30)
+    shop.run_well()
+    deltalake.DeltaTable(shop.table("bronze")).update({"value": "value"}, predicate="offset = 3")
+    silver = SILVER.replace(
+        'spark.readStream.table("bronze")', f'spark.readStream.option({option}).table("bronze")'
+    )
+    shop.write(BRONZE, silver)
+    errors = [error.code for error in shop.run("silver").errors]
+    if "startingVersion" in option:
+        assert errors == ["UPSTREAM_REWRITTEN"]
+        return
+    assert errors == []
+    shop.produce(30)
+    shop.run_well("bronze", "silver")
+    assert rows_of_silver(shop) == 60
+
+
+def test_a_crash_after_an_opening_forgets_nothing_of_what_was_read(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    copy, checkpoints = tmp_path / "older", shop.keep_copy()
+    shutil.copytree(shop.table("bronze"), copy)
+    shop.produce(30)
+    shop.run_well()
+
+    def crash(*arguments: Any) -> int:
+        open_generation(*arguments)
+        raise RuntimeError("a crash straight after the opening")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "open_generation", crash)
+        assert shop.run("silver", resume="silver").errors
+    shutil.rmtree(shop.table("bronze"))
+    shutil.copytree(copy, shop.table("bronze"))
+    shop.restore_copy(checkpoints)
+    for ledger in shop.storage.ledger(TableName(shop.database, "bronze"), "bronze").glob("*.json"):
+        ledger.unlink()
+    for _ in range(3):
+        shop.produce(10)
+        shop.run_well("bronze")
+    (error,) = shop.run("silver").errors
+    assert error.code == "UPSTREAM_REWRITTEN"
+
+
+def rows_of_silver(shop: Shop) -> int:
+    return int(deltalake.DeltaTable(shop.table("silver")).to_pyarrow_table().num_rows)
 
 
 def has_places(shop: Shop) -> bool:

@@ -72,6 +72,12 @@ class BatchFunction:
         table = context.settings.storage.table(self._flow.target)
         self._target = Target(path=table, reads_target=planned.reads_target)
         self._erasures_only = {source.index for source in planned.sources if source.erasures_only}
+        self._starting_versions = {
+            source.index: value
+            for source in planned.sources
+            for key, value in source.options.items()
+            if key.lower() == "startingversion"
+        }
         self._lag = LagGauge(planned, context)
         self.failure: BaseException | None = None
         self.last_batch = -1
@@ -133,10 +139,11 @@ class BatchFunction:
             return one
         path = Path(one.identity["path"])
         seen = see_version(path, one.until)
-        if seen is None or one.start is None:
+        first = self._first_version(one)
+        if seen is None or first is None:
             return replace(one, seen=seen)
-        commits = follow_commits(path, int(one.start["reservoirVersion"]), seen["version"])
-        changed = [commit for commit in commits if commit.removes_data]
+        commits = follow_commits(path, first, seen["version"])
+        changed = [commit for commit in commits if commit.rewrites]
         # A user's own option may pass over what others change, and never over a full refresh of ours.
         erasures_only = one.index in self._erasures_only
         for commit in changed:
@@ -144,6 +151,13 @@ class BatchFunction:
                 raise upstream_rewritten(self._flow, path, commit)
         passed = {"passed": [commit.version for commit in changed]} if changed else {}
         return replace(one, seen={**seen, **passed})
+
+    def _first_version(self, one: SourceRange) -> int | None:
+        """The first version that is read as a commit and not as a state; ``None`` while a snapshot begins."""
+        if one.start is not None:
+            return int(one.start["reservoirVersion"]) + bool(one.start.get("isStartingVersion"))
+        given = self._starting_versions.get(one.index, "")
+        return int(given) if given.isdigit() and not one.until.get("isStartingVersion") else None
 
     def _before_commit(self, batch: int) -> None:
         """The last look before the table changes: nobody else drives, and the topics are the same."""

@@ -46,6 +46,7 @@ from headrace.state.opening import (
     Open,
     decide,
 )
+from headrace.state.table_log import see_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -229,6 +230,9 @@ def _open(
             identity=source.identity,
             start=opening.positions[source.index],
             until=opening.positions[source.index],
+            seen=see_version(Path(source.identity["path"]), opening.positions[source.index])
+            if source.kind == "delta"
+            else None,
         )
         for source in sources
         if opening.positions is not None and source.index in opening.positions

@@ -36,6 +36,11 @@ class LoggedCommit:
     removes_data: bool = False
 
     @property
+    def rewrites(self) -> bool:
+        """Whether rows that a stream may have read were removed, changed, or brought back."""
+        return self.removes_data or (self.changes_data and self.operation == "RESTORE")
+
+    @property
     def is_erasure(self) -> bool:
         """Whether somebody took rows out by a condition, and did nothing else."""
         return self.operation in ("DELETE", "TRUNCATE")
