@@ -1,21 +1,19 @@
 """Spark as one starts it without Headrace: PySpark's own launcher, default or an expert's settings.
 
-Both sides use the same Java. The wheel's lacks a module that Spark's launcher asks for; a `java`
-that drops the option stands in its place.
+Both sides use the same Java.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import shlex
 import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from bench.java import make_java_home
 from headrace.runtime.fetch import ensure_jars
-from headrace.runtime.java import find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,20 +33,13 @@ EXPERT = {
     "spark.driver.memory": "1280m",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
 }
-_SHIM = """#!/bin/sh
-for argument do
-  shift
-  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
-done
-exec {java} "$@"
-"""
 
 
 def start_spark(side: Side) -> SparkSession:
     """A session of PySpark's own making."""
     from pyspark.sql import SparkSession
 
-    os.environ["JAVA_HOME"] = str(_java_home())
+    os.environ["JAVA_HOME"] = str(make_java_home(_scratch("java")))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = {
         **DELTA,
@@ -92,15 +83,6 @@ def parsed(records: DataFrame, schema: str) -> DataFrame:
     return records.select(sale, "topic", "partition", "offset", "timestamp").select(
         "sale.*", "topic", "partition", "offset", "timestamp"
     )
-
-
-def _java_home() -> Path:
-    home = _scratch("java")
-    shim = home / "bin" / "java"
-    shim.parent.mkdir()
-    shim.write_text(_SHIM.format(java=shlex.quote(str(find_java().executable))))
-    shim.chmod(0o755)
-    return home
 
 
 def _scratch(name: str) -> Path:

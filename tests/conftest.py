@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.names import Storage
+from headrace.model.project import ProjectSettings
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
 from headrace.runtime.fetch import ensure_jars
@@ -66,6 +69,23 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.setenv("HEADRACE_AOT", "use")
     yield
     patch.undo()
+
+
+@pytest.fixture
+def make_project(tmp_path: Path) -> Callable[[str], ProjectSettings]:
+    """Settings of a pipeline with its storage in ``lake``, by the addresses of its brokers."""
+
+    def make(servers: str = EMBEDDED) -> ProjectSettings:
+        return ProjectSettings(
+            name="shop",
+            file=tmp_path / "headrace.yml",
+            profile="dev",
+            storage=Storage(tmp_path / "lake"),
+            libraries=(),
+            kafka=KafkaConnection({"bootstrap.servers": servers}),
+        )
+
+    return make
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,6 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.runtime.broker import Broker, ensure_embedded, resolve_embedded
 from headrace.runtime.doctor import run_checks
@@ -185,17 +184,9 @@ def test_embedded_means_this_broker(broker: Broker, bootstrap: str, tmp_path: Pa
 
 
 def test_the_doctor_asks_a_cluster_that_is_not_ours(
-    bootstrap: str, topic: Callable[..., str], tmp_path: Path
+    bootstrap: str, topic: Callable[..., str], make_project: Callable[..., ProjectSettings]
 ) -> None:
     topic()
-    project = ProjectSettings(
-        name="shop",
-        file=tmp_path / "headrace.yml",
-        profile="prod",
-        storage=Storage(tmp_path / "lake"),
-        libraries=(),
-        kafka=KafkaConnection({"bootstrap.servers": bootstrap}),
-    )
-    (found,) = (check for check in run_checks(project) if check.name == "kafka")
+    (found,) = (check for check in run_checks(make_project(bootstrap)) if check.name == "kafka")
     assert found.state == "ok"
     assert f"{bootstrap}: brokers: 1, topics: " in found.text

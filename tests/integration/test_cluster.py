@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from bench.java import make_java_home
 
 from headrace.runtime.ivy import spark_jars_folder
 from headrace.runtime.java import find_java
@@ -19,28 +19,16 @@ from headrace.runtime.processes import end, start_bound
 from proof.driver import start
 from proof.shop import Shop, until
 
-JAVA_FOR_EXECUTORS = """#!/bin/sh
-for argument do
-  shift
-  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
-done
-exec {java} "$@"
-"""
-"""The wheel's Java lacks a module that Spark's own launcher names; a cluster's Java has it."""
-
 
 @pytest.fixture
 def master(tmp_path: Path) -> Iterator[str]:
     """The address of a master with one worker of one core."""
     log = tmp_path / "cluster.log"
     home = tmp_path / "java"
-    (home / "bin").mkdir(parents=True)
-    shim = home / "bin" / "java"
-    shim.write_text(JAVA_FOR_EXECUTORS.format(java=shlex.quote(str(find_java().executable))))
-    shim.chmod(0o755)
+    home.mkdir()
     environment = {
         **os.environ,
-        "JAVA_HOME": str(home),
+        "JAVA_HOME": str(make_java_home(home)),
         "SPARK_HOME": str(spark_jars_folder().parent),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_SCALA_VERSION": "2.13",

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
 import psutil
 import pytest
+
+from proof.shop import until
 
 HEADRACE = [sys.executable, "-m", "headrace"]
 RECORDS = 3_000
@@ -42,13 +42,6 @@ def processes_of(folder: Path) -> list[psutil.Process]:
         if named or inside:
             found.append(process)
     return found
-
-
-def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_the_demo_is_killed_inside_a_batch_and_comes_out_equal_and_proven(demo_folder: Path) -> None:
@@ -82,7 +75,8 @@ def test_an_interrupted_demo_ends_everything_that_it_started(demo_folder: Path) 
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     with process:
-        wait_for(lambda: process.poll() is not None or (demo_folder / "lake" / "leases").is_dir())
+        leases = demo_folder / "lake" / "leases"
+        until(lambda: process.poll() is not None or leases.is_dir(), "its flows work", limit_s=120.0)
         assert process.poll() is None, process.stdout and process.stdout.read()
         kinds = " ".join(" ".join(one.cmdline()) for one in processes_of(demo_folder))
         assert "kafka.Kafka" in kinds

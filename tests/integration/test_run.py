@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
+from headrace.errors import SourceLocation, TopicNotFoundError
 from headrace.model.events import (
     BatchCommitted,
     FlowFailed,
@@ -18,6 +19,7 @@ from headrace.model.events import (
     UpdateFinished,
     ViewRefreshed,
 )
+from headrace.project.pipeline import Pipeline
 from proof.ledger import TIMEOUT_S, end_offsets, settings
 from proof.shop import BRONZE, SILVER, Shop, until
 
@@ -175,6 +177,46 @@ def test_values_of_one_s_own_reach_the_queries(make_shop: Callable[..., Shop]) -
     shop.produce(30)
     shop.run_well()
     assert min(offset for _, _, offset, _ in shop.bronze()) == 5
+
+
+TWO_TOPICS = (
+    BRONZE
+    + """
+@hr.table
+def returns():
+    return hr.read_kafka("nobody-made-this")
+"""
+)
+
+
+def test_a_plan_asks_the_broker_for_the_topics_of_what_is_planned(shop: Shop) -> None:
+    shop.write(TWO_TOPICS)
+    with Pipeline.load(shop.root) as pipeline:
+        assert pipeline.plan(["bronze"]).partitions == {shop.topic: 3}
+        assert pipeline.plan(offline=True).partitions == {}
+        with pytest.raises(TopicNotFoundError) as caught:
+            pipeline.plan()
+    assert caught.value.params == {"topic": "nobody-made-this"}
+    assert caught.value.location == SourceLocation("shop.py", TWO_TOPICS.count("\n"))
+
+
+def test_a_table_whose_folder_is_taken_is_named_and_the_others_go_on(shop: Shop) -> None:
+    shop.write(BRONZE, NOTES)
+    shop.produce(10)
+    shop.table("notes").mkdir(parents=True)
+    (shop.table("notes") / "thesis.txt").write_text("years of work")
+    (error,) = shop.run().errors
+    assert error.code == "TABLE_FOLDER_TAKEN"
+    assert "thesis.txt" in error.facts[0]
+    assert [path.name for path in shop.table("notes").iterdir()] == ["thesis.txt"]
+    shop.check(proof=False)
+
+
+NOTES = """
+@hr.table
+def notes():
+    return hr.read_kafka("{topic}")
+"""
 
 
 def test_two_pipelines_of_one_session_never_take_each_other_s_tables(

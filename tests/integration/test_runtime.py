@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from pathlib import Path
 
 import psutil
@@ -20,6 +19,7 @@ from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import build_command, start_jvm
 from headrace.runtime.session import RunningSpark, open_spark
+from proof.shop import until
 
 
 def start_python(code: str, **environment: str) -> subprocess.Popen[str]:
@@ -158,11 +158,8 @@ def test_a_killed_python_takes_its_jvm_with_it_while_spark_works(tmp_path: Path)
     try:
         assert process.stdout is not None
         jvm = psutil.Process(int(process.stdout.readline()))
-        deadline = time.monotonic() + 100
-        while not list(log.glob("*1.json")) and time.monotonic() < deadline:
-            assert process.poll() is None
-            time.sleep(0.05)
-        assert list(log.glob("*1.json"))
+        until(lambda: process.poll() is not None or any(log.glob("*1.json")), "the stream commits")
+        assert process.poll() is None
     finally:
         process.kill()
         process.communicate()

@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -68,10 +67,7 @@ class Driver:
         for marker in self.markers.iterdir():
             marker.unlink()
         self.process.wait(DEADLINE_S)
-        deadline = time.monotonic() + 5.0
-        while not _is_gone(self.jvm):
-            assert time.monotonic() < deadline, "an orphan JVM goes on"
-            time.sleep(0.01)
+        until(lambda: _is_gone(self.jvm), "the orphan JVM ends by itself", limit_s=5.0)
 
     def end(self) -> int:
         """Wait until it ends by itself."""

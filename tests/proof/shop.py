@@ -73,9 +73,9 @@ def named(flow: str) -> str:
     return NAMED.replace("{flow}", flow)
 
 
-def until(done: Callable[[], bool], what: str) -> None:
+def until(done: Callable[[], bool], what: str, limit_s: float = DEADLINE_S) -> None:
     """Wait until something is so."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + limit_s
     while not done():
         assert time.monotonic() < deadline, f"it never happened: {what}"
         time.sleep(0.01)

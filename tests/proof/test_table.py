@@ -14,6 +14,7 @@ import pytest
 
 from headrace.model.events import ForeignCommitSeen
 from headrace.model.names import TableName
+from headrace.project import refresh
 from headrace.project.pipeline import Pipeline
 from headrace.run import opening
 from headrace.sinks.delta.commit import open_generation
@@ -184,6 +185,34 @@ def test_a_crash_after_an_opening_forgets_nothing_of_what_was_read(
         shop.run_well("bronze")
     (error,) = shop.run("silver").errors
     assert error.code == "UPSTREAM_REWRITTEN"
+
+
+def test_a_crash_between_two_tables_of_a_full_refresh_doubles_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What reads a table is emptied before it, even where Delta's own option would pass over the change."""
+    stream = 'spark.readStream.table("bronze")'
+    shop.write(
+        BRONZE, SILVER.replace(stream, 'spark.readStream.option("skipChangeCommits", True).table("bronze")')
+    )
+    shop.produce(30)
+    shop.run_well()
+    emptied: list[TableName] = []
+    clear = refresh._clear
+
+    def crash(name: TableName, *arguments: Any) -> None:
+        if emptied:
+            raise RuntimeError("a crash between two tables")
+        emptied.append(name)
+        clear(name, *arguments)
+
+    with monkeypatch.context() as patch, Pipeline.load(shop.root) as pipeline:
+        patch.setattr(refresh, "_clear", crash)
+        with pytest.raises(RuntimeError):
+            pipeline.full_refresh(["bronze", "silver"])
+    assert [name.name for name in emptied] == ["silver"]
+    shop.run_well()
+    shop.check(silver=True)
 
 
 def rows_of_silver(shop: Shop) -> int:

@@ -19,7 +19,7 @@ from types import FrameType
 import click
 
 from headrace.cli.output import JsonOutput, Output, Result, TextOutput
-from headrace.errors import GONE, CommandLineError, DriverLostError, HeadraceError, InternalError, text_of
+from headrace.errors import GONE, CommandLineError, HeadraceError, InternalError, text_of
 
 COMMANDS = {
     "init": "Write a new pipeline",
@@ -152,18 +152,13 @@ def _signal_behind(error: BaseException | None) -> int | None:
     return None
 
 
-def _driver_lost(error: BaseException | None) -> DriverLostError | None:
+def _driver_lost(error: BaseException | None) -> HeadraceError | None:
     """The error of a JVM that is gone, wherever that was noticed."""
     while error is not None:
         if type(error).__name__ == "Py4JNetworkError" or text_of(error) == GONE:
-            return DriverLostError(
-                "the JVM has gone away",
-                facts=["what it had not committed was not written"],
-                remedies=[
-                    "start again; if it dies again, give it more memory: `runtime: {memory: 2g}`",
-                    "headrace doctor",
-                ],
-            )
+            from headrace.run.failures import driver_lost
+
+            return driver_lost()
         error = error.__cause__ or error.__context__
     return None
 

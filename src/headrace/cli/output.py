@@ -60,11 +60,6 @@ class Output(ABC):
         self.folders: list[Path] = []
         """Where paths in error locations start: the pipeline's folder, once it is known."""
 
-    def write(self, text: str, stream: IO[str]) -> None:
-        """One text, with its colours where they are wanted."""
-        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-        click.echo(text, file=stream, color=False if plain else None)
-
     @property
     def is_terminal(self) -> bool:
         """Whether a person looks on, so that something live may be drawn."""
@@ -109,6 +104,11 @@ class TextOutput(Output):
         from rich.console import Console
 
         return Console(file=self.stdout, highlight=False, soft_wrap=not self.stdout.isatty())
+
+    def write(self, text: str, stream: IO[str]) -> None:
+        """One text, with its colours where they are wanted."""
+        plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
+        click.echo(text, file=stream, color=False if plain else None)
 
     def result(self, result: Result) -> None:
         text = result.text() if callable(result.text) else result.text

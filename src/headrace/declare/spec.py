@@ -236,7 +236,6 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
     _check_kafka(kafka, merged)
-    _check_servers(kafka.get("bootstrap.servers", EMBEDDED), merged)
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
         name=spec.name,
@@ -258,31 +257,21 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
 
 
 def _check_kafka(kafka: Mapping[str, str], merged: Mapped) -> None:
-    """Settings that Spark's Kafka source keeps for itself; it would refuse them far from the spec."""
-    for key in kafka:
-        if key in _SPARKS_OWN:
-            entry = merged.items.get("kafka")
-            raise SpecInvalidError(
-                f"kafka.{key} cannot be set: {_SPARKS_OWN[key]}",
-                location=entry.keys.get(key) if isinstance(entry, Mapped) else None,
-                remedies=["leave it out"],
-                params={"key": f"kafka.{key}"},
-            )
+    """What Spark's source or a client would stumble over far from the spec."""
+    entry = merged.items.get("kafka")
 
+    def fault(key: str, wrong: str, remedy: str) -> SpecInvalidError:
+        place = entry.keys.get(key) if isinstance(entry, Mapped) else None
+        params = {"key": f"kafka.{key}", "value": kafka[key]}
+        return SpecInvalidError(f"kafka.{key}{wrong}", location=place, remedies=[remedy], params=params)
 
-def _check_servers(servers: str, merged: Mapped) -> None:
-    """A client would go on trying an address that can never answer."""
-    wrong = [one.strip() for one in servers.split(",") if not _SERVER.fullmatch(one.strip())]
-    if servers == EMBEDDED or not wrong:
-        return
-    kafka = merged.items.get("kafka")
-    entry = kafka.items.get("bootstrap.servers") if isinstance(kafka, Mapped) else None
-    raise SpecInvalidError(
-        f"kafka.bootstrap.servers: `{wrong[0]}` is not HOST:PORT",
-        location=None if entry is None else entry.location,
-        remedies=["write such as broker.example:9092, several separated by commas, or `embedded`"],
-        params={"key": "kafka.bootstrap.servers", "value": wrong[0]},
-    )
+    for key in sorted(_SPARKS_OWN.keys() & kafka.keys()):
+        raise fault(key, f" cannot be set: {_SPARKS_OWN[key]}", "leave it out")
+    servers = kafka.get("bootstrap.servers", EMBEDDED)
+    for server in () if servers == EMBEDDED else servers.split(","):
+        if not _SERVER.fullmatch(server.strip()):
+            remedy = "write such as broker.example:9092, several separated by commas, or `embedded`"
+            raise fault("bootstrap.servers", f": `{server.strip()}` is not HOST:PORT", remedy)
 
 
 def _storage_root(text: str, file: Path, merged: Mapped) -> Path:

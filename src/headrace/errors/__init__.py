@@ -89,6 +89,7 @@ from headrace.errors.run import (
     FlowInterruptedError as FlowInterruptedError,
     FlowUnknownError as FlowUnknownError,
     RefreshUnfinishedError as RefreshUnfinishedError,
+    TableFolderTakenError as TableFolderTakenError,
     TableNameTakenError as TableNameTakenError,
     ViewInputMissingError as ViewInputMissingError,
 )

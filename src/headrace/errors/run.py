@@ -32,6 +32,12 @@ class TableNameTakenError(RefusedError):
     code = "TABLE_NAME_TAKEN"
 
 
+class TableFolderTakenError(RefusedError):
+    """Files lie where a table is to be made, and they are no Delta table. Move the folder away."""
+
+    code = "TABLE_FOLDER_TAKEN"
+
+
 class ViewInputMissingError(RunError):
     """A materialized view reads a table that no run has made yet."""
 

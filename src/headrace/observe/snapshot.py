@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -263,21 +262,7 @@ def _ask(
         return {}, None
     if connection.is_embedded:
         return None, "the embedded broker is not running; `headrace broker start` starts it"
-    if not _listens(connection.bootstrap_servers):
-        return None, f"no Kafka broker answers at {connection.bootstrap_servers}"
     try:
         return KafkaCluster(connection, _ANSWER_S).latest(sorted(topics)), None
     except HeadraceError as error:
         return None, error.summary
-
-
-def _listens(servers: str) -> bool:
-    """Whether anybody listens; librdkafka would go on trying for the whole timeout."""
-    for server in servers.split(","):
-        host, _, port = server.strip().rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-            return True
-        except (OSError, ValueError):
-            continue
-    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.errors import BrokerUnreachableError, TopicNotFoundError
-from headrace.plan.stages import Plan
+from headrace.plan.stages import Plan, RunFlowStage
 from headrace.sources.cluster import KafkaCluster
 
 
@@ -16,14 +16,16 @@ def find_topics(plan: Plan, cluster: KafkaCluster) -> Plan:
         TopicNotFoundError: The broker has no such topic.
     """
     found: dict[str, int] = {}
-    for planned in plan.flows:
-        for source in planned.sources:
-            for topic in source.topics:
-                try:
-                    found[topic] = len(cluster.partitions(topic))
-                except BrokerUnreachableError:
-                    return plan
-                except TopicNotFoundError as error:
-                    error.location = source.location
-                    raise
+    stages = [stage for level in plan.levels for stage in level if isinstance(stage, RunFlowStage)]
+    places = {
+        topic: one.location for stage in stages for one in stage.planned.sources for topic in one.topics
+    }
+    for topic, location in places.items():
+        try:
+            found[topic] = len(cluster.partitions(topic))
+        except BrokerUnreachableError:
+            return plan
+        except TopicNotFoundError as error:
+            error.location = location
+            raise
     return replace(plan, partitions=found)

@@ -20,6 +20,7 @@ from headrace.model.declarations import Flow, MaterializedView
 from headrace.sources.records import unparseable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from headrace.state.table_log import LoggedCommit
@@ -69,12 +70,7 @@ def as_error(
     if bad_record is not None:
         return bad_record
     if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
-        return DriverLostError(
-            "the JVM has gone away",
-            facts=("what it had not committed was not written", *_logged(log_file)),
-            remedies=("start again:   headrace run",),
-            params={"name": str(name)},
-        )
+        return driver_lost(_logged(log_file))
     known = _known(text, declared, log_file)
     if known is not None:
         return known
@@ -84,6 +80,22 @@ def as_error(
         facts=(_shortened(text), *_logged(log_file)),
         remedies=("headrace run --debug shows the whole trace",),
         params={"name": str(name)},
+    )
+
+
+def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
+    """The JVM that did the work has gone away.
+
+    Args:
+        facts: What else is known of it.
+    """
+    return DriverLostError(
+        "the JVM has gone away",
+        facts=("what it had not committed was not written", *facts),
+        remedies=(
+            "start again:   headrace run",
+            "if it dies again, give it more memory: `runtime: {memory: 2g}` in headrace.yml",
+        ),
     )
 
 

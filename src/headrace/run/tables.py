@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SchemaMismatchError, StorageUnwritableError
+from headrace.errors import SchemaMismatchError, TableFolderTakenError
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, TIMESTAMP
@@ -128,7 +128,7 @@ def _refuse_other_files(table: StreamingTable, path: Path) -> None:
     """A table is made in an empty folder only: what lies there may be somebody's."""
     first = next((one.name for one in path.iterdir() if one.name != "_delta_log"), None)
     if first is not None:
-        raise StorageUnwritableError(
+        raise TableFolderTakenError(
             f"{table.name} cannot be made: its folder holds files and is no Delta table",
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),

@@ -22,6 +22,7 @@ from headrace.runtime.broker import Broker
 from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import choose_heap
+from headrace.runtime.network import knock
 from headrace.runtime.places import CACHE_VARIABLE, cache_folder
 from headrace.runtime.truststore import find_bundle
 
@@ -205,15 +206,8 @@ def _cluster(project: ProjectSettings) -> Check:
     from confluent_kafka.admin import AdminClient
 
     servers = project.kafka.bootstrap_servers
-    reasons = []
-    for server in servers.split(","):
-        host, _, port = server.strip().rpartition(":")
-        try:
-            # librdkafka would go on trying for the whole timeout where nobody listens.
-            socket.create_connection((host.strip("[]"), int(port)), _ANSWER_S).close()
-        except (OSError, ValueError) as error:
-            reasons.append(f"{server.strip() or 'no address'}: {getattr(error, 'strerror', None) or error}")
-    if len(reasons) == len(servers.split(",")):
+    reasons = knock(servers, _ANSWER_S)
+    if reasons:
         remedy = f"check `kafka: {{bootstrap.servers: ..}}` in {project.file}, and the network"
         return Check("kafka", "fail", f"nobody answers at {'; '.join(reasons)}", remedy)
     silent = logging.getLogger("headrace.librdkafka")

@@ -208,5 +208,10 @@ def tail(path: Path, lines: int) -> list[str]:
         text = path.read_text(errors="replace")
     except OSError:
         return []
-    told = [line for line in text.splitlines() if line and not _BESIDE_THE_POINT.match(line)]
-    return list(dict.fromkeys(told))[-lines:]
+    return telling(text)[-lines:]
+
+
+def telling(text: str) -> list[str]:
+    """The lines that say what went wrong, each once."""
+    told = (line for line in text.splitlines() if line and not _BESIDE_THE_POINT.match(line))
+    return list(dict.fromkeys(told))

@@ -18,7 +18,7 @@ from headrace.runtime import aot
 from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_local
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
-from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm, tail
+from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm, tail, telling
 from headrace.runtime.places import cache_folder
 from headrace.runtime.scratch import Scratch
 
@@ -157,9 +157,7 @@ def start_spark(
 
 def _refused(master: str, error: Exception, log: Path) -> SparkStartError:
     """The JVM is there, and would not be what was asked of it: most often the master is wrong or away."""
-    said = [
-        line for line in text_of(error).splitlines() if not line.startswith(("\tat ", "An error occurred"))
-    ]
+    said = [line for line in telling(text_of(error)) if not line.startswith("An error occurred")]
     remedy = (
         "headrace doctor" if is_local(master) else "check that the master of `runtime: {master: ..}` answers"
     )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BrokerUnreachableError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
+from headrace.runtime.network import knock
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -171,19 +171,11 @@ class KafkaCluster:
 
     def _knock(self) -> None:
         """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
-        if self._answered:
-            return
-        reasons = []
-        for server in self._connection.bootstrap_servers.split(","):
-            host, _, port = server.strip().rpartition(":")
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), _KNOCK_S).close()
-            except (OSError, ValueError) as error:
-                reasons.append(f"{server.strip()}: {error}")
-            else:
-                self._answered = True
-                return
-        raise self._unreachable("; ".join(reasons))
+        if not self._answered:
+            reasons = knock(self._connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
+            if reasons:
+                raise self._unreachable("; ".join(reasons))
+            self._answered = True
 
     def _unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
         servers = self._connection.bootstrap_servers

@@ -187,15 +187,11 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
         )
     if table.folded > table.version:
-        raise TableBehindCheckpointError(
-            f"flow {flow.flow}: the table {flow.dataset} lacks versions that its ledger holds",
-            location=flow.location,
-            facts=(
-                f"the ledger holds version {table.folded}; the table ends at version {table.version}",
-                "an old copy of the table was restored; nothing was read or written",
-            ),
-            remedies=resume_remedy(flow),
-            params={"flow": flow.flow, "table": table.version, "ledger": table.folded},
+        raise _table_behind(
+            flow,
+            "versions that its ledger holds",
+            f"the ledger holds version {table.folded}; the table ends at version {table.version}",
+            {"table": table.version, "ledger": table.folded},
         )
     if current is not None and current != identity.checkpoint:
         raise _behind(flow, identity, checkpoint.last_planned, f"checkpoint {current} feeds the table now")
@@ -204,16 +200,12 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             flow, identity, checkpoint.last_planned, f"the table holds its batches up to {committed}"
         )
     if committed < checkpoint.last_finished:
-        raise TableBehindCheckpointError(
-            f"flow {flow.flow}: the table {flow.dataset} lacks batches that its checkpoint has finished",
-            location=flow.location,
-            facts=(
-                f"checkpoint {identity.checkpoint} has finished batch {checkpoint.last_finished}; "
-                f"the table holds its batches up to {committed}",
-                "nothing was read or written",
-            ),
-            remedies=resume_remedy(flow),
-            params={"flow": flow.flow, "table": committed, "checkpoint": checkpoint.last_finished},
+        raise _table_behind(
+            flow,
+            "batches that its checkpoint has finished",
+            f"checkpoint {identity.checkpoint} has finished batch {checkpoint.last_finished}; "
+            f"the table holds its batches up to {committed}",
+            {"table": committed, "checkpoint": checkpoint.last_finished},
         )
     if table.positions is not None and not _agree(table.positions, checkpoint.positions):
         found = f"the table holds batch {committed} with other ranges"
@@ -485,6 +477,16 @@ def _upstream_rolled_back(flow: FlowFacts, table: TableFacts) -> HeadraceError:
         ),
         remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
         params={"flow": flow.flow, "dataset": flow.dataset, "tables": sorted(table.rolled_back)},
+    )
+
+
+def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str, int]) -> HeadraceError:
+    return TableBehindCheckpointError(
+        f"flow {flow.flow}: the table {flow.dataset} lacks {lacks}",
+        location=flow.location,
+        facts=(found, "an old copy of the table was restored; nothing was read or written"),
+        remedies=resume_remedy(flow),
+        params={"flow": flow.flow, **numbers},
     )
 
 

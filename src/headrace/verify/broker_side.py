@@ -190,7 +190,7 @@ class RecordsJudge:
 
     def _upstream(self, source: SourceRange, version: int) -> Evidence:
         """The table that a flow reads, at the version that it has read or later."""
-        name = self._name_of(source)
+        name = find_upstream(self._storage, source)
         found = None if name is None else self._evidence.get(name)
         if name is not None and (found is None or found.log.version < version - 1 or found.since is not None):
             try:
@@ -203,9 +203,6 @@ class RecordsJudge:
                 f"the table that it reads, {source.identity.get('path')}, is no dataset of this storage"
             )
         return found
-
-    def _name_of(self, source: SourceRange) -> TableName | None:
-        return find_upstream(self._storage, source)
 
     def _unjudged(self, evidence: Evidence, reason: str) -> dict[str, GradeReport]:
         return {lineage.flow: unjudged_records(reason) for lineage in evidence.lineages}

@@ -81,7 +81,6 @@ class HandCluster:
 
 def holds(monkeypatch: pytest.MonkeyPatch, ends: Mapping[str, Mapping[int, int]] | None) -> None:
     monkeypatch.setattr(snapshot_module, "KafkaCluster", HandCluster(ends))
-    monkeypatch.setattr(snapshot_module, "_listens", lambda servers: True)
 
 
 def test_what_a_dataset_holds(lake: Lake, flow: HandFlow) -> None:

@@ -45,6 +45,12 @@ def test_a_broker_that_is_away_is_named() -> None:
     assert message in error.facts[0]
 
 
+def test_a_full_disk_is_named() -> None:
+    error = as_error(Exception("java.io.IOException: No space left on device"), None, FLOW, None)
+    assert (error.code, error.transient) == ("STORAGE_UNWRITABLE", False)
+    assert "disk" in error.summary
+
+
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
     assert code("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log")[0] == "LEASE_LOST"
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from headrace.model.connections import KafkaConnection
-from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.runtime import doctor
 from headrace.runtime.doctor import Check, run_checks
 from headrace.runtime.ivy import Coordinate
 from headrace.runtime.jars import Jar, JarCache
+
+MakeProject = Callable[..., ProjectSettings]
 
 
 @pytest.fixture(autouse=True)
@@ -62,16 +63,9 @@ def test_a_jar_that_is_not_the_locked_one_is_found_and_removed(
     assert not cache.path(jar).exists()
 
 
-def test_a_storage_that_cannot_be_a_folder_fails(tmp_path: Path) -> None:
+def test_a_storage_that_cannot_be_a_folder_fails(tmp_path: Path, make_project: MakeProject) -> None:
     (tmp_path / "lake").write_text("a file")
-    project = ProjectSettings(
-        name="shop",
-        file=tmp_path / "headrace.yml",
-        profile="dev",
-        storage=Storage(tmp_path / "lake"),
-        libraries=(),
-    )
-    found = find(run_checks(project), "storage")
+    found = find(run_checks(make_project()), "storage")
     assert found.state == "fail"
     assert found.remedy is not None
 
@@ -84,17 +78,10 @@ def test_the_doctor_needs_no_pyspark() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_cluster_that_does_not_answer_is_named_in_seconds(tmp_path: Path) -> None:
-    kafka = KafkaConnection({"bootstrap.servers": "127.0.0.1:9, nowhere.invalid:9092"})
-    project = ProjectSettings(
-        name="shop",
-        file=tmp_path / "headrace.yml",
-        profile="prod",
-        storage=Storage(tmp_path / "lake"),
-        libraries=(),
-        kafka=kafka,
-    )
-    found = find(run_checks(project), "kafka")
+def test_a_cluster_that_does_not_answer_is_named_in_seconds(
+    tmp_path: Path, make_project: MakeProject
+) -> None:
+    found = find(run_checks(make_project("127.0.0.1:9, nowhere.invalid:9092")), "kafka")
     assert found.state == "fail"
     assert "127.0.0.1:9: Connection refused" in found.text
     assert "nowhere.invalid:9092" in found.text

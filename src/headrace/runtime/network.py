@@ -1,0 +1,24 @@
+"""Whether anybody listens, before a client is asked that would go on trying for its whole timeout."""
+
+from __future__ import annotations
+
+import socket
+
+
+def knock(servers: str, timeout_s: float) -> list[str]:
+    """Try the addresses of a list such as ``a:9092,b:9092`` until one is reached.
+
+    Returns:
+        Why each could not be reached; empty where one was.
+    """
+    reasons = []
+    for server in servers.split(","):
+        host, _, port = server.strip().rpartition(":")
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout_s).close()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            reasons.append(f"{server.strip() or 'no address'}: {why}")
+        else:
+            return []
+    return reasons
