@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, SourceLocation
 from headrace.model.names import TableName
+from headrace.model.triggers import INTERVAL_SETTING, Trigger
 
 _PART = re.compile(r"[A-Za-z0-9_]{1,200}")
 _FLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -54,6 +55,27 @@ class Arguments:
                     argument, f"gives `{key}` {_kind(item)}; it must be text", f'write "{key}": "{shown}"'
                 )
         return dict(value)
+
+    def flow_trigger(self, value: Any, spark_conf: Mapping[str, str]) -> Trigger | None:
+        """A flow's trigger, which other pipelines write as a setting of its own."""
+        argument = "trigger"
+        if value is None:
+            if (value := spark_conf.get(INTERVAL_SETTING)) is None:
+                return None
+            argument = f"spark_conf `{INTERVAL_SETTING}`"
+        try:
+            return Trigger.parse(value)
+        except ValueError as error:
+            raise self.invalid(argument, str(error)) from None
+
+    def view_trigger(self, value: Any, spark_conf: Mapping[str, str]) -> Trigger | None:
+        """The least time between two refreshes of a view."""
+        trigger = self.flow_trigger(value, spark_conf)
+        if trigger is not None and trigger.available_now:
+            raise self.invalid(
+                "trigger", "of a view is the least time between two refreshes, such as `1 minute`"
+            )
+        return trigger
 
     def columns(self, argument: str, value: Any) -> tuple[str, ...]:
         """A list of column names."""

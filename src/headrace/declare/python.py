@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 QueryT = TypeVar("QueryT", bound=Query)
+TriggerArgument = str | float | Mapping[str, Any]
 
 
 @overload
@@ -44,6 +45,7 @@ def table(
     cluster_by: Sequence[str] | None = None,
     schema: StructType | str | None = None,
     format: str | None = None,
+    trigger: TriggerArgument | None = None,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -59,6 +61,7 @@ def table(
     cluster_by: Sequence[str] | None = None,
     schema: StructType | str | None = None,
     format: str | None = None,
+    trigger: TriggerArgument | None = None,
 ) -> Any:
     """Declare a streaming table, fed by the decorated function's streaming query.
 
@@ -71,6 +74,9 @@ def table(
         cluster_by: Columns that the table is clustered by (liquid clustering).
         schema: The table's columns, as a DDL string or ``StructType``; by default the query's.
         format: ``delta``, which is also the default.
+        trigger: The least time between two batches (``"30 seconds"``), or ``"available_now"`` to read
+            what is there at the start and end; by default the spec's, else a batch starts when the
+            last has ended.
 
     Example:
         >>> import headrace as hr
@@ -97,7 +103,7 @@ def table(
             target=target,
             query=function,
             location=scope.location,
-            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
+            **scope.flow_settings(spark_conf, trigger),
         )
         scope.register(dataset, flow)
 
@@ -119,6 +125,7 @@ def materialized_view(
     cluster_by: Sequence[str] | None = None,
     schema: StructType | str | None = None,
     format: str | None = None,
+    trigger: TriggerArgument | None = None,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -134,10 +141,12 @@ def materialized_view(
     cluster_by: Sequence[str] | None = None,
     schema: StructType | str | None = None,
     format: str | None = None,
+    trigger: TriggerArgument | None = None,
 ) -> Any:
     """Declare a table that always equals the result of the decorated function's batch query.
 
-    It takes the same arguments as `table`.
+    It takes the same arguments as `table`; ``trigger`` is the least time between two refreshes of a
+    continuous update.
 
     Example:
         >>> import headrace as hr
@@ -159,6 +168,7 @@ def materialized_view(
             cluster_by=clusters,
             schema=scope.arguments.schema(schema),
             format=scope.arguments.delta(format),
+            trigger=scope.arguments.view_trigger(trigger, spark_conf or {}),
         )
         scope.register(dataset)
 
@@ -217,6 +227,7 @@ def append_flow(
     target: str,
     name: str | None = None,
     spark_conf: Mapping[str, str] | None = None,
+    trigger: TriggerArgument | None = None,
 ) -> Callable[[QueryT], QueryT]:
     """Declare one more query that appends to a streaming table.
 
@@ -225,6 +236,7 @@ def append_flow(
         name: The flow's name, unique in the pipeline; by default the function's. The checkpoint
             goes by it, so a flow that has run is renamed with ``headrace run --adopt OLD=NEW``.
         spark_conf: Spark settings of this flow alone.
+        trigger: When its batches start, as `table` takes it.
 
     Example:
         >>> import headrace as hr
@@ -241,7 +253,7 @@ def append_flow(
             target=scope.arguments.table_name("target", target, scope.default_schema),
             query=function,
             location=scope.location,
-            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
+            **scope.flow_settings(spark_conf, trigger),
         )
         scope.register(flow)
 
@@ -301,6 +313,10 @@ class _Scope:
     def flow_of(self, target: TableName) -> str:
         """The name of a table's own flow: short in the default schema, unique everywhere."""
         return flow_name_of(target, self.default_schema)
+
+    def flow_settings(self, spark_conf: Any, trigger: Any) -> dict[str, Any]:
+        conf = self.arguments.settings("spark_conf", spark_conf)
+        return {"spark_conf": conf, "trigger": self.arguments.flow_trigger(trigger, conf)}
 
     def comment(self, comment: str | None) -> str | None:
         given = self.arguments.optional_text("comment", comment)

@@ -26,6 +26,7 @@ from headrace.errors import (
 from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
+from headrace.model.triggers import INTERVAL_SETTING, Trigger
 
 SPEC_NAMES = ("headrace.yml", "headrace.yaml")
 PROFILE_VARIABLE = "HEADRACE_PROFILE"
@@ -247,13 +248,27 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
         catalog=spec.catalog,
         configuration=dict(spec.configuration),
         kafka=KafkaConnection(kafka),
-        trigger_interval_s=spec.trigger.interval,
+        trigger=_trigger(spec, merged),
         view_interval_s=spec.views.interval,
         on_data_loss=spec.on_data_loss,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
         consumer_groups=spec.consumer_groups,
     )
+
+
+def _trigger(spec: Spec, merged: Mapped) -> Trigger:
+    """The spec's own trigger, else the one that other pipelines have among their settings."""
+    given = spec.configuration.get(INTERVAL_SETTING)
+    if given is None or "trigger" in merged.items:
+        return spec.trigger.trigger
+    try:
+        return Trigger.parse(given)
+    except ValueError as error:
+        entry = merged.items["configuration"]
+        place = entry.keys.get(INTERVAL_SETTING) if isinstance(entry, Mapped) else None
+        key = f"configuration.{INTERVAL_SETTING}"
+        raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
 
 
 def _check_kafka(kafka: Mapping[str, str], merged: Mapped) -> None:

@@ -7,37 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-_UNITS = {
-    "": 1.0,
-    "ms": 0.001,
-    "millisecond": 0.001,
-    "s": 1.0,
-    "sec": 1.0,
-    "second": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "minute": 60.0,
-    "h": 3600.0,
-    "hour": 3600.0,
-}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+from headrace.model.triggers import Trigger, parse_seconds
+
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _SCHEMA = re.compile(r"[A-Za-z0-9_]{1,200}")
-
-
-def seconds(value: Any) -> float:
-    """A number of seconds from ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if value < 0 or value != value or value == float("inf"):
-            raise ValueError("must not be negative, such as 10 or `10 seconds`")
-        return float(value)
-    if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
-        unit = found[2].lower()
-        factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
-        if factor is not None:
-            return float(found[1]) * factor
-    raise ValueError("must be a time, such as 500 ms, 10 seconds or 1 minute")
 
 
 def _matching(pattern: re.Pattern[str], meaning: str) -> BeforeValidator:
@@ -58,7 +32,7 @@ def _flag(value: Any) -> Any:
 
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
-Seconds = Annotated[float, BeforeValidator(seconds)]
+Seconds = Annotated[float, BeforeValidator(parse_seconds)]
 Settings = dict[str, Annotated[str, Field(strict=True)]]
 
 
@@ -87,8 +61,22 @@ class Library(_Part):
         return self.glob.include if self.glob else str(self.file)
 
 
-class Trigger(_Part):
+class Interval(_Part):
+    """``trigger``, which may also be written as one word or one time."""
+
     interval: Seconds = 0.0
+    available_now: Flag = False
+
+    @property
+    def trigger(self) -> Trigger:
+        return Trigger(interval_s=self.interval, available_now=self.available_now)
+
+
+def _interval(value: Any) -> Any:
+    if isinstance(value, dict) or value is None:
+        return value
+    trigger = Trigger.parse(value)
+    return {"interval": trigger.interval_s, "available_now": trigger.available_now}
 
 
 class Views(_Part):
@@ -110,7 +98,7 @@ class Overridable(_Part):
     database: Annotated[Text, _matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
     libraries: Annotated[list[Library], Field(min_length=1)] | None = None
     configuration: Settings = Field(default_factory=dict)
-    trigger: Trigger = Field(default_factory=Trigger)
+    trigger: Annotated[Interval, BeforeValidator(_interval)] = Field(default_factory=Interval)
     views: Views = Field(default_factory=Views)
     kafka: Settings = Field(default_factory=dict)
     on_data_loss: Literal["refuse", "record"] = "refuse"

@@ -8,6 +8,7 @@ from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.model.names import TableName
+from headrace.model.triggers import Trigger
 
 Query = Callable[[], Any]
 """A query function of the user's: no arguments, returns a ``pyspark.sql.DataFrame``."""
@@ -42,6 +43,8 @@ class MaterializedView:
     cluster_by: tuple[str, ...] = ()
     schema: Any | None = None
     format: str | None = None
+    trigger: Trigger | None = None
+    """The least time between two refreshes of a continuous update; ``None`` takes the pipeline's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,8 @@ class Flow:
     query: Query
     location: SourceLocation
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    trigger: Trigger | None = None
+    """``None`` takes the pipeline's."""
 
 
 @dataclass(frozen=True)

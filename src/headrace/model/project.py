@@ -9,6 +9,7 @@ from typing import Literal
 
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import Storage
+from headrace.model.triggers import Trigger
 
 OnDataLoss = Literal["refuse", "record"]
 
@@ -27,7 +28,7 @@ class ProjectSettings:
         libraries: Globs of the pipeline's files, relative to the spec's folder.
         configuration: Spark settings of the pipeline (``spark.*``) and values of the user's own.
         kafka: The default Kafka connection.
-        trigger_interval_s: Least seconds between the starts of two batches of a flow; 0: none.
+        trigger: When batches start, of flows that do not say so themselves.
         view_interval_s: Least seconds between two refreshes of a materialized view.
         on_data_loss: What happens when a source no longer holds what a flow has to read.
         master: Spark master; ``None`` runs locally on all cores, or takes the session's.
@@ -44,7 +45,7 @@ class ProjectSettings:
     catalog: str | None = None
     configuration: Mapping[str, str] = field(default_factory=dict)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
-    trigger_interval_s: float = 0.0
+    trigger: Trigger = field(default_factory=Trigger)
     view_interval_s: float = 10.0
     on_data_loss: OnDataLoss = "refuse"
     master: str | None = None

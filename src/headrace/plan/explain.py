@@ -127,6 +127,8 @@ class Explanation:
             parts.append("keeps state")
         if planned.coordinates is not None:
             parts.append("keeps each record's place")
+        if planned.flow.trigger is not None:
+            parts.append(f"reads {planned.flow.trigger}")
         text = " · ".join(parts)
         name = planned.flow.name
         own = name in (dataset.name.name, str(dataset.name))
@@ -138,7 +140,8 @@ class Explanation:
             return f"reads {self._names(reads)}" if reads else ""
         if not reads:
             return "recomputed by every run"
-        return f"recomputed when {self._names(reads, 'or')} has a new version"
+        often = "" if planned.view.trigger is None else f", at most {planned.view.trigger}"
+        return f"recomputed when {self._names(reads, 'or')} has a new version{often}"
 
     def _source_text(self, source: PlannedSource) -> str:
         if source.kind == "kafka":

@@ -83,11 +83,11 @@ class FlowRunner:
             .option("checkpointLocation", str(opened.path))
             .foreachBatch(function)
         )
-        interval = context.settings.trigger_interval_s
-        if context.mode == "triggered":
+        trigger = flow.trigger or context.settings.trigger
+        if context.mode == "triggered" or trigger.available_now:
             writer = writer.trigger(availableNow=True)
-        elif interval:
-            writer = writer.trigger(processingTime=f"{interval * 1000:.0f} milliseconds")
+        elif trigger.interval_s:
+            writer = writer.trigger(processingTime=f"{trigger.interval_s * 1000:.0f} milliseconds")
         query = writer.start()
         context.emit(
             FlowStarted(

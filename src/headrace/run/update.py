@@ -171,14 +171,18 @@ def _run_continuously(
     with ThreadPoolExecutor(max(len(runners), 1), thread_name_prefix="headrace-flow") as pool:
         futures = [pool.submit(_supervise, runner, context, refused) for runner in runners]
         # The flows' first batches are not to wait for a view that has nothing to show yet.
-        due = time.monotonic() + max(_FIRST_VIEWS_S, context.settings.view_interval_s)
+        started = time.monotonic()
+        due = {n: started + max(_FIRST_VIEWS_S, view.interval_s) for n, view in enumerate(views)}
         while not context.stop.wait(_POLL_S):
             if futures and all(future.done() for future in futures):
                 break
-            if time.monotonic() >= due:
-                _refresh_moved(views, latest, context)
-                due = time.monotonic() + context.settings.view_interval_s
-        return [future.result() for future in futures], list(latest.values())
+            if late := [number for number, at in due.items() if time.monotonic() >= at]:
+                _refresh_moved(late, views, latest, context)
+                due |= {number: time.monotonic() + views[number].interval_s for number in late}
+        results = [future.result() for future in futures]
+    # Flows that end by themselves have written since the last look.
+    _refresh_moved(range(len(views)), views, latest, context)
+    return results, list(latest.values())
 
 
 def _flow_runners(stages: Iterable[Stage], context: UpdateContext) -> list[FlowRunner]:
@@ -199,11 +203,15 @@ def _supervise(
 
 
 def _refresh_moved(
-    views: Sequence[ViewRunner], latest: dict[int, ViewResult], context: UpdateContext
+    numbers: Iterable[int],
+    views: Sequence[ViewRunner],
+    latest: dict[int, ViewResult],
+    context: UpdateContext,
 ) -> None:
-    for number, view in enumerate(views):
+    for number in numbers:
         if context.stop.requested:
             return
+        view = views[number]
         failed = number in latest and latest[number].outcome == "failed"
         if view.ready() and (failed or view.moved()):
             latest[number] = view.refresh()

@@ -60,6 +60,12 @@ class ViewRunner:
         self._context = context
         self._seen: dict[TableName, int] = {}
 
+    @property
+    def interval_s(self) -> float:
+        """Least seconds between two refreshes of a continuous update."""
+        trigger = self.view.trigger
+        return self._context.settings.view_interval_s if trigger is None else trigger.interval_s
+
     def moved(self) -> bool:
         """Whether an input has a version that the last look had not; reads nothing but file names."""
         now = {name: self._last_version(name) for name in self._inputs}

@@ -123,7 +123,7 @@ def test_a_file_that_asks_spark_for_its_session_gets_ours(write: Write) -> None:
     [
         ('@hr.table(clusterby=["a"])\ndef x(): ...', "did you mean `cluster_by`?"),
         ("@hr.tabel\ndef x(): ...", "did you mean `table`?"),
-        ("@hr.materialized_view(trigger=1)\ndef x(): ...", "materialized_view takes name, comment"),
+        ("@hr.materialized_view(bogus=1)\ndef x(): ...", "materialized_view takes name, comment"),
     ],
 )
 def test_what_was_probably_meant_is_said(write: Write, line: str, remedy: str) -> None:

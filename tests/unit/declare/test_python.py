@@ -12,6 +12,7 @@ import headrace as hr
 from headrace.errors import ArgumentInvalidError, DuplicateNameError, FormatUnsupportedError
 from headrace.model.declarations import Declarations, MaterializedView, StreamingTable, TemporaryView
 from headrace.model.names import TableName
+from headrace.model.triggers import Trigger
 
 Load = Callable[..., Declarations]
 
@@ -48,6 +49,42 @@ def orders():
     (flow,) = declared.flows
     assert (flow.name, flow.target) == ("orders", table.name)
     assert flow.spark_conf == {"spark.sql.shuffle.partitions": "4"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "trigger"),
+    [
+        ("", None),
+        ('trigger="30 seconds"', Trigger(interval_s=30)),
+        ("trigger=0.5", Trigger(interval_s=0.5)),
+        ('trigger="availableNow"', Trigger(available_now=True)),
+        ('trigger={"processingTime": "10 seconds"}', Trigger(interval_s=10)),
+        ('trigger={"once": True}', Trigger(available_now=True)),
+        ('spark_conf={"pipelines.trigger.interval": "1 minute"}', Trigger(interval_s=60)),
+        ('spark_conf={"pipelines.trigger.interval": "1 minute"}, trigger="1 s"', Trigger(interval_s=1)),
+    ],
+)
+def test_a_flow_may_have_a_trigger(load: Load, arguments: str, trigger: Trigger | None) -> None:
+    declared = load(f"import headrace as hr\n\n@hr.table({arguments})\ndef orders(): ...\n")
+    assert declared.flows[0].trigger == trigger
+
+
+@pytest.mark.parametrize(
+    ("declaration", "said"),
+    [
+        ('@hr.table(trigger={"continuous": "1 second"})', "leave the trigger out"),
+        ('@hr.table(trigger="realTime")', "leave the trigger out"),
+        ('@hr.table(trigger="soon")', "30 seconds"),
+        ('@hr.table(trigger={"once": False})', "30 seconds"),
+        ('@hr.table(spark_conf={"pipelines.trigger.interval": "soon"})', "pipelines.trigger.interval"),
+        ('@hr.materialized_view(trigger="once")', "between two refreshes"),
+    ],
+)
+def test_a_trigger_that_cannot_be_is_refused_with_its_place(load: Load, declaration: str, said: str) -> None:
+    with pytest.raises(ArgumentInvalidError) as caught:
+        load(f"import headrace as hr\n\n{declaration}\ndef orders(): ...\n")
+    assert said in caught.value.summary
+    assert str(caught.value.location) == "transformations/tables.py:4"
 
 
 def test_the_other_declarations(load: Load) -> None:
@@ -177,4 +214,5 @@ def test_our_decorators_take_every_argument_of_sparks() -> None:
     for name in ("table", "materialized_view", "temporary_view", "append_flow", "create_streaming_table"):
         arguments = theirs[name].args
         expected = {argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)}
-        assert set(inspect.signature(getattr(hr, name)).parameters) == expected, name
+        ours = set(inspect.signature(getattr(hr, name)).parameters)
+        assert expected <= ours and ours - expected <= {"trigger"}, name

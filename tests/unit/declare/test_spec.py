@@ -17,6 +17,7 @@ from headrace.errors import (
     SpecVariableUnsetError,
     StorageUnsupportedError,
 )
+from headrace.model.triggers import Trigger
 
 Write = Callable[..., Path]
 
@@ -56,7 +57,7 @@ runtime: {master: "local[2]", memory: 2g}
     assert settings.libraries == ("pipelines/**", "one.py")
     # Settings keep the text of the file: `1e3` is not 1000.0 to Spark.
     assert settings.configuration == {"spark.sql.shuffle.partitions": "8", "spark.x": "1e3", "flag": "true"}
-    assert settings.trigger_interval_s == 0.5
+    assert settings.trigger == Trigger(interval_s=0.5)
     assert settings.view_interval_s == 60
     assert settings.kafka.settings == {"bootstrap.servers": "h:9092", "fetch.min.bytes": "10"}
     assert settings.on_data_loss == "record"
@@ -192,6 +193,13 @@ def test_settings_of_kafka_that_we_do_not_know_pass(write: Write) -> None:
         ("name: a\nviews: 5\n", "views", 2),
         ("name: a\ntrigger:\n  interval: soon\n", "trigger.interval", 3),
         ("name: a\ntrigger: {interval: -1}\n", "trigger.interval", 2),
+        ("name: a\ntrigger: continuous\n", "trigger", 2),
+        ("name: a\ntrigger: now and then\n", "trigger", 2),
+        (
+            "name: a\nconfiguration:\n  pipelines.trigger.interval: soon\n",
+            "configuration.pipelines.trigger.interval",
+            3,
+        ),
         ("name: a\nkafka: embedded\n", "kafka", 2),
         ("name: a\nkafka: {bootstrap: {servers: x}}\n", "kafka.bootstrap", 2),
         ("name: a\nkafka:\n  auto.offset.reset: latest\n", "kafka.auto.offset.reset", 3),
@@ -210,6 +218,23 @@ def test_a_wrong_value_has_a_place(write: Write, spec: str, key: str, line: int)
     assert caught.value.params["key"] == key
     assert caught.value.location is not None
     assert caught.value.location.line == line
+
+
+@pytest.mark.parametrize(
+    ("spec", "trigger"),
+    [
+        ("trigger: 30 seconds", Trigger(interval_s=30)),
+        ("trigger: 2", Trigger(interval_s=2)),
+        ("trigger: {interval: 1 minute}", Trigger(interval_s=60)),
+        ("trigger: availableNow", Trigger(available_now=True)),
+        ("trigger: once", Trigger(available_now=True)),
+        ("configuration: {pipelines.trigger.interval: 5 s}", Trigger(interval_s=5)),
+        ("configuration: {pipelines.trigger.interval: 5 s}\ntrigger: 1 s", Trigger(interval_s=1)),
+        ("views: {interval: 5 s}", Trigger()),
+    ],
+)
+def test_the_trigger_has_several_forms(write: Write, spec: str, trigger: Trigger) -> None:
+    assert load_project(write({}, f"name: a\n{spec}\n")).trigger == trigger
 
 
 @pytest.mark.parametrize("servers", ["h", "a:9092,b", "http://a", "a:"])

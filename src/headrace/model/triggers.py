@@ -1,0 +1,113 @@
+"""When the batches of a flow start, and how often a view is refreshed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+INTERVAL_SETTING = "pipelines.trigger.interval"
+"""The setting that other declarative pipelines know for a flow's interval."""
+
+_UNITS = {
+    "": 1.0,
+    "ms": 0.001,
+    "millisecond": 0.001,
+    "s": 1.0,
+    "sec": 1.0,
+    "second": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "minute": 60.0,
+    "h": 3600.0,
+    "hour": 3600.0,
+}
+_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+_ONCE = frozenset({"once", "availablenow"})
+_AT_LEAST_ONCE = frozenset({"continuous", "realtime"})
+_FORMS = "must be a time such as `30 seconds`, or `available_now`"
+
+
+def parse_seconds(value: Any) -> float:
+    """A number of seconds from ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``.
+
+    Raises:
+        ValueError: It is no such time.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if value < 0 or value != value or value == float("inf"):
+            raise ValueError("must not be negative, such as 10 or `10 seconds`")
+        return float(value)
+    if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
+        unit = found[2].lower()
+        factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
+        if factor is not None:
+            return float(found[1]) * factor
+    raise ValueError("must be a time, such as 500 ms, 10 seconds or 1 minute")
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """When work is begun in a continuous update; a triggered one does everything at once.
+
+    Args:
+        interval_s: Least seconds between the starts of two batches; 0 starts one when the last has ended.
+        available_now: Whether the flow reads what is there at its start, and then ends.
+
+    Example:
+        >>> Trigger.parse("30 seconds")
+        Trigger(interval_s=30.0, available_now=False)
+    """
+
+    interval_s: float = 0.0
+    available_now: bool = False
+
+    @classmethod
+    def parse(cls, value: Any) -> Trigger:
+        """Read a time, or a trigger under Spark's own names (``{"processingTime": "10 seconds"}``).
+
+        Raises:
+            ValueError: It is neither, or a trigger that cannot be exactly once.
+        """
+        if isinstance(value, Mapping):
+            return cls._of_mapping(value)
+        name = _plain(value)
+        if name in _ONCE:
+            return cls(available_now=True)
+        if isinstance(value, str) and value.split() and _plain(value.split()[0]) in _AT_LEAST_ONCE:
+            raise ValueError(_refused(value.split()[0]))
+        try:
+            return cls(interval_s=parse_seconds(value))
+        except ValueError:
+            raise ValueError(f"{_FORMS}, not {value!r}") from None
+
+    @classmethod
+    def _of_mapping(cls, value: Mapping[Any, Any]) -> Trigger:
+        if len(value) != 1:
+            raise ValueError(f"{_FORMS}; a mapping has one key, such as {{'processingTime': '30 seconds'}}")
+        ((key, given),) = value.items()
+        name = _plain(key)
+        if name in _AT_LEAST_ONCE:
+            raise ValueError(_refused(key))
+        if name in _ONCE and (given is True or _plain(given) == "true"):
+            return cls(available_now=True)
+        if name in ("processingtime", "interval"):
+            return cls(interval_s=parse_seconds(given))
+        raise ValueError(f"{_FORMS}, not {dict(value)!r}")
+
+    def __str__(self) -> str:
+        if self.available_now:
+            return "what is there at the start"
+        return f"every {self.interval_s:g} s" if self.interval_s else "as soon as the last batch has ended"
+
+
+def _plain(value: Any) -> str:
+    return value.replace("_", "").lower() if isinstance(value, str) else ""
+
+
+def _refused(name: str) -> str:
+    return (
+        f"`{name}` is a mode of Spark's that cannot commit batches exactly once: leave the trigger out, and "
+        "each batch starts when the last has ended, in well under a second"
+    )
