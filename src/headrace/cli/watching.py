@@ -139,6 +139,7 @@ def _to_json(result: RunResult) -> dict[str, Any]:
                 "outcome": flow.outcome,
                 "rows": flow.rows,
                 "batches": flow.batches,
+                "late": flow.late,
                 "error": None if flow.error is None else flow.error.to_dict(),
             }
             for flow in result.flows

@@ -85,6 +85,21 @@ class BatchReplayed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LateRowsDropped(Event):
+    """A stateful query left out rows that came behind its watermark.
+
+    Args:
+        batch: The batch that they came with.
+        rows: How many, as Spark counts them: an aggregation has merged some of them before.
+    """
+
+    flow: str
+    dataset: TableName
+    batch: int
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlowRetrying(Event):
     flow: str
     dataset: TableName

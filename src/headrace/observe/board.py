@@ -17,6 +17,7 @@ from headrace.model.events import (
     FlowFinished,
     FlowRetrying,
     FlowStarted,
+    LateRowsDropped,
     UpdateFinished,
     UpdateStarted,
     ViewFailed,
@@ -54,6 +55,7 @@ class BoardRow:
         batch: The number of the batch under way or last done.
         batch_s: How long the last batch or refresh took.
         recent: The commits of the last seconds.
+        late: Rows that its query left out in this update because they came too late.
         error: Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     """
 
@@ -67,6 +69,7 @@ class BoardRow:
     version: int | None = None
     committed: datetime | None = None
     recent: tuple[Commit, ...] = ()
+    late: int = 0
     error: Mapping[str, Any] | None = None
 
     def rate(self, now: datetime) -> float | None:
@@ -120,6 +123,9 @@ class Board:
                 return self._with(event.flow, "flow", state="running", batch=event.batch, error=None)
             case BatchCommitted():
                 return self._with_commit(event)
+            case LateRowsDropped():
+                before = self.rows.get(event.flow, BoardRow(event.flow, "flow")).late
+                return self._with(event.flow, "flow", late=before + event.rows)
             case FlowRetrying():
                 return self._with(event.flow, "flow", state="retrying", error=event.error)
             case FlowFailed():

@@ -16,6 +16,7 @@ from headrace.model.events import (
     FlowFinished,
     FlowRetrying,
     ForeignCommitSeen,
+    LateRowsDropped,
     UpdateFinished,
     UpdateStarted,
     ViewFailed,
@@ -170,6 +171,10 @@ def event_line(event: Event, board: Board) -> str:
             )
         case FlowFailed():
             return f"{event.flow}  failed: {_error_text(event.error)}"
+        case LateRowsDropped():
+            return (
+                f"{event.flow}  batch {event.batch}: {_count(event.rows, 'row')} came too late and left out"
+            )
         case FlowFinished(outcome="up to date" | "skipped"):
             return f"{event.flow}  {event.outcome}"
         case FlowFinished():
@@ -222,7 +227,8 @@ def row_cells(row: BoardRow, now: datetime) -> tuple[str, ...]:
     return (
         row.name,
         row.state,
-        f"{row.rows:,}" if row.committed is not None or row.rows else none,
+        (f"{row.rows:,}" if row.committed is not None or row.rows else none)
+        + (f" ({row.late:,} late)" if row.late else ""),
         none if rate is None or is_over else f"{rate:,.0f}",
         none if row.lag is None else f"{row.lag:,}",
         none if row.batch_s is None else seconds_text(row.batch_s),

@@ -139,6 +139,7 @@ class _Looks:
             pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
             lag=None if words is None else self._lag(words),
             rate=tail.rate(checkpoint, self._now) if driver is not None else None,
+            late=Ledger(self._storage.ledger(name, flow), name, flow).late_rows(checkpoint),
             driver=driver,
             error=None if trouble is None or (driver is not None and trouble.final) else trouble.error,
         )

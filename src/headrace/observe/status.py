@@ -22,6 +22,7 @@ class FlowStatus:
         pending: A batch that Spark has planned and not committed yet.
         lag: Records that its sources hold beyond the last batch; ``None`` where unknown.
         rate: Rows per second lately, of a flow that runs.
+        late: Rows that its query has left out as too late since its checkpoint was opened.
         driver: The process that runs it.
         error: Why it failed or is being retried.
     """
@@ -35,6 +36,7 @@ class FlowStatus:
     pending: int | None = None
     lag: int | None = None
     rate: float | None = None
+    late: int = 0
     driver: Driver | None = None
     error: Mapping[str, Any] | None = None
 
@@ -49,6 +51,7 @@ class FlowStatus:
             "pending": self.pending,
             "lag": self.lag,
             "rows_per_s": None if self.rate is None else round(self.rate, 1),
+            "late": self.late,
             "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
             "error": None if self.error is None else dict(self.error),
         }

@@ -40,6 +40,8 @@ class Progress:
 
     rows: int = 0
     batches: int = 0
+    late: int = 0
+    """Rows that its query left out as too late."""
 
 
 class BatchFunction:
@@ -117,6 +119,9 @@ class BatchFunction:
         reach("after-commit", flow.name, batch)
         if appended is None:
             self._compare_replay(stamp)
+            if self._planned.stateful:
+                # The batch's watermark, which closes windows and drops late rows, is learned from its rows.
+                df.write.format("noop").mode("overwrite").save()
             self._context.emit(
                 BatchReplayed(update=self._context.update, flow=flow.name, dataset=flow.target, batch=batch)
             )

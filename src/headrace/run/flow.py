@@ -13,6 +13,7 @@ from headrace.run.batch import BatchFunction, Progress
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.run.gate import OpeningGate
+from headrace.run.late import LateRows
 from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
 from headrace.run.stop import StopRequested
 from headrace.run.survey import is_drained
@@ -65,11 +66,15 @@ class FlowRunner:
                 lease=lease,
                 progress=self.progress,
             )
+            late = LateRows(self.planned, context, opened.identity.checkpoint)
             self.gate.wait(context.stop)
             query = self._start(opened, function)
         except Exception as error:
             raise as_error(error, None, flow, context.log_file) from error
-        return self._wait(query, function, opened)
+        try:
+            return self._wait(query, function, opened, late)
+        finally:
+            self.progress.late += late.rows
 
     def _start(self, opened: OpenedFlow, function: BatchFunction) -> StreamingQuery:
         flow, context = self.planned.flow, self._context
@@ -99,17 +104,22 @@ class FlowRunner:
         )
         return query
 
-    def _wait(self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow) -> Outcome:
+    def _wait(
+        self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow, late: LateRows
+    ) -> Outcome:
         stop = self._context.stop
         fold_at = time.monotonic() + _FOLD_S
         try:
             while not query.awaitTermination(_POLL_S):
+                late.look(query)
                 if time.monotonic() >= fold_at:
                     self._fold(opened)
                     fold_at = time.monotonic() + _FOLD_S
                 if stop.requested:
                     self._stop(query, function, opened)
+                    late.look(query)
                     return "stopped"
+            late.look(query)
         except Exception as error:
             if isinstance(function.failure, StopRequested):
                 return "stopped"

@@ -28,6 +28,8 @@ class FlowResult:
     outcome: Literal["drained", "stopped", "up to date", "failed"]
     rows: int
     batches: int
+    late: int = 0
+    """Rows that its query left out because they came behind its watermark."""
     error: HeadraceError | None = None
 
 
@@ -102,7 +104,9 @@ def _finished(
             batches=progress.batches,
         )
     )
-    return FlowResult(flow=flow.name, outcome=outcome, rows=progress.rows, batches=progress.batches)
+    return FlowResult(
+        flow=flow.name, outcome=outcome, rows=progress.rows, batches=progress.batches, late=progress.late
+    )
 
 
 def _failed(runner: FlowRunner, context: UpdateContext, error: HeadraceError) -> FlowResult:
@@ -111,5 +115,10 @@ def _failed(runner: FlowRunner, context: UpdateContext, error: HeadraceError) ->
         FlowFailed(update=context.update, flow=flow.name, dataset=flow.target, error=error.to_dict())
     )
     return FlowResult(
-        flow=flow.name, outcome="failed", rows=progress.rows, batches=progress.batches, error=error
+        flow=flow.name,
+        outcome="failed",
+        rows=progress.rows,
+        batches=progress.batches,
+        late=progress.late,
+        error=error,
     )

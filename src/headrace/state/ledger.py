@@ -26,6 +26,7 @@ from headrace.state.table_log import (
 )
 
 _LOSSES = "losses.json"
+_LATE = "late.json"
 _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
@@ -133,6 +134,30 @@ class Ledger:
         known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         now = datetime.now(UTC).isoformat(timespec="seconds")
         write_json(path, [*known, *({**loss, "at": now} for loss in losses)])
+
+    def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
+        """Count rows that a query left out as too late; whether this batch was new to the count.
+
+        Raises:
+            StorageUnwritableError: The ledger cannot be written.
+        """
+        known = self._late()
+        if known.get(checkpoint, {}).get("batch", -1) >= batch:
+            return False
+        total = known.get(checkpoint, {}).get("rows", 0) + rows
+        write_json(self.folder / _LATE, {**known, checkpoint: {"batch": batch, "rows": total}})
+        return True
+
+    def late_rows(self, checkpoint: str) -> int:
+        """The rows that a query has left out as too late since its checkpoint was opened."""
+        return int(self._late().get(checkpoint, {}).get("rows", 0))
+
+    def _late(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.folder / _LATE).read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            # A count for people to look at: what cannot be read begins anew.
+            return {}
 
     def last_batch(self, table: Path, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
         """What the commit of a batch says: from the table's log, else from the ledger."""

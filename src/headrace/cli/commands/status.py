@@ -117,6 +117,8 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
     for flow in dataset.flows:
         if flow.error is not None:
             yield f"{flow.flow}: [{flow.error.get('code')}] {flow.error.get('summary')}"
+        if flow.late:
+            yield f"{flow.flow}: {flow.late:,} rows came behind its watermark and were left out"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned and not committed; the next run replays it"
 
