@@ -230,3 +230,51 @@ def test_two_pipelines_of_one_session_never_take_each_other_s_tables(
     second.produce(10)
     assert second.refused().code == "TABLE_NAME_TAKEN"
     first.check()
+
+
+COPIES = """
+@hr.table(trigger="available_now")
+def once():
+    return hr.read_kafka("{topic}").select("value")
+
+@hr.table(trigger="12 hours")
+def seldom():
+    return hr.read_kafka("{topic}").select("value")
+"""
+
+
+def test_each_flow_of_a_continuous_update_follows_its_own_trigger(shop: Shop) -> None:
+    shop.write(BRONZE, COPIES)
+    shop.produce(10)
+
+    def count(table: str) -> int:
+        return 0 if shop.versions().get(table, -1) < 1 else rows_of(shop, table)
+
+    with shop.running():
+        until(lambda: bool(shop.happened(FlowFinished, flow="once")), "one flow has read what was there")
+        until(lambda: count("seldom") == 10, "the other has begun with what was there")
+        shop.produce(10)
+        until(lambda: len(shop.bronze()) == 20, "the third goes on with what comes")
+        assert (count("once"), count("seldom")) == (10, 10)
+    shop.run_well()
+    assert (count("once"), count("seldom")) == (20, 20)
+
+
+TOTAL = """
+@hr.materialized_view
+def total():
+    return spark.read.table("bronze").groupBy().count()
+"""
+
+
+def test_an_update_whose_flows_end_refreshes_its_views_and_ends(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(trigger="availableNow", views={"interval": "1 hour"})
+    shop.write(BRONZE, TOTAL)
+    shop.produce(30)
+    shop.run_well(continuous=True)
+    total = deltalake.DeltaTable(shop.table("total")).to_pyarrow_table()
+    assert total.to_pylist() == [{"count": 30}]
+
+
+def rows_of(shop: Shop, table: str) -> int:
+    return deltalake.DeltaTable(shop.table(table)).to_pyarrow_table().num_rows

@@ -16,6 +16,7 @@ from headrace.plan.frames import caller, pinpoint_sql
 from headrace.plan.names import NameRules, quoted, split_name
 from headrace.plan.options import ReadRequest, protocol_options
 from headrace.plan.sqltext import Edit, SqlRelation, edited, original_index, parse_sql
+from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,6 +81,7 @@ class Interception:
         session: The session that the code gets, also where it asks for the session in use.
         forbids_actions: Whether computing rows is an error, as it is within a query.
         marks: Whether streaming reads carry the user's line into the plan.
+        kafka_limit: The records that a first batch from Kafka may take, where the user does not say.
     """
 
     names: NameRules
@@ -89,6 +91,7 @@ class Interception:
     session: SparkSession | None = None
     forbids_actions: bool = False
     marks: bool = False
+    kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
     views: list[str] = field(default_factory=list)
 
     def read_table(
@@ -113,7 +116,7 @@ class Interception:
     def reader_options(self, request: ReadRequest) -> dict[str, str]:
         """What a reader's options lack."""
         location = caller(self.root)
-        options = protocol_options(request, location)
+        options = protocol_options(request, location, self.kafka_limit)
         if self.marks and request.streaming:
             options[LOCATION_OPTION] = str(location)
         return options

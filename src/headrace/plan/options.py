@@ -18,6 +18,9 @@ _PARSED_FORMATS = frozenset({"json", "csv", "xml"})
 ERASURES_ONLY = "headrace.changes"
 """An option that Spark does not know: it marks streams which pass over what others erase, and over
 nothing else; whoever sets Delta's own options has decided otherwise."""
+ADAPTIVE = "headrace.limit"
+"""An option that Spark does not know: it marks sources whose limit follows what batches take."""
+_LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger")
 _CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", "readChangeFeed", "readChangeData")
 _CORRUPT_COLUMN = "_corrupt_record"
 
@@ -47,8 +50,15 @@ class ReadRequest:
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)
 
 
-def protocol_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+def protocol_options(
+    request: ReadRequest, location: SourceLocation, kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+) -> dict[str, str]:
     """The options that a read needs beyond what the user has set.
+
+    Args:
+        request: What the user asks for.
+        location: Where.
+        kafka_limit: The records that a first batch from Kafka may take.
 
     Raises:
         OptionUnsupportedError: The user's options would lose records silently.
@@ -61,17 +71,18 @@ def protocol_options(request: ReadRequest, location: SourceLocation) -> dict[str
         # Without it Spark also reads the records of transactions that were aborted.
         if not request.has("kafka.isolation.level"):
             options["kafka.isolation.level"] = "read_committed"
-        if request.streaming and not request.has("maxOffsetsPerTrigger", "maxBytesPerTrigger"):
-            options["maxOffsetsPerTrigger"] = str(KAFKA_MAX_OFFSETS_PER_TRIGGER)
+        if request.streaming and not request.has(*_LIMITS):
+            options |= {"maxOffsetsPerTrigger": str(kafka_limit), ADAPTIVE: "adaptive"}
     elif request.format == "delta" and request.streaming:
         _refuse_silent_loss(request, location)
-        if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
+        if not request.has(*_LIMITS):
             options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
-            options["maxBytesPerTrigger"] = DELTA_MAX_BYTES_PER_TRIGGER
+            options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
+            options[ADAPTIVE] = "adaptive"
         if not request.has(*_CHANGE_OPTIONS):
             options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures"}
     elif request.format in FILE_FORMATS:
-        if request.streaming and not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
+        if request.streaming and not request.has(*_LIMITS):
             options["maxFilesPerTrigger"] = str(FILES_MAX_FILES_PER_TRIGGER)
         if request.format in _PARSED_FORMATS and not _keeps_bad_records(request):
             options["mode"] = "FAILFAST"

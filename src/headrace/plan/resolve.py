@@ -35,6 +35,7 @@ from headrace.plan.stages import (
     RefreshViewStage,
 )
 from headrace.plan.validate import check_declarations
+from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,7 +82,12 @@ def _property_errors(session: SparkSession, declarations: Declarations) -> Itera
                 yield error
 
 
-def evaluate(session: SparkSession, declared: Flow | MaterializedView, plan: Plan) -> DataFrame:
+def evaluate(
+    session: SparkSession,
+    declared: Flow | MaterializedView,
+    plan: Plan,
+    kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
+) -> DataFrame:
     """Build a query's DataFrame for a run.
 
     Args:
@@ -89,6 +95,7 @@ def evaluate(session: SparkSession, declared: Flow | MaterializedView, plan: Pla
             catalog. Whatever session the user's code asks for, it gets this one.
         declared: What the query belongs to.
         plan: The plan that is being run.
+        kafka_limit: The records that a first batch from Kafka may take, where the user does not say.
     """
     rules = NameRules.of(plan.project)
     views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
@@ -103,6 +110,7 @@ def evaluate(session: SparkSession, declared: Flow | MaterializedView, plan: Pla
             declared=lambda name: str(name).casefold() in known,
             session=session,
             forbids_actions=True,
+            kafka_limit=kafka_limit,
         )
 
     def read(access: TableAccess) -> DataFrame | None:

@@ -12,7 +12,7 @@ from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
-from headrace.plan.options import ERASURES_ONLY, FILE_FORMATS
+from headrace.plan.options import ADAPTIVE, ERASURES_ONLY, FILE_FORMATS
 from headrace.plan.stages import PlannedSource
 
 
@@ -81,6 +81,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
     options = dict(leaf.options)
     marked = options.pop(LOCATION_OPTION, None)
     erasures_only = options.pop(ERASURES_ONLY, None) is not None
+    adaptive = options.pop(ADAPTIVE, None) is not None
     place = _location(marked) or location
     path = options.get("path")
     table = folders.name_of(path) if path else None
@@ -95,6 +96,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             path=str(storage.table(table)),
             options=options,
             erasures_only=erasures_only,
+            adaptive=adaptive,
         )
     if leaf.provider == "kafka":
         topics, pattern = _topics(options)
@@ -106,6 +108,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             topics=topics,
             topic_pattern=pattern,
             options=options,
+            adaptive=adaptive,
         )
     if leaf.provider == "delta" or leaf.provider in FILE_FORMATS:
         return PlannedSource(
@@ -116,6 +119,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             path=path,
             options=options,
             erasures_only=erasures_only,
+            adaptive=adaptive,
         )
     raise SourceUnsupportedError(
         f"a stream reads from `{leaf.provider}`, whose positions Headrace cannot record and prove",

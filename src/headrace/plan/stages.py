@@ -41,6 +41,7 @@ class PlannedSource:
         folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where
             the query reads one DataFrame several times, since Spark opens such a source once.
         erasures_only: Whether it passes over what others erase from the table, and over nothing else.
+        adaptive: Whether the limit of its batches is ours to choose.
     """
 
     index: int
@@ -53,6 +54,7 @@ class PlannedSource:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: int | None = None
     erasures_only: bool = False
+    adaptive: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,14 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.selection import check_remedies, select
+from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.observe.snapshot import Snapshot
     from headrace.plan.stages import Plan
-    from headrace.run.context import UpdateContext
+    from headrace.run.context import Build, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
     from headrace.runtime.session import RunningSpark
@@ -324,9 +325,10 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
         spark = running.spark
         session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         if not running.owned:
-            from headrace.runtime.defaults import build_session_settings
+            from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings
 
-            for key, value in build_session_settings(running.spark.sparkContext.master).items():
+            chosen = build_session_settings(running.spark.sparkContext.master) | WRITER_CHECKS
+            for key, value in chosen.items():
                 session.conf.set(key, value)
             for key, value in settings.configuration.items():
                 if key.startswith("spark.sql."):
@@ -339,15 +341,17 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
     return make
 
 
-def _builder(
-    settings: ProjectSettings, plan: Plan
-) -> Callable[[SparkSession, Flow | MaterializedView], DataFrame]:
+def _builder(settings: ProjectSettings, plan: Plan) -> Build:
     """Evaluates queries against the real tables."""
     from headrace.plan.resolve import evaluate
 
-    def build(session: SparkSession, declared: Flow | MaterializedView) -> DataFrame:
+    def build(
+        session: SparkSession,
+        declared: Flow | MaterializedView,
+        kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
+    ) -> DataFrame:
         with activate(ActivePipeline(settings, lambda: session)):
-            return evaluate(session, declared, plan)
+            return evaluate(session, declared, plan, kafka_limit)
 
     return build
 

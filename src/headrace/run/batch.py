@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 _SMALL_BATCH = 20_000
 """Records up to which a batch is written as one file: its tasks cost more than its rows."""
+
+
+AfterBatch = Callable[[tuple[SourceRange, ...], float], None]
+"""Told of each batch that has ended: its ranges, and the seconds that it took."""
 
 
 @dataclass
@@ -81,6 +85,7 @@ class BatchFunction:
             if key.lower() == "startingversion"
         }
         self._lag = LagGauge(planned, context)
+        self.after_batch: AfterBatch = lambda ranges, duration_s: None
         self.failure: BaseException | None = None
         self.last_batch = -1
 
@@ -132,6 +137,7 @@ class BatchFunction:
         self._progress.batches += 1
         self.last_batch = batch
         self._publish(ranges)
+        self.after_batch(ranges, time.monotonic() - started)
         reach("after-batch", flow.name, batch)
 
     def _seen(self, one: SourceRange) -> SourceRange:

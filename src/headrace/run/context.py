@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from headrace.model.declarations import Flow, MaterializedView
 from headrace.model.events import Emitter
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Mode = Literal["triggered", "continuous"]
-Build = Callable[["SparkSession", Flow | MaterializedView], "DataFrame"]
-"""Evaluates a query against the real tables, in the session that it is given."""
+
+
+class Build(Protocol):
+    """Evaluates a query against the real tables, in the session that it is given."""
+
+    def __call__(
+        self, session: SparkSession, declared: Flow | MaterializedView, kafka_limit: int = ...
+    ) -> DataFrame: ...
 
 
 @dataclass(frozen=True, kw_only=True)

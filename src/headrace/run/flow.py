@@ -14,6 +14,7 @@ from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.run.gate import OpeningGate
 from headrace.run.late import LateRows
+from headrace.run.limits import BatchLimits
 from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
 from headrace.run.stop import StopRequested
 from headrace.run.survey import is_drained
@@ -66,23 +67,27 @@ class FlowRunner:
                 lease=lease,
                 progress=self.progress,
             )
+            limits = BatchLimits(self.planned, context)
+            function.after_batch = limits.follow
             late = LateRows(self.planned, context, opened.identity.checkpoint)
             self.gate.wait(context.stop)
-            query = self._start(opened, function)
+            query = self._start(opened, function, limits.first(opened))
+            limits.attach(query)
         except Exception as error:
             raise as_error(error, None, flow, context.log_file) from error
         try:
             return self._wait(query, function, opened, late)
         finally:
+            limits.close()
             self.progress.late += late.rows
 
-    def _start(self, opened: OpenedFlow, function: BatchFunction) -> StreamingQuery:
+    def _start(self, opened: OpenedFlow, function: BatchFunction, limit: int) -> StreamingQuery:
         flow, context = self.planned.flow, self._context
         session = context.session(dict(flow.spark_conf))
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
-        df = context.build(session, flow)
+        df = context.build(session, flow, kafka_limit=limit)
         writer = (
             df.writeStream.queryName(flow.name)
             .option("checkpointLocation", str(opened.path))

@@ -10,6 +10,15 @@ EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 
+WRITER_CHECKS = {
+    # Parquet looks at what it has buffered after 100 rows, and later after up to 20,000: with messages
+    # of 5 MB that is half a heap, and then all of it. A look costs next to nothing.
+    **{f"parquet.{part}.size.row.check.min": "4" for part in ("page", "block")},
+    **{f"parquet.{part}.size.row.check.max": "50" for part in ("page", "block")},
+}
+"""Settings of Hadoop's kind, which a session takes under these names."""
+
+
 def is_local(master: str) -> bool:
     """Whether all of Spark is in the driver's JVM; `local-cluster` starts executors of their own."""
     return master == "local" or master.startswith("local[")
@@ -49,6 +58,7 @@ def _everywhere() -> dict[str, str]:
         "spark.sql.catalogImplementation": "in-memory",
         # One flow with a large backlog must not starve the others.
         "spark.scheduler.mode": "FAIR",
+        **{f"spark.hadoop.{key}": value for key, value in WRITER_CHECKS.items()},
         # Nobody asked for a web server, and it costs start-up time and memory.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -156,7 +156,7 @@ class KafkaCluster:
                     "enable.auto.commit": False,
                     "log_level": "0",
                 }
-                self._members[group] = Consumer(settings, logger=_SILENT)
+                self._members[group] = Consumer(settings, logger=SILENT)
             return self._members[group]
 
     def _admin(self) -> AdminClient:
@@ -166,7 +166,7 @@ class KafkaCluster:
             if self._client is None:
                 settings = {**self._connection.for_librdkafka(), "log_level": "0"}
                 # librdkafka prints to stderr by itself; a user sees our errors instead.
-                self._client = AdminClient(settings, logger=_SILENT)
+                self._client = AdminClient(settings, logger=SILENT)
             return self._client
 
     def _knock(self) -> None:
@@ -208,4 +208,4 @@ def _silent() -> Any:
     return logger
 
 
-_SILENT = _silent()
+SILENT = _silent()

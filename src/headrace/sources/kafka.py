@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.records import parse_json
 
 if TYPE_CHECKING:
@@ -72,16 +71,17 @@ def read(
 
     _check(format, schema, on_null)
     start = _starting(starting_offsets)
+    limit = {} if max_offsets_per_trigger is None else {"maxOffsetsPerTrigger": max_offsets_per_trigger}
     records = (
         spark.readStream.format("kafka")
         .options(**_CLIENT)
         .options(**connection.for_spark())
         .option("subscribe", topic)
         .option("startingOffsets", start)
-        .option("maxOffsetsPerTrigger", max_offsets_per_trigger or KAFKA_MAX_OFFSETS_PER_TRIGGER)
         .option("includeHeaders", "true")
         .option("kafka.isolation.level", "read_committed")
         .option("failOnDataLoss", "true")
+        .options(**limit)
         .options(**(options or {}))
         .load()
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import OptionUnsupportedError, SourceLocation
-from headrace.plan.options import ReadRequest, protocol_options
+from headrace.plan.options import ADAPTIVE, ReadRequest, protocol_options
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 HERE = SourceLocation("orders.py", 3)
@@ -25,6 +25,7 @@ def test_kafka_is_read_committed_with_loss_refused_and_a_bounded_batch() -> None
         "kafka.isolation.level": "read_committed",
         "failOnDataLoss": "true",
         "maxOffsetsPerTrigger": str(KAFKA_MAX_OFFSETS_PER_TRIGGER),
+        ADAPTIVE: "adaptive",
     }
 
 

@@ -1,0 +1,98 @@
+"""How large the records of a topic are, from a few of them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.connections import KafkaConnection
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+_PARTITIONS = 4
+"""So many partitions speak for all of them."""
+
+_RECORDS = 40
+_ANSWER_S = 2.0
+_OVERHEAD = 60
+"""Bytes that a row needs beside key and value: coordinates, timestamp, lengths."""
+
+
+class RecordSizes:
+    """Takes samples of a cluster's records.
+
+    It is an estimate for a limit: where no sample can be had, nobody is told, and nothing waits.
+
+    Args:
+        connection: The cluster.
+    """
+
+    def __init__(self, connection: KafkaConnection) -> None:
+        self._connection = connection
+        self._consumer: Consumer | None = None
+
+    def sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
+        """Bytes of a record at these offsets, on average; ``None`` where none came in time.
+
+        Args:
+            positions: Offsets by topic and partition that hold a record, or are followed by one.
+        """
+        from confluent_kafka import KafkaException, TopicPartition
+
+        places = [
+            TopicPartition(topic, partition, offset)
+            for topic, offsets in positions.items()
+            for partition, offset in sorted(offsets.items())[:_PARTITIONS]
+        ]
+        if not places:
+            return None
+        sizes: list[int] = []
+        with contextlib.suppress(KafkaException, RuntimeError):
+            consumer = self._open()
+            consumer.assign(places)
+            deadline = time.monotonic() + _ANSWER_S
+            while len(sizes) < len(places) and time.monotonic() < deadline:
+                messages = consumer.consume(num_messages=_RECORDS, timeout=0.1)
+                sizes += [_size(message) for message in messages if message.error() is None]
+            consumer.unassign()
+        return sum(sizes) / len(sizes) if sizes else None
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _open(self) -> Consumer:
+        from confluent_kafka import Consumer
+
+        if self._consumer is None:
+            from headrace.sources.cluster import SILENT
+
+            settings: dict[str, Any] = {
+                **self._connection.for_librdkafka(),
+                "group.id": "headrace-samples",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                # A few records of each partition, and no queue that fills behind them.
+                "fetch.message.max.bytes": 65_536,
+                "queued.min.messages": 1,
+                "queued.max.messages.kbytes": 1024,
+                "log_level": "0",
+            }
+            self._consumer = Consumer(settings, logger=SILENT)
+        return self._consumer
+
+
+def _size(message: Message) -> int:
+    headers = message.headers() or []
+    key, value = message.key(), message.value()
+    return (
+        _OVERHEAD
+        + (len(key) if key else 0)
+        + (len(value) if value else 0)
+        + sum(len(name) + (len(content) if content else 0) for name, content in headers)
+    )
