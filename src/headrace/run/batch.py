@@ -19,6 +19,7 @@ from headrace.run.failpoints import reach
 from headrace.run.failures import upstream_rewritten
 from headrace.run.lag import LagGauge
 from headrace.run.stop import StopRequested
+from headrace.runtime.defaults import available_cores
 from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.lease import Lease
@@ -85,6 +86,7 @@ class BatchFunction:
             if key.lower() == "startingversion"
         }
         self._lag = LagGauge(planned, context)
+        self._tasks = max(2 * available_cores(), context.spark.sparkContext.defaultParallelism // 2)
         self.after_batch: AfterBatch = lambda ranges, duration_s: None
         self.failure: BaseException | None = None
         self.last_batch = -1
@@ -190,10 +192,11 @@ class BatchFunction:
                     )
 
     def _sized(self, df: DataFrame, ranges: tuple[SourceRange, ...]) -> DataFrame:
-        """The batch in as many files as it is worth."""
-        if self._planned.stateful or any(r.kind != "kafka" for r in ranges):
+        """The batch in as many files as it is worth, and in no more tasks than leave room for other flows."""
+        if self._planned.stateful:
             return df
-        return df.coalesce(1) if records(ranges) <= _SMALL_BATCH else df
+        small = all(one.kind == "kafka" for one in ranges) and records(ranges) <= _SMALL_BATCH
+        return df.coalesce(1 if small else self._tasks)
 
     def _compare_replay(self, stamp: BatchStamp) -> None:
         """A replayed batch must have the ranges that were committed.

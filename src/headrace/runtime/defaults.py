@@ -24,6 +24,15 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
+def default_master() -> str:
+    """All cores of this machine, with places for more tasks than cores.
+
+    A task that hangs keeps its place for ever. With one place for each core, two such tasks of one flow
+    would stop all the others.
+    """
+    return f"local[{4 * max(2, available_cores())}]"
+
+
 def build_settings(
     name: str, master: str, scratch: Path, conf: Mapping[str, str], jars: Sequence[Path] = ()
 ) -> dict[str, str]:
@@ -115,6 +124,8 @@ def _local(scratch: Path) -> dict[str, str]:
 
 
 def _cores(master: str) -> int:
+    if master == default_master():
+        return available_cores()
     if master.startswith("local[") and master[6:].split("]")[0].split(",")[0].isdigit():
         return int(master[6:].split("]")[0].split(",")[0])
     if master == "local":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError, text_of
 from headrace.runtime import aot
-from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_local
+from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, default_master, is_local
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm, tail, telling
@@ -128,7 +128,7 @@ def start_spark(
             local, since nothing is left for it to do that the removal of its folder does not do.
     """
     java, jars = find_java(), ensure_jars("spark")
-    master = master or conf.get("spark.master") or "local[*]"
+    master = master or conf.get("spark.master") or default_master()
     scratch = Scratch()
     log = (log_file or _default_log(name)).absolute()
     settings = build_settings(name, master, scratch.path, conf, jars)

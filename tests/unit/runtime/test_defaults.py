@@ -35,7 +35,7 @@ def test_executors_are_given_the_jars_that_they_need(master: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("master", "partitions"), [("local", "2"), ("local[1]", "2"), ("local[8]", "16"), ("local[4,2]", "8")]
+    ("master", "partitions"), [("local", "2"), ("local[1]", "2"), ("local[16]", "32"), ("local[4,2]", "8")]
 )
 def test_shuffles_suit_the_cores(master: str, partitions: str, tmp_path: Path) -> None:
     assert build_settings("shop", master, tmp_path, {})["spark.sql.shuffle.partitions"] == partitions

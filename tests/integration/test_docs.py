@@ -1,0 +1,113 @@
+"""Every page of the docs is true: its files are written, its commands and scripts run, top to bottom.
+
+In a page, a YAML or Python block whose first line is a comment with a path is a file; a ``console`` block
+holds commands after ``$``, whose exit code is 0 unless ``# exit code N`` stands behind them; another Python
+block is a script. Blocks marked ``text`` show what cannot be run here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from markdown_it import MarkdownIt
+
+from headrace.cli.main import run as run_command
+from proof.ledger import TIMEOUT_S, settings
+
+pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+_PATH = re.compile(r"# (\S+\.(?:py|yml|yaml|sql|ddl|json|jsonl|csv|env|txt)|\.env)$")
+_EXIT_CODE = re.compile(r"\s+# exit code (\d+)\b.*$")
+_KINDS = {"yaml", "python", "console", "text", "json", "csv", "ini", "sql", "mermaid"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    kind: str
+    text: str
+    line: int
+
+    @property
+    def path(self) -> str | None:
+        """The file that it is, if it is one."""
+        first = self.text.partition("\n")[0].strip()
+        found = _PATH.fullmatch(first)
+        return found[1] if found else None
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    for token in MarkdownIt().parse(page.read_text(encoding="utf-8")):
+        if token.type == "fence":
+            assert token.map is not None
+            yield Block(token.info.strip(), token.content, token.map[0] + 1)
+
+
+@pytest.fixture
+def clean_topics(bootstrap: str) -> Iterator[None]:
+    """The pages share a broker, and each begins with an empty one."""
+    admin = AdminClient(settings(bootstrap))
+    before = set(admin.list_topics(timeout=TIMEOUT_S).topics)
+    yield
+    made = [topic for topic in admin.list_topics(timeout=TIMEOUT_S).topics if topic not in before]
+    for future in admin.delete_topics(made).values() if made else ():
+        future.result(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_of_the_docs_does_what_it_says(
+    page: Path, tmp_path: Path, clean_topics: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    for block in blocks(page):
+        place = f"{page.name}:{block.line}"
+        assert block.kind in _KINDS, (
+            f"{place}: a block of kind {block.kind!r} is neither run nor marked as text"
+        )
+        if block.path is not None:
+            Path(block.path).parent.mkdir(parents=True, exist_ok=True)
+            Path(block.path).write_text(block.text, encoding="utf-8")
+        elif block.kind == "python":
+            script = tmp_path / "script.py"
+            script.write_text("\n" * (block.line - 1) + block.text, encoding="utf-8")
+            runpy.run_path(str(script), run_name="__main__")
+        elif block.kind == "console":
+            for line in block.text.splitlines():
+                if line.startswith("$ "):
+                    _type(line[2:], place, monkeypatch)
+
+
+def _type(line: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do what a shell would do with the line; Headrace's own commands share this process's Spark."""
+    expected = 0
+    if found := _EXIT_CODE.search(line):
+        expected, line = int(found[1]), line[: found.start()]
+    words = shlex.split(line, comments=True)
+    match words:
+        case ["cd", folder]:
+            monkeypatch.chdir(folder)
+        case ["export", given]:
+            name, _, value = given.partition("=")
+            monkeypatch.setenv(name, value)
+        case ["headrace", *arguments] if not {"|", ">", "&&"} & set(words):
+            code = run_command([os.path.expandvars(argument) for argument in arguments])
+            assert code == expected, f"{place}: `{line}` ended with {code}"
+        case _:
+            environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+            done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True)
+            assert done.returncode == expected, f"{place}: `{line}`: {done.stdout}{done.stderr}"
