@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
@@ -32,6 +33,17 @@ if TYPE_CHECKING:
 REFRESHES_PER_S = 4
 QUIET = timedelta(seconds=1)
 """Plain lines about one flow's batches come at most this often."""
+
+_LINES_PER_S = 4.0
+"""And lines about all flows together at most so often."""
+
+_COLUMNS = ("flow", "state", "rows", "rows/s", "lag", "batch", "latency p50", "last commit")
+_LEAST_WIDTHS = (0, 0, 40, 76, 52, 86, 98, 64)
+"""Characters of a line from which on each column has room."""
+
+_LEFT = ("flow", "state", "last commit")
+_BESIDE_ROWS = 4
+"""Lines of the screen for the table's head, its last line, and what stands around it."""
 
 _STYLES = {"failed": "bold red", "retrying": "yellow", "running": "green", "fresh": "green"}
 
@@ -64,7 +76,10 @@ class LiveDisplay:
     def __rich__(self) -> Table:
         with self._lock:
             board = self.board
-        return board_table(board, datetime.now(UTC))
+        size = self._live.console.size if self._live is not None else None
+        if size is None:
+            return board_table(board, datetime.now(UTC))
+        return board_table(board, datetime.now(UTC), width=size.width, height=size.height)
 
     def __enter__(self) -> LiveDisplay:
         from rich.console import Console
@@ -139,7 +154,8 @@ class LineThrottle:
         flow = event.flow
         self._unsaid[flow] = self._unsaid.get(flow, 0) + event.rows
         last = self._said.get(flow)
-        if event.rows == 0 or (last is not None and event.at - last < QUIET):
+        quiet = max(QUIET, timedelta(seconds=len(board.rows) / _LINES_PER_S))
+        if event.rows == 0 or (last is not None and event.at - last < quiet):
             return
         self._said[flow] = event.at
         yield commit_line(event, self._unsaid.pop(flow), board.rows[flow])
@@ -200,20 +216,41 @@ def event_line(event: Event, board: Board) -> str:
             return ""
 
 
-def board_table(board: Board, now: datetime) -> Table:
-    """The board as a table of `rich`."""
+def board_table(board: Board, now: datetime, *, width: int = 120, height: int | None = None) -> Table:
+    """The board as a table of `rich`, as much of it as there is room for.
+
+    Args:
+        board: The board.
+        now: The time, for rates and ages.
+        width: Characters of a line; where they are few, the lesser columns are left out.
+        height: Lines of the screen; what has no room is counted in the last line.
+    """
     from rich.table import Table
     from rich.text import Text
 
+    shown = [column for column, least in zip(_COLUMNS, _LEAST_WIDTHS, strict=True) if width >= least]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
-    columns = ("flow", "state", "rows", "rows/s", "lag", "batch", "latency p50", "last commit")
-    for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index in (0, 1, 7) else "right", no_wrap=True)
-    for row in board.rows.values():
-        cells = row_cells(row, now)
-        state = Text(cells[1], style=_STYLES.get(row.state, ""))
-        table.add_row(Text(cells[0], style="bold"), state, *cells[2:])
+    for column in shown:
+        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
+    rows = list(board.rows.values())
+    room = len(rows) if height is None else max(3, height - _BESIDE_ROWS)
+    chosen = rows if len(rows) <= room else _most_urgent(rows, room)
+    for row in chosen:
+        cells = dict(zip(_COLUMNS, row_cells(row, now), strict=True))
+        styles = {"flow": "bold", "state": _STYLES.get(row.state, "")}
+        table.add_row(*(Text(cells[column], style=styles.get(column, "")) for column in shown))
+    if len(chosen) < len(rows):
+        hidden = Counter(row.state for row in rows if row not in chosen)
+        said = ", ".join(f"{count} {state}" for state, count in hidden.most_common())
+        table.add_row(Text("…", style="dim"), Text(f"and {said}", style="dim"))
     return table
+
+
+def _most_urgent(rows: Sequence[BoardRow], room: int) -> list[BoardRow]:
+    """The rows that a person has to see first, in the order of the board."""
+    order = sorted(rows, key=lambda row: (row.state != "failed", row.state != "retrying", -(row.lag or 0)))
+    first = {row.name for row in order[:room]}
+    return [row for row in rows if row.name in first]
 
 
 def row_cells(row: BoardRow, now: datetime) -> tuple[str, ...]:

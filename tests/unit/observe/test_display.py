@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
@@ -168,3 +169,49 @@ def test_times_read_well() -> None:
     assert [seconds_text(s) for s in (-1, 0.314, 3.21, 12.4, 185, 7300)] == [
         "0.00 s", "0.31 s", "3.2 s", "12 s", "3 min", "2 h",
     ]  # fmt: skip
+
+
+def many(count: int) -> Board:
+    names = tuple(f"flow{number:02d}" for number in range(count))
+    begun = UpdateStarted(update="u", at=START, pipeline="shop", mode="continuous", flows=names, views=())
+    board = board_after(
+        begun, *(FlowStarted(update="u", flow=n, dataset=BRONZE, checkpoint="c") for n in names)
+    )
+    failed = FlowFailed(update="u", flow="flow17", dataset=BRONZE, error={"code": "X", "summary": "no"})
+    return board.with_event(failed)
+
+
+def printed(board: Board, **size: int) -> list[str]:
+    stream = io.StringIO()
+    console = Console(file=stream, width=size["width"], height=size["height"])
+    console.print(board_table(board, at(2), **size))
+    return stream.getvalue().splitlines()
+
+
+def test_a_screen_shows_what_it_has_room_for_and_failures_first() -> None:
+    lines = printed(many(40), width=120, height=24)
+    assert len(lines) <= 22
+    assert any("flow17" in line and "failed" in line for line in lines)
+    assert lines[-1].split() == ["…", "and", "20", "starting"]
+    assert len(printed(many(40), width=120, height=60)) == 41
+
+
+def test_a_narrow_screen_leaves_out_columns_and_cuts_none() -> None:
+    for width in (50, 70, 80, 95, 120):
+        lines = printed(many(2), width=width, height=24)
+        assert all(len(line.rstrip()) <= width for line in lines)
+        assert "flow00" in lines[1] and "starting" in lines[1]
+    assert "latency p50" not in printed(many(2), width=80, height=24)[0]
+
+
+def test_many_flows_say_little_each() -> None:
+    stream = io.StringIO()
+    names = tuple(f"flow{number}" for number in range(20))
+    with LineDisplay(stream) as display:
+        display(UpdateStarted(update="u", at=START, pipeline="p", mode="continuous", flows=names, views=()))
+        for second in range(60):
+            for number, name in enumerate(names):
+                display(replace(commit(second + number / 100, second), flow=name))
+    lines = stream.getvalue().splitlines()
+    assert 20 * 10 <= len(lines) <= 60 * 4 + 20
+    assert all(any(f"{name}  batch" in line for line in lines) for name in names)
