@@ -6,7 +6,7 @@ import importlib
 import linecache
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path, PurePath
 from types import ModuleType
@@ -20,6 +20,7 @@ from headrace.errors import (
     FeatureUnsupportedError,
     HeadraceError,
     NothingDeclaredError,
+    PipelineFileFailedError,
     PipelineFilesMissingError,
     SourceLocation,
 )
@@ -50,6 +51,28 @@ def load_declarations(settings: ProjectSettings, session: Callable[[], SparkSess
         HeadraceError: A declaration is wrong.
     """
     files = find_files(settings)
+    try:
+        declarations = _load(files, settings, session)
+    except PipelineFileFailedError as error:
+        if not _lacks_session(error):
+            raise
+        # What a file makes of Spark at module level, such as a function of the user's own, needs a
+        # session. It is there now, and the files are run once more, from the first.
+        session()
+        declarations = _load(files, settings, session)
+    if not declarations.datasets:
+        raise NothingDeclaredError(
+            f"pipeline {settings.name} declares no dataset",
+            facts=[f"{display_path(file, settings.root)} declares nothing" for file in files[:5]],
+            remedies=["decorate a query function with @hr.table or @hr.materialized_view"],
+            params={"files": [display_path(file, settings.root) for file in files]},
+        )
+    return declarations
+
+
+def _load(
+    files: Sequence[Path], settings: ProjectSettings, session: Callable[[], SparkSession]
+) -> Declarations:
     registry = Registry(settings.database)
     active = ActivePipeline(settings, session, registry)
     _forget_modules()
@@ -63,15 +86,14 @@ def load_declarations(settings: ProjectSettings, session: Callable[[], SparkSess
                 _run(file, active)
         finally:
             _mark_modules(set(sys.modules) - before, settings.root)
-    declarations = registry.declarations()
-    if not declarations.datasets:
-        raise NothingDeclaredError(
-            f"pipeline {settings.name} declares no dataset",
-            facts=[f"{display_path(file, settings.root)} declares nothing" for file in files[:5]],
-            remedies=["decorate a query function with @hr.table or @hr.materialized_view"],
-            params={"files": [display_path(file, settings.root) for file in files]},
-        )
-    return declarations
+    return registry.declarations()
+
+
+def _lacks_session(error: PipelineFileFailedError) -> bool:
+    """Whether PySpark has refused something because no session was there yet."""
+    cause = error.__cause__
+    condition = getattr(cause, "getCondition", lambda: None)()
+    return bool(condition == "SESSION_OR_CONTEXT_NOT_EXISTS")
 
 
 # -- files ---------------------------------------------------------------------------------------

@@ -118,6 +118,32 @@ def test_a_file_that_asks_spark_for_its_session_gets_ours(write: Write) -> None:
     assert asked
 
 
+NEEDS_SESSION = """
+from pathlib import Path
+from pyspark.errors import PySparkRuntimeError
+import headrace as hr
+
+@hr.table
+def first(): ...
+
+if not Path("{marker}").exists():  # as PySpark does when a file makes a function of its own with F.udf("string")
+    raise PySparkRuntimeError(errorClass="SESSION_OR_CONTEXT_NOT_EXISTS", messageParameters={{}})
+
+@hr.table
+def second(): ...
+"""
+
+
+def test_a_file_that_needs_spark_while_it_is_loaded_gets_it(write: Write, tmp_path: Path) -> None:
+    marker = tmp_path / "started"
+    root = write({"transformations/a.py": NEEDS_SESSION.format(marker=marker)})
+    settings = load_project(root)
+    assert names(load_declarations(settings, marker.touch)) == ["first", "second"]  # type: ignore[arg-type]
+    marker.unlink()
+    with pytest.raises(PipelineFileFailedError):
+        load_declarations(settings, Session)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("line", "remedy"),
     [
