@@ -126,7 +126,7 @@ import headrace as hr
 @hr.table
 def first(): ...
 
-if not Path("{marker}").exists():  # as PySpark does when a file makes a function of its own with F.udf("string")
+if not Path("{marker}").exists():  # as PySpark does for F.udf("string")
     raise PySparkRuntimeError(errorClass="SESSION_OR_CONTEXT_NOT_EXISTS", messageParameters={{}})
 
 @hr.table
