@@ -1,23 +1,27 @@
-"""Write `docs/errors.md` from the error tree: ``python tools/make_docs.py`` (``--check`` compares only)."""
+"""Write the pages that are made from the source: ``python tools/make_docs.py`` (``--check`` compares only)."""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import click
+
+from headrace.cli.main import COMMANDS
 from headrace.errors import HeadraceError
 
-PAGE = Path(__file__).parents[1] / "docs" / "errors.md"
+DOCS = Path(__file__).parents[1] / "docs"
 
-HEAD = """\
+ERRORS_HEAD = """\
 # Errors
 
 Every error that Headrace raises on purpose has a code, one sentence, the place, what was and was not
 done, and the remedy. `--json` gives the same fields, and `--debug` the trace. The code never changes
-its meaning. This page is made from the source by `make docs`.
+its meaning. This page is made from the source by `python tools/make_docs.py`.
 
 | exit code | meaning |
 |---|---|
@@ -29,22 +33,38 @@ its meaning. This page is made from the source by `make docs`.
 
 """
 
+COMMANDS_HEAD = """\
+# The command line
+
+Every command has `--help`, `--json` (the same facts for machines) and `--debug` (the trace of an error).
+Commands about a pipeline look for its `headrace.yml` from the current folder upward. This page is made
+from the commands by `python tools/make_docs.py`.
+
+"""
+
 
 def main() -> int:
-    """Write the page, or compare it."""
-    page = build_page()
-    if "--check" in sys.argv[1:]:
-        return 0 if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == page else 1
-    PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page, encoding="utf-8")
-    return 0
+    """Write the pages, or compare them."""
+    pages: Mapping[str, Callable[[], str]] = {"errors.md": build_errors, "cli.md": build_commands}
+    stale = []
+    for name, build in pages.items():
+        file, text = DOCS / name, build()
+        if "--check" in sys.argv[1:]:
+            if not file.is_file() or file.read_text(encoding="utf-8") != text:
+                stale.append(name)
+        else:
+            file.write_text(text, encoding="utf-8")
+    return 1 if stale else 0
 
 
-def build_page() -> str:
-    """The page: one section for each code, in the order of the alphabet."""
+# -- errors
+
+
+def build_errors() -> str:
+    """One section for each code, in the order of the alphabet."""
     errors = sorted(_codes(HeadraceError), key=lambda error: error.code)
     listed = "\n".join(f"- [{error.code}](#{error.code.lower()})" for error in errors)
-    return HEAD + listed + "\n" + "".join(_section(error) for error in errors)
+    return ERRORS_HEAD + listed + "\n" + "".join(_error(error) for error in errors)
 
 
 def _codes(error: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
@@ -55,16 +75,63 @@ def _codes(error: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
         yield from _codes(below)
 
 
-def _section(error: type[HeadraceError]) -> str:
+def _error(error: type[HeadraceError]) -> str:
     traits = [f"exit code {error.exit_code}"]
     if error.transient:
         traits.append("repeated with backoff")
-    return f"\n## {error.code}\n\n{_text(error)}\n\n*{', '.join(traits)}*\n"
+    return f"\n## {error.code}\n\n{_text(error.__doc__)}\n\n*{', '.join(traits)}*\n"
 
 
-def _text(error: type[HeadraceError]) -> str:
-    """The docstring as Markdown, without its sections for programmers."""
-    text = inspect.cleandoc(error.__doc__ or "").split("\n\nArgs:")[0]
+# -- commands
+
+
+def build_commands() -> str:
+    """One section for each command, in the order of the help."""
+    found = dict(_commands())
+    listed = "\n".join(f"- [`headrace {name}`](#headrace-{name.replace(' ', '-')})" for name in found)
+    return COMMANDS_HEAD + listed + "\n" + "".join(_command(name, each) for name, each in found.items())
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    for name in COMMANDS:
+        module = importlib.import_module(f"headrace.cli.commands.{name.replace('-', '_')}")
+        yield from _with_inner(name, module.command)
+
+
+def _with_inner(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for inner, below in command.commands.items():
+        yield from _with_inner(f"{name} {inner}", below)
+
+
+def _command(name: str, command: click.Command) -> str:
+    context = click.Context(command, info_name=f"headrace {name}")
+    usage = " ".join(command.collect_usage_pieces(context))
+    examples = "\n".join(getattr(command, "examples", ()))
+    parts = [
+        f"\n## headrace {name}",
+        _text(command.help),
+        f"```text\nheadrace {name} {usage}\n```",
+        _options(command, context),
+        f"```text\n{examples}\n```" if examples else "",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _options(command: click.Command, context: click.Context) -> str:
+    records = [each.get_help_record(context) for each in command.params if isinstance(each, click.Option)]
+    rows = [record for record in records if record is not None and record[0] not in ("--json", "--debug")]
+    if not rows:
+        return ""
+    cells = [(option.replace("|", "\\|"), " ".join(meaning.split())) for option, meaning in rows]
+    return "\n".join(["| option | meaning |", "|---|---|", *(f"| `{o}` | {m} |" for o, m in cells)])
+
+
+def _text(docstring: str | None) -> str:
+    """A docstring as Markdown, without its sections for programmers."""
+    text = inspect.cleandoc(docstring or "").split("\n\nArgs:")[0]
     return re.sub(r"``([^`]+)``", r"`\1`", text)
 
 
