@@ -1,4 +1,4 @@
-"""Write the pages that are made from the source: ``python tools/make_docs.py`` (``--check`` compares only)."""
+"""Write the pages made from the source: ``python tools/make_docs.py`` (``--check`` compares only)."""
 
 from __future__ import annotations
 
