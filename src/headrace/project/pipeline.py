@@ -64,7 +64,7 @@ class Pipeline:
         Args:
             path: Its folder or spec file; by default found from the current folder upward.
             profile: The profile's name; by default ``HEADRACE_PROFILE``, else ``dev``.
-            overrides: Values for keys of the spec, by dotted name.
+            overrides: Values for keys of the spec, by dotted name; they win over spec and profile.
 
         Raises:
             UsageError: The spec is missing or wrong.

@@ -6,7 +6,6 @@ For tests, and for whoever wants to try a profile with a secured Kafka before th
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -116,7 +115,10 @@ class Certificates:
     @classmethod
     def within(cls, folder: Path) -> Certificates:
         return cls(
-            folder / "ca.pem", folder / "broker.pem", folder / "client-certificate.pem", folder / "client-key.pem"
+            folder / "ca.pem",
+            folder / "broker.pem",
+            folder / "client-certificate.pem",
+            folder / "client-key.pem",
         )
 
     def make(self, hosts: tuple[str, ...]) -> None:
@@ -170,7 +172,9 @@ def _certificate(
         )
     )
     if hosts:
-        builder = builder.add_extension(x509.SubjectAlternativeName(map(_general_name, hosts)), critical=False)
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName(map(_general_name, hosts)), critical=False
+        )
     return builder.sign(signer, hashes.SHA256())
 
 
@@ -196,8 +200,8 @@ def _pem_key(key: EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_private(path: Path, data: bytes) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as handle:
-        handle.write(data)
+    path.touch(0o600)
+    path.write_bytes(data)
 
 
 def _escaped(text: str) -> str:

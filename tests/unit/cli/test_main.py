@@ -129,7 +129,8 @@ def test_a_wrong_command_line_is_answered_in_json_too(headrace: Call) -> None:
 
 def test_warnings_reach_the_error_stream_and_traces_of_py4j_do_not() -> None:
     code = (
-        "import logging; from headrace.cli.main import set_up_logging; set_up_logging(debug=False)\n"
+        "import logging; from headrace.cli.main import set_up_logging\n"
+        "from headrace.model.secrets import Redactor; set_up_logging(Redactor(), debug=False)\n"
         "exec(compile('logging.error(\"connection lost\")', '/lib/py4j/java_gateway.py', 'exec'))\n"
         "logging.getLogger('shop').warning('late'); logging.info('on time')"
     )
