@@ -204,7 +204,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
     entry = merged.items.get("kafka")
-    places = entry.keys if isinstance(entry, Mapped) else {}
+    places = {k: v for k, v in entry.keys.items() if k in kafka} if isinstance(entry, Mapped) else {}
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
         name=spec.name,
