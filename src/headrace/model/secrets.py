@@ -30,6 +30,7 @@ _PLAIN = re.compile(r"true|false|null|none|\*+|changeit", re.IGNORECASE)
 _LOGIN_VALUE = re.compile(
     r"""\b\w*(?:password|secret|token)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""", re.IGNORECASE
 )
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
 _LONG_LINE = 16
 """A line of a key's text that is as long as this is part of the key."""
 
@@ -66,7 +67,12 @@ class Redactor:
         return frozenset(self._forms)
 
     def add(self, value: str) -> None:
-        """Strike this value out from now on; one that is too short, or says nothing, is left alone."""
+        """Strike this value out from now on.
+
+        One that is too short or says nothing is left alone, and so are certificates, which are public.
+        """
+        if _CERTIFICATE in value and "PRIVATE KEY" not in value:
+            return
         new = {form for form in _forms(value) if len(form) >= SHORTEST and not _PLAIN.fullmatch(form)}
         with self._lock:
             if new <= self._forms:
@@ -75,6 +81,20 @@ class Redactor:
             # The longest first: a secret may be a part of another.
             ordered = sorted(self._forms, key=len, reverse=True)
             self._pattern = re.compile("|".join(map(re.escape, ordered)))
+
+    def java_pattern(self, limit: int) -> str:
+        """The same as a pattern of Java's, in plain letters; of very many secrets only a part.
+
+        Args:
+            limit: The most characters that it may have.
+        """
+        parts: list[str] = []
+        for form in sorted(self._forms, key=len):
+            parts.append("".join(map(_javas_letter, form)))
+            if sum(map(len, parts)) + len(parts) > limit:
+                parts.pop()
+                break
+        return "|".join(reversed(parts))
 
     def add_settings(self, settings: Mapping[str, str]) -> None:
         """Strike out the values of those settings that are secret by their names."""
@@ -104,6 +124,13 @@ class Redactor:
         error.remedies = tuple(map(self, error.remedies))
         error.params = self.data(error.params)
         error.args = tuple(self(arg) if isinstance(arg, str) else arg for arg in error.args)
+
+
+def _javas_letter(letter: str) -> str:
+    if letter.isascii() and letter.isalnum():
+        return letter
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
 
 
 def _forms(value: str) -> set[str]:

@@ -272,7 +272,11 @@ class Pipeline:
             settings = self.settings
             conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
             self._running = open_spark(
-                settings.name, conf=conf, master=settings.master, memory=settings.memory
+                settings.name,
+                conf=conf,
+                master=settings.master,
+                memory=settings.memory,
+                redactor=settings.redactor,
             )
             spark = self._running.spark
             self._replaced = {key: spark.conf.get(key, None) for key in settings.own_values}

@@ -70,9 +70,8 @@ def _everywhere() -> dict[str, str]:
         # One flow with a large backlog must not starve the others.
         "spark.scheduler.mode": "FAIR",
         **{f"spark.hadoop.{key}": value for key, value in WRITER_CHECKS.items()},
-        # Spark prints settings and the options of sources into its log and its plans.
+        # Spark prints settings into its log.
         "spark.redaction.regex": f"(?i){SECRET_KEYS}",
-        "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_KEYS}",
         # Nobody asked for a web server, and it costs start-up time and memory.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -89,6 +88,8 @@ def _everywhere() -> dict[str, str]:
 def build_session_settings(master: str) -> dict[str, str]:
     cores = _cores(master)
     return {
+        # Spark prints the options of sources into plans, and plans into messages.
+        "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_KEYS}",
         # The same timestamps on every machine.
         "spark.sql.session.timeZone": "UTC",
         # The state of a table that a laptop's pipeline writes fits one task; the default of 50
