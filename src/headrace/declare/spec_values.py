@@ -163,8 +163,9 @@ def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = (
     An error shows the line that it is about, so they have to be known before anything is judged.
     """
     for key, scalar in _scalars(value, path):
-        if "${" not in scalar.text and any(map(_may_be_secret, key)):
-            redactor.add(scalar.text)
+        if any(map(_may_be_secret, key)):
+            for piece in _VARIABLE.split(scalar.text)[::3]:
+                redactor.add(piece)
 
 
 def _scalars(value: Value, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Scalar]]:
@@ -181,10 +182,11 @@ def _scalars(value: Value, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 
 def collect_from_text(text: str, redactor: Redactor) -> None:
     """The same for a text that is no YAML, as far as it has lines of the form ``key: value``."""
-    for key, written in re.findall(r"([\w.-]+)[\"']?\s*[:=]\s*([^\n]+)", text):
+    for key, written in re.findall(r"([\w.-]+)[\"']?[ \t]*[:=][ \t]*([^\n]+)", text):
         value = re.sub(r"\s+#.*$", "", written).strip().strip("\"',}")
-        if value and "${" not in value and _may_be_secret(key):
-            redactor.add(value)
+        if _may_be_secret(key):
+            for piece in _VARIABLE.split(value)[::3]:
+                redactor.add(piece)
 
 
 def _may_be_secret(key: str) -> bool:
