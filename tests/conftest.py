@@ -100,7 +100,7 @@ def make_project(tmp_path: Path) -> Callable[[str], ProjectSettings]:
 def running_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSpark]:
     """The session of all tests, with its JVM."""
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    conf = {"spark.sql.shuffle.partitions": "2"}
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.hadoop.planted.secret": PLANTED[2]}
     running = open_spark(
         "headrace-tests",
         master="local[2]",

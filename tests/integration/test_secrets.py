@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
@@ -137,3 +138,10 @@ def test_no_secret_is_seen_anywhere(
     seen = [path for path in written if MARK.encode() in path.read_bytes()]
     assert seen == []
     assert len(written) > 10
+
+
+def test_no_secret_is_in_the_command_line_of_the_jvm(running_spark: RunningSpark) -> None:
+    assert running_spark.jvm_pid is not None
+    assert MARK not in " ".join(psutil.Process(running_spark.jvm_pid).cmdline())
+    hadoop = running_spark.spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    assert hadoop.get("planted.secret") == PLANTED[2]

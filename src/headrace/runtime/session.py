@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError, text_of
-from headrace.model.secrets import Redactor
+from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime import aot
 from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, default_master, is_local
 from headrace.runtime.fetch import ensure_jars
@@ -149,12 +149,14 @@ def start_spark(
     settings["spark.driver.memory"] = heap
     # Unpacked native libraries and the like, which a killed JVM would leave behind.
     options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *extra_options)
+    # A command line is seen by everybody on the machine; these go through the gateway instead.
+    secret = {key: settings.pop(key) for key in [*settings] if is_secret_key(key)}
     command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
         environment = _jvm_environment(master, redactor or Redactor())
         jvm = start_jvm(command, log, environment, meanwhile=_import_pyspark)
         try:
-            spark = _connect(jvm)
+            spark = _connect(jvm, secret)
         except BaseException as error:
             jvm.end(0)
             if isinstance(error, Exception):
@@ -236,7 +238,7 @@ class _Closing:
             self._spark.stop()
 
 
-def _connect(jvm: SparkJvm) -> SparkSession:
+def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.core.context import SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -247,7 +249,10 @@ def _connect(jvm: SparkJvm) -> SparkSession:
         gateway = launch_gateway()
     with _environment(_worker_environment()), _kept_interrupt():
         SparkContext._ensure_initialized(gateway=gateway)
-        return SparkSession.builder.getOrCreate()
+        builder = SparkSession.builder
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
 
 
 def _worker_environment() -> dict[str, str]:
