@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+import threading
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -48,6 +49,8 @@ class Complaints:
         self._all_down = False
         self._fault: HeadraceError | None = None
         self._look_at = 0.0
+        self._waiting = 0
+        self._lock = threading.Lock()
 
     def open(self, kind: Callable[..., T], settings: dict[str, Any] | None = None) -> T:
         """A client of this kind: ``AdminClient``, ``Consumer`` or ``Producer``.
@@ -105,15 +108,29 @@ class Complaints:
             TimeoutError: Nothing came in time.
         """
         began = time.monotonic()
-        while not future.done():
-            concurrent.futures.wait([future], _TURN_S)
-            client.poll(0)
-            waited_s = time.monotonic() - began
-            if not future.done():
-                self.check(silent=waited_s > _SILENCE_S)
-            if waited_s > timeout_s:
-                raise TimeoutError(self.last or f"no answer within {timeout_s:g} s")
-        return future.result()
+        self._begin(client)
+        try:
+            while not future.done():
+                concurrent.futures.wait([future], _TURN_S)
+                client.poll(0)
+                waited_s = time.monotonic() - began
+                if not future.done():
+                    self.check(silent=waited_s > _SILENCE_S)
+                if waited_s > timeout_s:
+                    raise TimeoutError(self.last or f"no answer within {timeout_s:g} s")
+            return future.result()
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _begin(self, client: Any) -> None:
+        """What was reported since the last question has passed, unless it is reported again."""
+        with self._lock:
+            self._waiting += 1
+            if self._waiting > 1:
+                return
+        client.poll(0)
+        self._said, self._turned_away, self._all_down = [], None, False
 
     @property
     def last(self) -> str:
