@@ -11,7 +11,7 @@ from ruamel.yaml.nodes import ScalarNode
 from headrace.declare.spec_faults import check_keys
 from headrace.declare.spec_model import KAFKA_SETTINGS, Spec
 from headrace.declare.yaml_source import Mapped, Scalar, Value, understood
-from headrace.errors import HeadraceError, SourceLocation, SpecUnknownKeyError
+from headrace.errors import SourceLocation, SpecUnknownKeyError
 from headrace.model.secrets import Redactor, is_secret_key
 
 
@@ -42,11 +42,7 @@ def build_override(key: str, text: str, redactor: Redactor) -> Mapped:
             remedies=[f"did you mean `{meant}`?"],
             params={"key": key, "suggestion": meant},
         )
-    try:
-        check_keys(built, Spec)
-    except HeadraceError as error:
-        error.params["override"] = key
-        raise
+    check_keys(built, Spec)
     return built
 
 

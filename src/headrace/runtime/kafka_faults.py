@@ -13,7 +13,7 @@ from headrace.errors import (
     SpecInvalidError,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.listener import Listener, TlsRefused, look, speaks_plain, speaks_tls
+from headrace.runtime.listener import Listener, TlsRefusedError, look, speaks_plain, speaks_tls
 
 _LOOK_S = 2.0
 
@@ -79,7 +79,7 @@ def _disagreement(connection: KafkaConnection) -> HeadraceError | None:
     for server in connection.bootstrap_servers.split(","):
         try:
             return _judge(connection, server, look(server, connection, _LOOK_S))
-        except TlsRefused as error:
+        except TlsRefusedError as error:
             return _refused(connection, server, error)
         except (OSError, ValueError):
             continue  # nobody there, which is no disagreement
@@ -113,7 +113,7 @@ def _judge(connection: KafkaConnection, server: str, found: Listener | None) -> 
     return None
 
 
-def _refused(connection: KafkaConnection, server: str, error: TlsRefused) -> HeadraceError | None:
+def _refused(connection: KafkaConnection, server: str, error: TlsRefusedError) -> HeadraceError | None:
     server = server.strip()
     match error.cause:
         case "host":

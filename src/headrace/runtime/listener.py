@@ -31,7 +31,7 @@ _HOST_MISMATCH = (62, 64)
 """OpenSSL's codes: the certificate is another name's, or another address's."""
 
 
-class TlsRefused(Exception):
+class TlsRefusedError(Exception):
     """The handshake failed.
 
     Args:
@@ -66,7 +66,7 @@ def look(server: str, connection: KafkaConnection, timeout_s: float) -> Listener
         ``None`` where it does not speak Kafka in this way.
 
     Raises:
-        TlsRefused: It should be TLS, and no handshake came about.
+        TlsRefusedError: It should be TLS, and no handshake came about.
         OSError: Nobody answers.
     """
     with _connect(server, timeout_s) as plain:
@@ -114,14 +114,14 @@ def _wrapped(plain: socket.socket, context: ssl.SSLContext, host: str) -> Iterat
             yield encrypted
     except ssl.SSLCertVerificationError as error:
         cause = "host" if error.verify_code in _HOST_MISMATCH else "authority"
-        raise TlsRefused(error.verify_message, cause) from error
+        raise TlsRefusedError(error.verify_message, cause) from error
     except (ssl.SSLEOFError, ssl.SSLZeroReturnError, ConnectionError, TimeoutError) as error:
-        raise TlsRefused("the broker hung up", "silence") from error
+        raise TlsRefusedError("the broker hung up", "silence") from error
     except ssl.SSLError as error:
         # An alert is what the broker says; what has no alert is what we say.
         reason = (error.reason or str(error)).replace("_", " ").lower()
         alerted = any(word in reason for word in ("certificate", "unknown ca", "access denied"))
-        raise TlsRefused(reason, "client" if alerted else "alert") from error
+        raise TlsRefusedError(reason, "client" if alerted else "alert") from error
 
 
 def _await_alert(encrypted: ssl.SSLSocket) -> None:
@@ -143,7 +143,7 @@ def _context(connection: KafkaConnection) -> ssl.SSLContext:
         )
         _load_certificate(context, settings)
     except (OSError, ssl.SSLError, ValueError) as error:
-        raise TlsRefused(str(error), "settings") from error
+        raise TlsRefusedError(str(error), "settings") from error
     if settings.get("ssl.endpoint.identification.algorithm") == "none":
         context.check_hostname = False
     if settings.get("enable.ssl.certificate.verification", "true").lower() == "false":
