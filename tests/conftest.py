@@ -18,8 +18,10 @@ import pytest
 from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
+from headrace.model.secrets import Redactor
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
+from headrace.runtime.broker_security import Security
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TopicFactory = Callable[..., str]
+
+PASSWORD = 'pl4nted "pa\\ss=wörd%'
+"""Of the secured broker's user `shop`; with everything that has to be escaped somewhere."""
+
+PLANTED = (PASSWORD, "pl4nted/in-a-file+x", "pl4nted-in-the-spec", "pl4nted-in-the-code")
+"""Secrets that must not be seen anywhere; the session of all tests keeps them out of Spark's log."""
 
 _MANY = 30
 """From so many tests with Spark on, making the cache that halves its starts pays within the run."""
@@ -92,8 +100,15 @@ def make_project(tmp_path: Path) -> Callable[[str], ProjectSettings]:
 def running_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSpark]:
     """The session of all tests, with its JVM."""
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    conf = {"spark.sql.shuffle.partitions": "2"}
-    running = open_spark("headrace-tests", master="local[2]", memory="1g", conf=conf, log_file=log_file)
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.hadoop.planted.secret": PLANTED[2]}
+    running = open_spark(
+        "headrace-tests",
+        master="local[2]",
+        memory="1g",
+        conf=conf,
+        log_file=log_file,
+        redactor=Redactor(PLANTED),
+    )
     yield running
     running.stop()
 
@@ -117,6 +132,16 @@ def broker() -> Iterator[Broker]:
 def bootstrap(broker: Broker) -> str:
     """The broker's address."""
     return broker.start()
+
+
+@pytest.fixture(scope="session")
+def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A real broker with logins and certificates beside the plain listener."""
+    security = Security({"shop": PASSWORD, "guest": "another password"})
+    running = Broker(tmp_path_factory.mktemp("secured") / "kafka", bound=True, security=security)
+    running.start()
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,9 @@ from types import FrameType
 import click
 
 from headrace.cli.output import JsonOutput, Output, Result, TextOutput
+from headrace.cli.redacted import RedactingFormatter
 from headrace.errors import GONE, CommandLineError, HeadraceError, InternalError, text_of
+from headrace.model.secrets import Redactor
 
 COMMANDS = {
     "init": "Write a new pipeline",
@@ -92,17 +94,18 @@ def headrace() -> None:
 
 def main() -> None:
     """The entry point of ``headrace``."""
-    set_up_logging(debug="--debug" in sys.argv)
-    sys.exit(run(sys.argv[1:]))
+    output = build_output(sys.argv[1:])
+    set_up_logging(output.redactor, debug=output.debug)
+    sys.exit(run(sys.argv[1:], output))
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], output: Output | None = None) -> int:
     """Run one command line, and return its exit code."""
-    output = build_output(arguments)
+    output = output or build_output(arguments)
     signal.signal(signal.SIGTERM, _terminate)
     try:
         # What the user's files print must not end up inside a JSON document.
-        with contextlib.redirect_stdout(sys.stderr if output.is_json else sys.stdout):
+        with contextlib.redirect_stdout(output.stderr if output.is_json else output.stdout):
             result = headrace.main(list(arguments), prog_name="headrace", standalone_mode=False, obj=output)
         if isinstance(result, Result):
             output.result(result)
@@ -128,7 +131,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if (code := _signal_behind(error)) is not None:
             return code
-        output.error(_driver_lost(error) or _internal_error(error))
+        output.error(_driver_lost(error) or _internal_error(error, output.redactor))
         return InternalError.exit_code
 
 
@@ -163,14 +166,14 @@ def _driver_lost(error: BaseException | None) -> HeadraceError | None:
     return None
 
 
-def set_up_logging(*, debug: bool) -> None:
+def set_up_logging(redactor: Redactor, *, debug: bool) -> None:
     """Warnings go to the error stream, also those of the user's files; py4j's own traces do not.
 
     py4j logs every connection that a JVM has closed, through the root logger, with a trace; what it
     means is said by the error that follows.
     """
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(RedactingFormatter("%(levelname)s %(name)s: %(message)s", redactor))
     if not debug:
         handler.addFilter(lambda record: "py4j" not in PurePath(record.pathname).parts)
     root = logging.getLogger()
@@ -209,9 +212,9 @@ def _no_such(kind: str, name: str, known: Sequence[str], page: str) -> CommandLi
     )
 
 
-def _internal_error(error: Exception) -> InternalError:
+def _internal_error(error: Exception, redactor: Redactor) -> InternalError:
     """A defect of our own: short on the screen, whole in a file."""
-    kept = _write_trace(error)
+    kept = _write_trace(error, redactor)
     text = text_of(error).strip().split("\n")[0][:200]
     failure = InternalError(
         "Headrace met something that it did not expect",
@@ -225,7 +228,7 @@ def _internal_error(error: Exception) -> InternalError:
     return failure
 
 
-def _write_trace(error: Exception) -> str | None:
+def _write_trace(error: Exception, redactor: Redactor) -> str | None:
     from headrace.runtime.places import cache_folder
 
     now = datetime.now(UTC)
@@ -234,7 +237,7 @@ def _write_trace(error: Exception) -> str | None:
     lines = [f"headrace {sys.argv[1:]}\n{machine}\n", *traceback.format_exception(error)]
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("".join(lines), encoding="utf-8")
+        file.write_text(redactor("".join(lines)), encoding="utf-8")
     except OSError:
         return None
     return str(file)

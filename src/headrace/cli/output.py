@@ -17,7 +17,9 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from headrace.cli.excerpt import error_lines
+from headrace.cli.redacted import redacted
 from headrace.errors import HeadraceError, NotConfirmedError
+from headrace.model.secrets import Redactor
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -53,9 +55,13 @@ class Output(ABC):
 
     is_json: bool
 
-    def __init__(self, *, stdout: IO[str], stderr: IO[str], debug: bool = False) -> None:
+    def __init__(
+        self, *, stdout: IO[str], stderr: IO[str], debug: bool = False, redactor: Redactor | None = None
+    ) -> None:
+        self.redactor = redactor or Redactor()
+        """Learns the pipeline's secrets, and strikes them out of everything that is written."""
         self.stdout = stdout
-        self.stderr = stderr
+        self.stderr = redacted(stderr, self.redactor)
         self.debug = debug
         self.folders: list[Path] = []
         """Where paths in error locations start: the pipeline's folder, once it is known."""
@@ -98,6 +104,12 @@ class TextOutput(Output):
     """For a person: plain lines, colours on a terminal."""
 
     is_json = False
+
+    def __init__(
+        self, *, stdout: IO[str], stderr: IO[str], debug: bool = False, redactor: Redactor | None = None
+    ) -> None:
+        super().__init__(stdout=stdout, stderr=stderr, debug=debug, redactor=redactor)
+        self.stdout = redacted(stdout, self.redactor)
 
     def console(self) -> Console:
         """A rich console on standard output."""
@@ -165,19 +177,19 @@ class JsonOutput(Output):
 
     def result(self, result: Result) -> None:
         if result.data is not None:
-            self._write(json.dumps(result.data, indent=2, default=str, ensure_ascii=False))
+            self._write(result.data, indent=2)
 
     def error(self, error: HeadraceError) -> None:
         fields = error.to_dict()
         if self.debug:
             fields["trace"] = _trace(error)
-        self._write(json.dumps({"error": fields}, default=str, ensure_ascii=False))
+        self._write({"error": fields})
 
     def note(self, text: str, **facts: Any) -> None:
         return
 
     def line(self, data: Mapping[str, Any]) -> None:
-        self._write(json.dumps(data, default=str, ensure_ascii=False))
+        self._write(data)
 
     @contextmanager
     def progress(self, title: str) -> Iterator[None]:
@@ -186,7 +198,11 @@ class JsonOutput(Output):
     def confirm(self, question: str, *, remedy: str) -> bool:
         raise _not_confirmed(question, remedy)
 
-    def _write(self, text: str) -> None:
+    def _write(self, data: Any, indent: int | None = None) -> None:
+        # Whatever is no JSON value becomes text first, so that nothing gets around the redactor; it
+        # works on the values, since a secret such as `error` must not break the document.
+        plain = json.loads(json.dumps(data, default=str))
+        text = json.dumps(self.redactor.data(plain), indent=indent, ensure_ascii=False)
         self.stdout.write(text + "\n")
         self.stdout.flush()
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from headrace.cli.output import Output, Result
+from headrace.model.secrets import is_secret_key
 
 if TYPE_CHECKING:
     from headrace.model.project import ProjectSettings
@@ -24,26 +25,27 @@ class Invocation:
     project: Path | None = None
     profile: str | None = None
     storage: Path | None = None
+    set: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def overrides(self) -> Mapping[str, str]:
         """What the command line changes in the spec."""
-        return {} if self.storage is None else {"storage": str(self.storage)}
+        return {**self.set, **({} if self.storage is None else {"storage": str(self.storage)})}
 
     def settings(self) -> ProjectSettings:
         """The pipeline's settings; none of its files run, and no JVM starts."""
         from headrace.declare.spec import find_spec, load_project
 
         self.output.folders.insert(0, find_spec(self.project).parent)
-        return load_project(self.project, profile=self.profile, overrides=self.overrides)
+        return load_project(
+            self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
+        )
 
     def pipeline(self) -> Pipeline:
         """The pipeline of the folder that ``--project`` names, or of the one that we are in."""
-        from headrace.declare.spec import find_spec
         from headrace.project.pipeline import Pipeline
 
-        self.output.folders.insert(0, find_spec(self.project).parent)
-        return Pipeline.load(self.project, profile=self.profile, overrides=self.overrides)
+        return Pipeline(self.settings())
 
 
 class Verb(click.Command):
@@ -91,7 +93,9 @@ def verb(
             ctx = click.get_current_context()
             output: Output = ctx.find_root().obj
             chosen = (
-                {key: parameters.pop(key) for key in ("project", "profile", "storage")} if project else {}
+                {key: parameters.pop(key) for key in ("project", "profile", "storage", "set")}
+                if project
+                else {}
             )
             return function(Invocation(output, **chosen), **parameters)
 
@@ -122,7 +126,29 @@ def _project_options() -> list[click.Parameter]:
             ["--profile"], metavar="NAME", help="The profile of the spec; HEADRACE_PROFILE, then dev."
         ),
         click.Option(["--storage"], type=folder, metavar="PATH", help="Another storage than the spec's."),
+        click.Option(
+            ["--set"],
+            multiple=True,
+            callback=read_overrides,
+            metavar="KEY=VALUE",
+            help="A value that wins over the spec and its profile, such as runtime.memory=2g.",
+        ),
     ]
+
+
+def read_overrides(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """``KEY=VALUE``, each; the last one of a key wins."""
+    output: Output | None = ctx.find_root().obj
+    overrides = {}
+    for value in values:
+        key, separator, text = value.partition("=")
+        if output is not None and is_secret_key(key):
+            # Before anything can go wrong: the trace of a defect holds the command line.
+            output.redactor.add(text)
+        if not (key.strip() and separator):
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE", ctx, param)
+        overrides[key.strip()] = text
+    return overrides
 
 
 def _output_options() -> list[click.Parameter]:

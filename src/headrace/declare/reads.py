@@ -51,6 +51,7 @@ def read_kafka(
     active = require_pipeline("read_kafka")
     arguments = Arguments("hr.read_kafka", caller_location(active.settings.root))
     _check(active, arguments, topic, max_offsets_per_trigger)
+    active.settings.redactor.add_settings(options or {})
     from headrace.sources.kafka import read
 
     try:

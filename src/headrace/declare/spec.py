@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
+from headrace.declare.dotenv_file import NAME as DOTENV, load_dotenv
+from headrace.declare.kafka_checks import check_kafka
+from headrace.declare.overrides import build_override
 from headrace.declare.spec_faults import build_fault, check_keys
-from headrace.declare.spec_model import SETTINGS, Overridable, Spec
-from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value, build_values
+from headrace.declare.spec_model import Overridable, Spec
+from headrace.declare.spec_values import Filler, collect_from_text, collect_literals
+from headrace.declare.yaml_source import Mapped, Scalar, build_values
 from headrace.errors import (
+    HeadraceError,
     ProfileUnknownError,
-    SourceLocation,
     SpecInvalidError,
     SpecNotFoundError,
-    SpecVariableUnsetError,
     StorageUnsupportedError,
 )
 from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
+from headrace.model.secrets import Redactor
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 
 SPEC_NAMES = ("headrace.yml", "headrace.yaml")
@@ -33,17 +35,6 @@ PROFILE_VARIABLE = "HEADRACE_PROFILE"
 DEFAULT_PROFILE = "dev"
 DEFAULT_STORAGE = "./lake"
 DEFAULT_LIBRARIES = ("transformations/**",)
-
-_VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
-_SPARKS_OWN = {
-    "auto.offset.reset": "a flow starts where read_kafka says (`starting_offsets`)",
-    "enable.auto.commit": "a flow's position is committed with its rows",
-    "key.deserializer": "keys are read as bytes",
-    "value.deserializer": "values are read as bytes",
-    "interceptor.classes": "records are read as they are",
-}
-_SERVER = re.compile(r"\S+:\d+")
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def find_spec(path: Path | None = None) -> Path:
@@ -77,39 +68,69 @@ def find_spec(path: Path | None = None) -> Path:
 
 
 def load_project(
-    path: Path | None = None, *, profile: str | None = None, overrides: Mapping[str, str] | None = None
+    path: Path | None = None,
+    *,
+    profile: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    redactor: Redactor | None = None,
 ) -> ProjectSettings:
-    """Read the spec, lay the profile over it, fill in the environment's variables, and check all of it.
+    """Read the spec, lay the profile over it, fill in variables and files, and check all of it.
 
     Args:
         path: The pipeline's folder or spec file; by default found from the current folder upward.
         profile: The profile's name; else ``HEADRACE_PROFILE``, else ``dev``.
         overrides: Values that win over the file, by dotted key: ``{"storage": "./other",
             "kafka.bootstrap.servers": "127.0.0.1:9092"}``.
+        redactor: Learns what is secret, also where an error is raised; a new one by default.
 
     Raises:
         SpecNotFoundError: There is no spec.
         SpecInvalidError: A value is missing or of the wrong kind, or the file is not YAML.
         SpecUnknownKeyError: A key means nothing.
         SpecVariableUnsetError: A value in force names a variable that is not set.
+        SpecFileUnreadableError: A value in force names a file that cannot be read.
+        DotenvInvalidError: The ``.env`` file beside the spec cannot be understood.
         ProfileUnknownError: The spec has no such profile.
         StorageUnsupportedError: The storage is not on a local path.
     """
+    redactor = redactor or Redactor()
     file = find_spec(path)
+    try:
+        return _load(file, profile, overrides or {}, redactor)
+    except HeadraceError as error:
+        redactor.error(error)
+        raise
+
+
+def _load(
+    file: Path, profile: str | None, overrides: Mapping[str, str], redactor: Redactor
+) -> ProjectSettings:
     shown = _shown(file)
-    document = build_values(_text(file, shown), shown)
+    text = _text(file, shown)
+    try:
+        document = build_values(text, shown)
+    except HeadraceError:
+        collect_from_text(text, redactor)
+        raise
+    collect_literals(document, redactor)
+    dotenv = load_dotenv(file.parent, _shown(file.parent / DOTENV))
     profiles = _profiles(document)
     check_keys(document, Spec, also=("profiles",))
     for name, entry in profiles.items():  # all of them: a misspelling in `prod` is found in `dev`
         check_keys(entry, Overridable, ("profiles", name))
-    chosen = profile or os.environ.get(PROFILE_VARIABLE) or DEFAULT_PROFILE
+    named = os.environ.get(PROFILE_VARIABLE) or dotenv.get(PROFILE_VARIABLE)
+    chosen = profile or named or DEFAULT_PROFILE
     base = Mapped(
         {k: v for k, v in document.items.items() if k != "profiles"}, document.keys, document.location
     )
     merged = _merged(base, _chosen(profiles, chosen, shown))
-    for key, text in (overrides or {}).items():
-        merged = _merged(merged, _override(key, text))
-    return _settings(_validated(merged, shown), file, chosen, merged)
+    for key, value in overrides.items():
+        merged = _merged(merged, build_override(key, value, redactor))
+    filler = Filler(file.parent, dotenv, redactor)
+    settings = _settings(_validated(merged, filler, shown), file, chosen, merged, redactor)
+    # The forms that the clients are given may hold what stands nowhere in the spec: a decrypted key.
+    redactor.add_settings(settings.kafka.for_spark())
+    return settings
 
 
 def _text(file: Path, shown: str) -> str:
@@ -157,16 +178,6 @@ def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str) -> Mapped:
     )
 
 
-def _override(key: str, text: str) -> Mapped:
-    """One override as a spec of its own."""
-    place = SourceLocation(f"<override {key}>", 1)
-    first, _, rest = key.partition(".")
-    value: Value = Scalar(text, text, place)
-    if rest:
-        value = Mapped({rest: value}, {rest: place}, place)
-    return Mapped({first: value}, {first: place}, place)
-
-
 def _merged(base: Mapped, over: Mapped) -> Mapped:
     """Mappings merge key by key, everything else is replaced; an empty value takes the key away."""
     items, keys = dict(base.items), {**base.keys, **over.keys}
@@ -181,62 +192,19 @@ def _merged(base: Mapped, over: Mapped) -> Mapped:
     return Mapped(items, keys, over.location if not base.items else base.location)
 
 
-def _validated(merged: Mapped, shown: str) -> Spec:
+def _validated(merged: Mapped, filler: Filler, shown: str) -> Spec:
     try:
-        return Spec.model_validate(_plain(merged, ()))
+        return Spec.model_validate(filler.fill(merged))
     except ValidationError as error:
         raise build_fault(error, merged, shown) from error
 
 
-def _plain(value: Value, path: tuple[str, ...]) -> Any:
-    """The value for the model, its variables filled in."""
-    match value:
-        case Mapped():
-            return {
-                key: _plain(item, (*path, key))
-                for key, item in value.items.items()
-                if not (isinstance(item, Scalar) and item.value is None)
-            }
-        case Sequence():
-            return [_plain(item, path) for item in value.items]
-        case Scalar():
-            if isinstance(value.value, str):
-                return _filled(value)
-            # Settings are passed on as they were written: `1e3` and `true` are text to Kafka and Spark.
-            return value.text if path and path[0] in SETTINGS and len(path) > 1 else value.value
-
-
-def _filled(scalar: Scalar) -> str:
-    def fill(found: re.Match[str]) -> str:
-        if found[1]:  # $${NAME} stands for ${NAME} itself
-            return "${" + found[2] + "}"
-        name, separator, default = found[2].partition(":-")
-        if not _VARIABLE_NAME.fullmatch(name):
-            raise SpecInvalidError(
-                f"`${{{found[2]}}}` is not a variable: write ${{NAME}} or ${{NAME:-default}}",
-                location=scalar.location,
-                params={"text": found[0]},
-            )
-        value = os.environ.get(name)
-        if separator and not value:
-            return default
-        if value is None:
-            raise SpecVariableUnsetError(
-                f"the environment variable {name} is not set",
-                location=scalar.location,
-                remedies=[f"export {name}=..", f"or give a default in the spec: ${{{name}:-default}}"],
-                params={"variable": name},
-            )
-        return value
-
-    return _VARIABLE.sub(fill, scalar.text)
-
-
-def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSettings:
+def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Redactor) -> ProjectSettings:
     kafka = dict(spec.kafka)
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
-    _check_kafka(kafka, merged)
+    entry = merged.items.get("kafka")
+    places = {k: v for k, v in entry.keys.items() if k in kafka} if isinstance(entry, Mapped) else {}
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
         name=spec.name,
@@ -247,13 +215,14 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped) -> ProjectSe
         database=spec.database or "default",
         catalog=spec.catalog,
         configuration=dict(spec.configuration),
-        kafka=KafkaConnection(kafka),
+        kafka=check_kafka(KafkaConnection(kafka, places), file.parent),
         trigger=_trigger(spec, merged),
         view_interval_s=spec.views.interval,
         on_data_loss=spec.on_data_loss,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
         consumer_groups=spec.consumer_groups,
+        redactor=redactor,
     )
 
 
@@ -269,24 +238,6 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
         place = entry.keys.get(INTERVAL_SETTING) if isinstance(entry, Mapped) else None
         key = f"configuration.{INTERVAL_SETTING}"
         raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
-
-
-def _check_kafka(kafka: Mapping[str, str], merged: Mapped) -> None:
-    """What Spark's source or a client would stumble over far from the spec."""
-    entry = merged.items.get("kafka")
-
-    def fault(key: str, wrong: str, remedy: str) -> SpecInvalidError:
-        place = entry.keys.get(key) if isinstance(entry, Mapped) else None
-        params = {"key": f"kafka.{key}", "value": kafka[key]}
-        return SpecInvalidError(f"kafka.{key}{wrong}", location=place, remedies=[remedy], params=params)
-
-    for key in sorted(_SPARKS_OWN.keys() & kafka.keys()):
-        raise fault(key, f" cannot be set: {_SPARKS_OWN[key]}", "leave it out")
-    servers = kafka.get("bootstrap.servers", EMBEDDED)
-    for server in () if servers == EMBEDDED else servers.split(","):
-        if not _SERVER.fullmatch(server.strip()):
-            remedy = "write such as broker.example:9092, several separated by commas, or `embedded`"
-            raise fault("bootstrap.servers", f": `{server.strip()}` is not HOST:PORT", remedy)
 
 
 def _storage_root(text: str, file: Path, merged: Mapped) -> Path:

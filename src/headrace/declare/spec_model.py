@@ -123,6 +123,7 @@ _KAFKA = """
     ssl.truststore.location ssl.truststore.password ssl.truststore.type ssl.truststore.certificates
     ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.keystore.key
     ssl.keystore.certificate.chain ssl.key.password ssl.key.location ssl.ca.location ssl.certificate.location
+    ssl.ca.pem ssl.certificate.pem ssl.key.pem ssl.crl.location enable.ssl.certificate.verification
     ssl.endpoint.identification.algorithm ssl.enabled.protocols ssl.protocol ssl.cipher.suites
     fetch.min.bytes fetch.max.bytes fetch.max.wait.ms max.partition.fetch.bytes max.poll.records
     max.poll.interval.ms receive.buffer.bytes send.buffer.bytes request.timeout.ms session.timeout.ms

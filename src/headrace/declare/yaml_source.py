@@ -110,7 +110,7 @@ class _Builder:
     def value(self, node: Node) -> Value:
         match node:
             case ScalarNode():
-                return Scalar(node.value, _understood(node), self.location(node))
+                return Scalar(node.value, understood(str(node.tag), node.value), self.location(node))
             case SequenceNode():
                 return Sequence(tuple(self.value(item) for item in node.value), self.location(node))
             case MappingNode():
@@ -165,10 +165,9 @@ class _Builder:
             yield value
 
 
-def _understood(node: ScalarNode) -> Any:
-    """The scalar by its tag; what does not convert stays text, for the model to judge."""
-    kind = str(node.tag).rsplit(":", 1)[-1]
-    text = node.value
+def understood(tag: str, text: str) -> Any:
+    """A scalar by its tag; what does not convert stays text, for the model to judge."""
+    kind = tag.rsplit(":", 1)[-1]
     try:
         match kind:
             case "null":

@@ -34,6 +34,7 @@ from headrace.errors.cli import (
 )
 from headrace.errors.declare import (
     ArgumentInvalidError as ArgumentInvalidError,
+    DotenvInvalidError as DotenvInvalidError,
     DuplicateNameError as DuplicateNameError,
     FeatureUnsupportedError as FeatureUnsupportedError,
     FormatUnsupportedError as FormatUnsupportedError,
@@ -42,6 +43,7 @@ from headrace.errors.declare import (
     PipelineFileFailedError as PipelineFileFailedError,
     PipelineFilesMissingError as PipelineFilesMissingError,
     ProfileUnknownError as ProfileUnknownError,
+    SpecFileUnreadableError as SpecFileUnreadableError,
     SpecInvalidError as SpecInvalidError,
     SpecNotFoundError as SpecNotFoundError,
     SpecUnknownKeyError as SpecUnknownKeyError,
@@ -106,6 +108,9 @@ from headrace.errors.runtime import (
 )
 from headrace.errors.sources import (
     BrokerUnreachableError as BrokerUnreachableError,
+    KafkaForbiddenError as KafkaForbiddenError,
+    KafkaLoginError as KafkaLoginError,
+    KafkaTlsError as KafkaTlsError,
     OffsetsBeyondEndError as OffsetsBeyondEndError,
     OffsetsExpiredError as OffsetsExpiredError,
     RecordUnparseableError as RecordUnparseableError,

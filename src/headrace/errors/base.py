@@ -13,7 +13,7 @@ class SourceLocation:
 
     Args:
         path: The file, as the user would type it where that is known.
-        line: Counted from 1.
+        line: Counted from 1; 0 for what stands in no file, such as an option.
         column: Counted from 1; ``None`` where only the line is known.
         length: Characters to underline from ``column``.
     """
@@ -24,7 +24,8 @@ class SourceLocation:
     length: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}" + (f":{self.column}" if self.column else "")
+        line = f":{self.line}" if self.line else ""
+        return f"{self.path}{line}" + (f":{self.column}" if self.column else "")
 
 
 class HeadraceError(Exception):

@@ -33,12 +33,31 @@ class SpecUnknownKeyError(UsageError):
 
 
 class SpecVariableUnsetError(UsageError):
-    """A value of ``headrace.yml`` needs an environment variable that is not set.
+    """Values of ``headrace.yml`` need environment variables that are not set.
 
-    Set the variable, or give a default in the spec: ``${NAME:-default}``.
+    Set the variable, write it into a `.env` file beside the spec, or give a default in the spec:
+    ``${NAME:-default}``.
     """
 
     code = "SPEC_VARIABLE_UNSET"
+
+
+class SpecFileUnreadableError(UsageError):
+    """A value of ``headrace.yml`` is to come from a file, ``${file:PATH}``, that cannot be read.
+
+    Paths are relative to the spec's folder. Make the file, or correct the path.
+    """
+
+    code = "SPEC_FILE_UNREADABLE"
+
+
+class DotenvInvalidError(UsageError):
+    """A line of the `.env` file beside ``headrace.yml`` is not ``NAME=value``.
+
+    Mend the named line; put values with spaces or ``#`` into quotes.
+    """
+
+    code = "DOTENV_INVALID"
 
 
 class ProfileUnknownError(UsageError):

@@ -11,6 +11,35 @@ class BrokerUnreachableError(TransientError):
     code = "BROKER_UNREACHABLE"
 
 
+class KafkaLoginError(RunError):
+    """The Kafka cluster does not accept the login, or wants another kind of login.
+
+    Correct the setting that the message names. Nothing is tried again with the same credentials: some
+    clusters lock a user out who fails too often.
+    """
+
+    code = "KAFKA_LOGIN_REFUSED"
+
+
+class KafkaTlsError(RunError):
+    """No encrypted connection with the Kafka cluster comes about, or one side does not want one.
+
+    Correct the setting that the message names: the protocol, the authorities or the certificate.
+    """
+
+    code = "KAFKA_TLS_FAILED"
+
+
+class KafkaForbiddenError(RunError):
+    """The Kafka cluster knows the user, and does not let it do this.
+
+    Give the user the right that the message names: flows and `headrace verify` need to describe and to
+    read their topics.
+    """
+
+    code = "KAFKA_FORBIDDEN"
+
+
 class TopicNotFoundError(UsageError):
     """The Kafka cluster has no topic of this name. Create it, or correct the name."""
 

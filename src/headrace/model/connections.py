@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from headrace.errors import SourceLocation, SpecInvalidError
+from headrace.model import java_settings, librdkafka_settings
+from headrace.model.kafka_settings import SettingError
 
 EMBEDDED = "embedded"
 """The value of ``bootstrap.servers`` that means the broker of Headrace's own."""
-
-_CONNECTING = ("bootstrap.", "client.", "security.", "sasl.", "ssl.", "socket.", "broker.", "enable.ssl.")
-"""What a client needs to connect. The rest tunes Java's consumer; librdkafka refuses unknown names."""
-
-_JAVA_ONLY = re.compile(
-    r"sasl\.jaas\.config|sasl\.login\..*|sasl\.client\..*|sasl\.oauthbearer\.jwks\..*"
-    r"|ssl\.truststore\..*|ssl\.keystore\.(type|key|certificate\.chain)"
-    r"|ssl\.(protocol|provider|enabled\.protocols|engine\.factory\.class|secure\.random\.implementation)"
-    r"|ssl\.(keymanager|trustmanager)\.algorithm|security\.providers"
-    r"|socket\.connection\.setup\.timeout\.max\.ms|bootstrap\.controllers"
-)
-_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-_JAAS_VALUE = r'\b{}\s*=\s*"((?:[^"\\]|\\.)*)"'
 
 
 @dataclass(frozen=True)
@@ -32,12 +18,15 @@ class KafkaConnection:
     """Kafka client settings under Kafka's own names (``bootstrap.servers``, ``security.protocol``, ..).
 
     A user name and a password may stand as ``sasl.username`` and ``sasl.password``, or inside of
-    ``sasl.jaas.config``; certificate authorities as ``ssl.ca.location`` or as a truststore in PEM.
+    ``sasl.jaas.config``; certificates and keys as files in PEM, as text in PEM, or as Java's stores.
     Each client is given the form that it understands.
     """
 
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Left out of traces and logs, for passwords are among them."""
+
+    places: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False, compare=False)
+    """Where each setting stands in the spec, as far as it does."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -47,39 +36,44 @@ class KafkaConnection:
     def is_embedded(self) -> bool:
         return self.bootstrap_servers == EMBEDDED
 
+    @property
+    def protocol(self) -> str:
+        """The security protocol: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``."""
+        return self.settings.get("security.protocol", "PLAINTEXT").upper()
+
     def with_bootstrap_servers(self, servers: str) -> KafkaConnection:
-        return KafkaConnection({**self.settings, "bootstrap.servers": servers})
+        return replace(self, settings={**self.settings, "bootstrap.servers": servers})
+
+    def place(self, *keys: str) -> SourceLocation | None:
+        """Where the first of these settings stands that stands anywhere."""
+        return next((self.places[key] for key in keys if key in self.places), None)
 
     def for_spark(self) -> dict[str, str]:
-        """Options of Spark's Kafka source, which is a Java client."""
-        settings = dict(self.settings)
-        if "sasl.mechanisms" in settings:
-            settings.setdefault("sasl.mechanism", settings.pop("sasl.mechanisms"))
-        user, password = settings.pop("sasl.username", None), settings.pop("sasl.password", None)
-        module = _LOGIN_MODULES.get(settings.get("sasl.mechanism", "").upper())
-        if user is not None and password is not None and module is not None:
-            login = f'{module} required username="{_escaped(user)}" password="{_escaped(password)}";'
-            settings.setdefault("sasl.jaas.config", login)
-        if (authorities := settings.pop("ssl.ca.location", None)) is not None:
-            settings.setdefault("ssl.truststore.location", authorities)
-            settings.setdefault("ssl.truststore.type", "PEM")
-        return {f"kafka.{key}": value for key, value in settings.items()}
+        """Options of Spark's Kafka source, which is a Java client.
+
+        Raises:
+            SpecInvalidError: A key or a certificate cannot be read.
+        """
+        try:
+            return {f"kafka.{key}": value for key, value in java_settings.build(self.settings).items()}
+        except SettingError as error:
+            raise self._invalid(error) from error
 
     def for_librdkafka(self) -> dict[str, str]:
-        """Settings of ``confluent_kafka`` clients."""
-        settings = {
-            key: value
-            for key, value in self.settings.items()
-            if key.startswith(_CONNECTING) and not _JAVA_ONLY.fullmatch(key)
-        }
-        login = self.settings.get("sasl.jaas.config", "")
-        for name in ("username", "password"):
-            if found := re.search(_JAAS_VALUE.format(name), login):
-                settings.setdefault(f"sasl.{name}", re.sub(r"\\(.)", r"\1", found[1]))
-        if self.settings.get("ssl.truststore.type", "").upper() == "PEM":
-            settings.setdefault("ssl.ca.location", self.settings.get("ssl.truststore.location", ""))
-        return settings
+        """Settings of ``confluent_kafka`` clients.
 
+        Raises:
+            SpecInvalidError: A store of Java's is not to be read by anything else.
+        """
+        try:
+            return librdkafka_settings.build(self.settings)
+        except SettingError as error:
+            raise self._invalid(error) from error
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
+    def _invalid(self, error: SettingError) -> SpecInvalidError:
+        return SpecInvalidError(
+            f"kafka.{error.key} {error.wrong}",
+            location=self.place(error.key),
+            remedies=error.remedies,
+            params={"key": f"kafka.{error.key}"},
+        )

@@ -9,6 +9,7 @@ from typing import Literal
 
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import Storage
+from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
 
 OnDataLoss = Literal["refuse", "record"]
@@ -34,6 +35,7 @@ class ProjectSettings:
         master: Spark master; ``None`` runs locally on all cores, or takes the session's.
         memory: JVM heap, as ``-Xmx`` takes it; ``None`` chooses by the machine.
         consumer_groups: Whether flows publish their offsets to the broker.
+        redactor: Strikes out what is secret among all this.
     """
 
     name: str
@@ -43,7 +45,7 @@ class ProjectSettings:
     libraries: tuple[str, ...]
     database: str = "default"
     catalog: str | None = None
-    configuration: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
     trigger: Trigger = field(default_factory=Trigger)
     view_interval_s: float = 10.0
@@ -51,6 +53,7 @@ class ProjectSettings:
     master: str | None = None
     memory: str | None = None
     consumer_groups: bool = True
+    redactor: Redactor = field(default_factory=Redactor, repr=False, compare=False)
 
     @property
     def root(self) -> Path:

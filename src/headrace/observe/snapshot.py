@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import HeadraceError
+from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
@@ -33,6 +33,7 @@ class Snapshot:
     Args:
         broker: Its address; ``None`` where no flow reads Kafka.
         silence: Why the broker could not be asked.
+        refusal: Why it will not be asked in vain again: a login or a right is wrong.
     """
 
     pipeline: str
@@ -41,13 +42,18 @@ class Snapshot:
     at: datetime
     broker: str | None = None
     silence: str | None = None
+    refusal: HeadraceError | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
             "pipeline": self.pipeline,
             "storage": str(self.storage),
             "at": self.at.isoformat(timespec="milliseconds"),
-            "broker": {"bootstrap_servers": self.broker, "problem": self.silence},
+            "broker": {
+                "bootstrap_servers": self.broker,
+                "problem": self.silence,
+                "error": None if self.refusal is None else self.refusal.to_dict(),
+            },
             "datasets": [one.to_json(self.at) for one in self.datasets],
         }
 
@@ -79,6 +85,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         at=datetime.now(UTC),
         broker=connection.bootstrap_servers or None,
         silence=looks.silence,
+        refusal=looks.refusal,
     )
 
 
@@ -103,7 +110,12 @@ class _Looks:
             for flow, checkpoint in _flows(tail)
         }
         topics = {topic for words in self._said.values() for topic in _topics(words)}
-        self._latest, self.silence = _ask(connection, topics)
+        self.refusal: HeadraceError | None = None
+        self._latest: Mapping[str, Mapping[int, int]] | None = None
+        try:
+            self._latest, self.silence = _ask(connection, topics)
+        except HeadraceError as error:
+            self.refusal, self.silence = error, f"[{error.code}] {error.summary}"
 
     def dataset(self, name: TableName) -> DatasetStatus:
         tail = self._tails[name]
@@ -258,12 +270,16 @@ def _topics(words: Mapping[str, Any] | None) -> set[str]:
 def _ask(
     connection: KafkaConnection, topics: set[str]
 ) -> tuple[Mapping[str, Mapping[int, int]] | None, str | None]:
-    """The ends of all topics, or why they cannot be known."""
+    """The ends of all topics, or why they cannot be known.
+
+    Raises:
+        HeadraceError: The cluster turns this client away.
+    """
     if not topics:
         return {}, None
     if connection.is_embedded:
         return None, "the embedded broker is not running; `headrace broker start` starts it"
     try:
         return KafkaCluster(connection, _ANSWER_S).latest(sorted(topics)), None
-    except HeadraceError as error:
+    except (BrokerUnreachableError, TopicNotFoundError) as error:
         return None, error.summary

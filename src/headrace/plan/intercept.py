@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.secrets import Redactor
 from headrace.plan.frames import caller, pinpoint_sql
 from headrace.plan.names import NameRules, quoted, split_name
 from headrace.plan.options import ReadRequest, protocol_options
@@ -82,6 +83,7 @@ class Interception:
         forbids_actions: Whether computing rows is an error, as it is within a query.
         marks: Whether streaming reads carry the user's line into the plan.
         kafka_limit: The records that a first batch from Kafka may take, where the user does not say.
+        redactor: Learns of secrets among a reader's options.
     """
 
     names: NameRules
@@ -92,6 +94,7 @@ class Interception:
     forbids_actions: bool = False
     marks: bool = False
     kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+    redactor: Redactor = field(default_factory=Redactor)
     views: list[str] = field(default_factory=list)
 
     def read_table(
@@ -116,6 +119,7 @@ class Interception:
     def reader_options(self, request: ReadRequest) -> dict[str, str]:
         """What a reader's options lack."""
         location = caller(self.root)
+        self.redactor.add_settings(request.options)
         options = protocol_options(request, location, self.kafka_limit)
         if self.marks and request.streaming:
             options[LOCATION_OPTION] = str(location)
@@ -275,7 +279,9 @@ def loading(
         install()
         return session()
 
-    token = _current.set(Interception(names=NameRules.of(settings), root=settings.root))
+    token = _current.set(
+        Interception(names=NameRules.of(settings), root=settings.root, redactor=settings.redactor)
+    )
     quiet = _quiet.set(True)
     try:
         yield patched

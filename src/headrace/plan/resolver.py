@@ -246,6 +246,7 @@ class Resolver:
             session=self._session,
             forbids_actions=True,
             marks=True,
+            redactor=self._settings.redactor,
         )
         self._visits.append(visit)
         try:

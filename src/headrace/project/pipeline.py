@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from headrace.declare.registry import ActivePipeline, activate
 from headrace.declare.spec import load_project
+from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Declarations, Flow, MaterializedView
-from headrace.model.events import Emitter, Event
+from headrace.model.events import Emitter, Event, FlowFailed, FlowRetrying, ViewFailed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
+from headrace.model.secrets import Redactor
 from headrace.project.selection import check_remedies, select
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
@@ -64,7 +67,7 @@ class Pipeline:
         Args:
             path: Its folder or spec file; by default found from the current folder upward.
             profile: The profile's name; by default ``HEADRACE_PROFILE``, else ``dev``.
-            overrides: Values for keys of the spec, by dotted name.
+            overrides: Values for keys of the spec, by dotted name; they win over spec and profile.
 
         Raises:
             UsageError: The spec is missing or wrong.
@@ -96,14 +99,15 @@ class Pipeline:
         Raises:
             UsageError: The pipeline is wrong, with file and line.
         """
-        settings = self._reachable(start=False)
-        plan = self._plan(settings, datasets, offline=offline)
-        if offline or settings.kafka.bootstrap_servers == _UNREACHED:
-            return plan
-        from headrace.plan.topics import find_topics
-        from headrace.sources.cluster import KafkaCluster
+        with self._redacted():
+            settings = self._reachable(start=False)
+            plan = self._plan(settings, datasets, offline=offline)
+            if offline or settings.kafka.bootstrap_servers == _UNREACHED:
+                return plan
+            from headrace.plan.topics import find_topics
+            from headrace.sources.cluster import KafkaCluster
 
-        return find_topics(plan, KafkaCluster(settings.kafka))
+            return find_topics(plan, KafkaCluster(settings.kafka))
 
     def run(
         self,
@@ -126,38 +130,11 @@ class Pipeline:
         Raises:
             HeadraceError: The update could not start; what single flows meet is in the result.
         """
-        from headrace.observe.events import EventLog
-        from headrace.project.standing import find_up_to_date
-        from headrace.run.update import execute, report_up_to_date
-        from headrace.sources.cluster import KafkaCluster
-
-        began = time.monotonic()
-        settings = self._reachable(start=True)
-        asked = remedies or Remedies()
-        update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-        emitters: list[Emitter] = [emit] if emit else []
-        if not (continuous or datasets or asked.flows or self._running):
-            found = find_up_to_date(settings, KafkaCluster(settings.kafka))
-            if found is not None:
-                return report_up_to_date(
-                    found.flows,
-                    found.views,
-                    pipeline=settings.name,
-                    update=update,
-                    emit=_fan_out(emitters),
-                    started=began,
-                )
-        plan = self._plan(settings, datasets, offline=True, record=not datasets)
-        check_remedies(asked, plan)
-        with EventLog.open(settings.storage, update) as log:
-            emitters.append(log)
-            context = self._context(
-                settings, plan, update, _fan_out(emitters), stop, asked, continuous=continuous
-            )
-            try:
-                return execute(plan, context)
-            finally:
-                context.close()
+        with self._redacted():
+            result = self._run(datasets, continuous, remedies or Remedies(), emit, stop)
+        for error in result.errors:
+            self.settings.redactor.error(error)
+        return result
 
     def full_refresh(
         self, datasets: Sequence[str], *, emit: Emitter | None = None, stop: StopSignal | None = None
@@ -175,14 +152,15 @@ class Pipeline:
         """
         from headrace.project.refresh import clear_datasets
 
-        settings = self._reachable(start=True)
-        plan = self._plan(settings, (), offline=True)
-        update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-        context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
-        try:
-            clear_datasets(datasets, plan, context)
-        finally:
-            context.close()
+        with self._redacted():
+            settings = self._reachable(start=True)
+            plan = self._plan(settings, (), offline=True)
+            update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+            context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
+            try:
+                clear_datasets(datasets, plan, context)
+            finally:
+                context.close()
         return self.run(datasets, emit=emit, stop=stop)
 
     def verify(
@@ -193,22 +171,77 @@ class Pipeline:
         require: str | None = None,
     ) -> Proof:
         """Prove that every record is in the tables exactly once; starts no JVM."""
+        from headrace.runtime.kafka_faults import find_fault
         from headrace.verify.proof import verify_pipeline
 
         names = [TableName.parse(name, self.settings.database) for name in datasets]
-        return verify_pipeline(
-            self.settings,
-            datasets=names,
-            since=since,
-            require=require,  # type: ignore[arg-type]
-            connection=self._connection(),
-        )
+        connection = self._connection()
+        with self._redacted():
+            return verify_pipeline(
+                self.settings,
+                datasets=names,
+                since=since,
+                require=require,  # type: ignore[arg-type]
+                connection=connection,
+                explain=lambda said: find_fault(connection, said),
+            )
 
     def status(self) -> Snapshot:
         """How the pipeline stands, from what is on disk and in the broker; starts no JVM."""
         from headrace.observe.snapshot import take_snapshot
 
-        return take_snapshot(self.settings, self._connection())
+        with self._redacted():
+            return take_snapshot(self.settings, self._connection())
+
+    @contextmanager
+    def _redacted(self) -> Iterator[None]:
+        """Errors leave without the pipeline's secrets."""
+        try:
+            yield
+        except HeadraceError as error:
+            self.settings.redactor.error(error)
+            raise
+
+    def _run(
+        self,
+        datasets: Sequence[str],
+        continuous: bool,
+        remedies: Remedies,
+        emit: Emitter | None,
+        stop: StopSignal | None,
+    ) -> RunResult:
+        from headrace.observe.events import EventLog
+        from headrace.project.standing import find_up_to_date
+        from headrace.run.update import execute, report_up_to_date
+        from headrace.sources.cluster import KafkaCluster
+
+        began = time.monotonic()
+        settings = self._reachable(start=True)
+        update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+        emitters: list[Emitter] = [emit] if emit else []
+        redactor = settings.redactor
+        if not (continuous or datasets or remedies.flows or self._running):
+            found = find_up_to_date(settings, KafkaCluster(settings.kafka))
+            if found is not None:
+                return report_up_to_date(
+                    found.flows,
+                    found.views,
+                    pipeline=settings.name,
+                    update=update,
+                    emit=_fan_out(emitters, redactor),
+                    started=began,
+                )
+        plan = self._plan(settings, datasets, offline=True, record=not datasets)
+        check_remedies(remedies, plan)
+        with EventLog.open(settings.storage, update) as log:
+            emitters.append(log)
+            context = self._context(
+                settings, plan, update, _fan_out(emitters, redactor), stop, remedies, continuous=continuous
+            )
+            try:
+                return execute(plan, context)
+            finally:
+                context.close()
 
     def _plan(
         self, settings: ProjectSettings, datasets: Sequence[str], *, offline: bool, record: bool = False
@@ -220,6 +253,8 @@ class Pipeline:
 
         with loading(settings, self._session) as session:
             declarations: Declarations = load_declarations(settings, session)
+        for declared in (*declarations.datasets, *declarations.flows):
+            settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
         active = ActivePipeline(settings, self._session)
         with activate(active):
             plan = build_plan(self._session(), settings, declarations, offline=offline)
@@ -237,7 +272,11 @@ class Pipeline:
             settings = self.settings
             conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
             self._running = open_spark(
-                settings.name, conf=conf, master=settings.master, memory=settings.memory
+                settings.name,
+                conf=conf,
+                master=settings.master,
+                memory=settings.memory,
+                redactor=settings.redactor,
             )
             spark = self._running.spark
             self._replaced = {key: spark.conf.get(key, None) for key in settings.own_values}
@@ -356,8 +395,11 @@ def _builder(settings: ProjectSettings, plan: Plan) -> Build:
     return build
 
 
-def _fan_out(emitters: Sequence[Emitter]) -> Emitter:
+def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
     def emit(event: Event) -> None:
+        if isinstance(event, FlowRetrying | FlowFailed | ViewFailed):
+            # Errors quote what others have said; the rest of an event is names and numbers.
+            event = replace(event, error=redactor.data(event.error))
         for one in emitters:
             one(event)
 

@@ -16,7 +16,9 @@ from headrace.errors import (
     UpstreamRewrittenError,
     text_of,
 )
+from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow, MaterializedView
+from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.records import unparseable
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ _REWRITTEN = re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_
 _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"
 )
+_TURNED_AWAY = re.compile(
+    r"org\.apache\.kafka\.common\.errors\."
+    r"(?:\w*Authentication|\w*Authorization|IllegalSaslState|UnsupportedSaslMechanism)Exception[^\n]*"
+)
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _CAUSE = 100
@@ -52,6 +58,7 @@ def as_error(
     carried: BaseException | None,
     declared: Flow | MaterializedView,
     log_file: Path | None,
+    kafka: KafkaConnection | None = None,
 ) -> HeadraceError:
     """The coded error behind a failure.
 
@@ -60,6 +67,7 @@ def as_error(
         carried: What the batch function had raised, where it did.
         declared: What failed.
         log_file: Where Spark's own log is.
+        kafka: The pipeline's cluster, for failures that it is the reason of.
     """
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
@@ -71,6 +79,8 @@ def as_error(
         return bad_record
     if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
         return driver_lost(_logged(log_file))
+    if kafka is not None and (turned_away := _turned_away(text, declared, log_file, kafka)) is not None:
+        return turned_away
     known = _known(text, declared, log_file)
     if known is not None:
         return known
@@ -97,6 +107,19 @@ def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
             "if it dies again, give it more memory: `runtime: {memory: 2g}` in headrace.yml",
         ),
     )
+
+
+def _turned_away(
+    text: str, declared: Flow | MaterializedView, log_file: Path | None, kafka: KafkaConnection
+) -> HeadraceError | None:
+    """What Kafka's client says when the cluster does not let it in, or not any more."""
+    said = _TURNED_AWAY.findall(text)
+    error = find_fault(kafka, said) if said else None
+    if error is not None:
+        error.summary = f"{declared.name}: {error.summary}"
+        error.facts = (*error.facts, *_logged(log_file))
+        error.params["name"] = str(declared.name)
+    return error
 
 
 def _known(text: str, declared: Flow | MaterializedView, log_file: Path | None) -> HeadraceError | None:

@@ -74,7 +74,7 @@ class FlowRunner:
             query = self._start(opened, function, limits.first(opened))
             limits.attach(query)
         except Exception as error:
-            raise as_error(error, None, flow, context.log_file) from error
+            raise as_error(error, None, flow, context.log_file, context.settings.kafka) from error
         try:
             return self._wait(query, function, opened, late)
         finally:
@@ -112,7 +112,8 @@ class FlowRunner:
     def _wait(
         self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow, late: LateRows
     ) -> Outcome:
-        stop = self._context.stop
+        flow, context = self.planned.flow, self._context
+        stop = context.stop
         fold_at = time.monotonic() + _FOLD_S
         try:
             while not query.awaitTermination(_POLL_S):
@@ -128,7 +129,7 @@ class FlowRunner:
         except Exception as error:
             if isinstance(function.failure, StopRequested):
                 return "stopped"
-            raise as_error(error, function.failure, self.planned.flow, self._context.log_file) from error
+            raise as_error(error, function.failure, flow, context.log_file, context.settings.kafka) from error
         finally:
             if self.progress.batches:
                 self._fold(opened)

@@ -60,8 +60,12 @@ class OffsetPublisher:
         with self._lock:
             pending, self._pending = self._pending, {}
         for group, positions in pending.items():
-            assert self._cluster is not None
+            if self._cluster is None:
+                return
             try:
                 self._cluster.publish(group, positions)
             except HeadraceError as error:
                 _LOG.warning("offsets of group %s were not published: %s", group, error)
+                if not error.transient:
+                    # A right that is missing is missing in a second, too; it is said once.
+                    self._cluster = None

@@ -88,7 +88,7 @@ class ViewRunner:
             finally:
                 context.heart.release(with_lease)
         except Exception as failure:
-            error = as_error(failure, None, self.view, context.log_file)
+            error = as_error(failure, None, self.view, context.log_file, context.settings.kafka)
             context.emit(ViewFailed(update=context.update, dataset=self.view.name, error=error.to_dict()))
             return ViewResult(dataset=self.view.name, outcome="failed", error=error)
 

@@ -23,6 +23,7 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.model.connections import KafkaConnection
+from headrace.runtime.broker_security import LISTENERS, Certificates, Security
 from headrace.runtime.broker_setup import Ports, build_start_command, format_storage, write_properties
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import broker_folder
@@ -91,12 +92,20 @@ class Broker:
         directory: State, data and log; the user's own by default.
         port: The port for clients; kept from the last start, or a free one, by default.
         bound: Whether a broker that this object starts ends with this process; for tests.
+        security: Secured listeners beside the plain one.
     """
 
     def __init__(
-        self, directory: Path | None = None, *, port: int | None = None, bound: bool = False
+        self,
+        directory: Path | None = None,
+        *,
+        port: int | None = None,
+        bound: bool = False,
+        security: Security | None = None,
     ) -> None:
         self.directory = (directory or broker_folder()).absolute()
+        self.certificates = Certificates.within(self.directory / "certificates")
+        self._security = security
         self._port = port
         self._bound = bound
         self._child: subprocess.Popen[bytes] | None = None
@@ -140,6 +149,13 @@ class Broker:
             bootstrap: str = known["bootstrap"]
             self._await_answer(bootstrap, process.pid)
             return bootstrap
+
+    def address(self, listener: str) -> str:
+        """The address of one of its secured listeners, ``SASL_SSL`` or ``SSL``."""
+        ports = Ports.read(self._properties)
+        if self._security is None or ports is None or listener not in ports.secured:
+            raise ValueError(f"the broker was not started with a listener {listener}")
+        return f"{self._security.hosts[0]}:{ports.secured[listener]}"
 
     def stop(self) -> bool:
         """End it and keep its data; whether it was running."""
@@ -223,7 +239,7 @@ class Broker:
     def _start(self) -> str:
         ports = self._choose_ports()
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_properties(self._properties, self.data, ports)
+        self._write_properties(ports)
         if not (self.data / "meta.properties").is_file():
             format_storage(self._properties, self.log_file)
         command = build_start_command(self._properties, self.log_file)
@@ -234,7 +250,18 @@ class Broker:
         bootstrap = f"127.0.0.1:{ports.client}"
         self._write_state(pid, bootstrap)
         self._await_answer(bootstrap, pid)
+        if self._security is not None:
+            self._security.add_users(_admin_client(bootstrap))
         return bootstrap
+
+    def _write_properties(self, ports: Ports) -> None:
+        security = self._security
+        if security is None:
+            write_properties(self._properties, self.data, ports)
+            return
+        self.certificates.make(security.hosts)
+        secured = security.properties(self.certificates)
+        write_properties(self._properties, self.data, ports, security.hosts[0], secured)
 
     def _launch(self, command: list[str]) -> int:
         if not self._bound:
@@ -257,7 +284,11 @@ class Broker:
             # Clients may hold the last address; another is chosen only where that one is taken.
             client = last.client if last is not None and _is_free(last.client) else _free_port()
         controller = last.controller if last is not None and _is_free(last.controller) else _free_port()
-        return Ports(client, controller)
+        secured: dict[str, int] = {}
+        for name in LISTENERS if self._security is not None else ():
+            port = last.secured.get(name) if last is not None else None
+            secured[name] = port if port is not None and _is_free(port) else _free_port()
+        return Ports(client, controller, secured)
 
     def _await_answer(self, bootstrap: str, pid: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S

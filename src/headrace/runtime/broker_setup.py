@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -23,28 +24,57 @@ _HEAP = "256m"
 
 @dataclass(frozen=True)
 class Ports:
-    """The broker's two ports on 127.0.0.1."""
+    """The broker's ports on 127.0.0.1, where the whole world of an embedded broker is.
+
+    Args:
+        secured: Those of its secured listeners, by their names.
+    """
 
     client: int
     controller: int
+    secured: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, properties: Path) -> Ports | None:
         """The ports of the last start."""
         try:
-            found = re.findall(r"://127\.0\.0\.1:(\d+)", properties.read_text())
+            listeners = re.search(r"^listeners=(.*)$", properties.read_text(), re.MULTILINE)
         except OSError:
             return None
-        return cls(int(found[0]), int(found[1])) if len(found) >= 2 else None
+        found = dict(re.findall(r"(\w+)://127\.0\.0\.1:(\d+)", listeners[1] if listeners else ""))
+        ports = {name: int(port) for name, port in found.items()}
+        if not {"PLAINTEXT", "CONTROLLER"} <= ports.keys():
+            return None
+        return cls(ports.pop("PLAINTEXT"), ports.pop("CONTROLLER"), ports)
+
+    @property
+    def listeners(self) -> str:
+        all_of_them = {"PLAINTEXT": self.client, "CONTROLLER": self.controller, **self.secured}
+        return ",".join(f"{name}://127.0.0.1:{port}" for name, port in all_of_them.items())
+
+    def advertised(self, host: str) -> str:
+        """The addresses that clients are sent to; ``host`` is the one of the secured listeners."""
+        secured = [f"{name}://{host}:{port}" for name, port in self.secured.items()]
+        return ",".join([f"PLAINTEXT://127.0.0.1:{self.client}", *secured])
 
 
-def write_properties(file: Path, data: Path, ports: Ports) -> None:
-    """Write ``server.properties`` for one node that is broker and controller."""
+def write_properties(
+    file: Path, data: Path, ports: Ports, host: str = "localhost", security: Mapping[str, str] | None = None
+) -> None:
+    """Write ``server.properties`` for one node that is broker and controller.
+
+    Args:
+        file: The file.
+        data: Where the records lie.
+        ports: The ports of its listeners.
+        host: The host that clients of secured listeners are sent to.
+        security: The settings of secured listeners.
+    """
     settings = {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "listeners": f"PLAINTEXT://127.0.0.1:{ports.client},CONTROLLER://127.0.0.1:{ports.controller}",
-        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{ports.client}",
+        "listeners": ports.listeners,
+        "advertised.listeners": ports.advertised(host),
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@127.0.0.1:{ports.controller}",
         "log.dirs": str(data),
@@ -72,9 +102,11 @@ def write_properties(file: Path, data: Path, ports: Ports) -> None:
         "num.io.threads": "4",
         "background.threads": "2",
         "log.cleaner.dedupe.buffer.size": str(16 << 20),
+        **(security or {}),
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     unfinished = file.with_suffix(".new")
+    unfinished.touch(0o600)  # passwords of secured listeners are among them
     unfinished.write_text("\n".join(lines) + "\n")
     unfinished.replace(file)
 

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from headrace.model.secrets import SECRET_KEYS
+
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
@@ -68,6 +70,8 @@ def _everywhere() -> dict[str, str]:
         # One flow with a large backlog must not starve the others.
         "spark.scheduler.mode": "FAIR",
         **{f"spark.hadoop.{key}": value for key, value in WRITER_CHECKS.items()},
+        # Spark prints settings into its log.
+        "spark.redaction.regex": f"(?i){SECRET_KEYS}",
         # Nobody asked for a web server, and it costs start-up time and memory.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -84,6 +88,8 @@ def _everywhere() -> dict[str, str]:
 def build_session_settings(master: str) -> dict[str, str]:
     cores = _cores(master)
     return {
+        # Spark prints the options of sources into plans, and plans into messages.
+        "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_KEYS}",
         # The same timestamps on every machine.
         "spark.sql.session.timeZone": "UTC",
         # The state of a table that a laptop's pipeline writes fits one task; the default of 50

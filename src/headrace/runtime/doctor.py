@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import socket
@@ -22,6 +21,7 @@ from headrace.runtime.broker import Broker
 from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import choose_heap
+from headrace.runtime.kafka_client import Complaints
 from headrace.runtime.network import knock
 from headrace.runtime.places import CACHE_VARIABLE, cache_folder
 from headrace.runtime.truststore import find_bundle
@@ -210,15 +210,25 @@ def _cluster(project: ProjectSettings) -> Check:
     if reasons:
         remedy = f"check `kafka: {{bootstrap.servers: ..}}` in {project.file}, and the network"
         return Check("kafka", "fail", f"nobody answers at {'; '.join(reasons)}", remedy)
-    silent = logging.getLogger("headrace.librdkafka")
-    settings = {**project.kafka.for_librdkafka(), "log_level": "0"}
+    complaints = Complaints(project.kafka)
     try:
-        listed = AdminClient(settings, logger=silent).list_topics(timeout=_ANSWER_S)
-    except KafkaException as error:
+        admin = complaints.open(AdminClient)
+        complaints.wait(admin.describe_cluster(request_timeout=_ANSWER_S), admin, _ANSWER_S)
+        listed = admin.list_topics(timeout=_ANSWER_S)
+    except HeadraceError as error:
+        return _turned_away(error)
+    except (KafkaException, TimeoutError) as error:
+        if (fault := complaints.explain(error)) is not None:
+            return _turned_away(fault)
         remedy = f"check the connection's settings under `kafka:` in {project.file}"
-        return Check("kafka", "fail", f"{servers} does not let this client in: {error}", remedy)
+        return Check("kafka", "fail", f"{servers} gives no answer: {error}", remedy)
     topics = [name for name in listed.topics if not name.startswith("__")]
     return Check("kafka", "ok", f"{servers}: brokers: {len(listed.brokers)}, topics: {len(topics)}")
+
+
+def _turned_away(error: HeadraceError) -> Check:
+    place = f" ({error.location})" if error.location is not None else ""
+    return Check("kafka", "fail", f"[{error.code}] {error.summary}{place}", error.remedies[0])
 
 
 def _storage(project: ProjectSettings) -> Check:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError, text_of
+from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime import aot
 from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, default_master, is_local
 from headrace.runtime.fetch import ensure_jars
@@ -32,6 +33,9 @@ _END_TIMEOUT_S = 10.0
 """A cluster's manager is told of the end by the JVM's own last steps."""
 
 _LOGS_KEPT = 20
+
+_LONGEST_PATTERN = 100_000
+"""Linux takes no variable of more than 128 KB."""
 
 _log = logging.getLogger(__name__)
 
@@ -71,6 +75,7 @@ def open_spark(
     master: str | None = None,
     memory: str | None = None,
     log_file: Path | None = None,
+    redactor: Redactor | None = None,
 ) -> RunningSpark:
     """The session that this process already has, else a new one.
 
@@ -83,6 +88,7 @@ def open_spark(
         master: The Spark master; all local cores by default.
         memory: The JVM's heap, as ``-Xmx`` takes it; chosen by the machine by default.
         log_file: Where Spark's messages go; a file in the cache folder by default.
+        redactor: Knows what must not stand in that file.
 
     Raises:
         DeltaNotConfiguredError: The session that exists does not know Delta Lake.
@@ -97,7 +103,13 @@ def open_spark(
 
     def start(*options: str) -> RunningSpark:
         return start_spark(
-            name, conf=conf or {}, master=master, memory=memory, log_file=log_file, extra_options=options
+            name,
+            conf=conf or {},
+            master=master,
+            memory=memory,
+            log_file=log_file,
+            redactor=redactor,
+            extra_options=options,
         )
 
     if cache is None:
@@ -118,6 +130,7 @@ def start_spark(
     master: str | None = None,
     memory: str | None = None,
     log_file: Path | None = None,
+    redactor: Redactor | None = None,
     extra_options: Sequence[str] = (),
     end_timeout_s: float | None = None,
 ) -> RunningSpark:
@@ -136,11 +149,14 @@ def start_spark(
     settings["spark.driver.memory"] = heap
     # Unpacked native libraries and the like, which a killed JVM would leave behind.
     options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *extra_options)
+    # A command line is seen by everybody on the machine; these go through the gateway instead.
+    secret = {key: settings.pop(key) for key in [*settings] if is_secret_key(key)}
     command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
-        jvm = start_jvm(command, log, _jvm_environment(master), meanwhile=_import_pyspark)
+        environment = _jvm_environment(master, redactor or Redactor())
+        jvm = start_jvm(command, log, environment, meanwhile=_import_pyspark)
         try:
-            spark = _connect(jvm)
+            spark = _connect(jvm, secret)
         except BaseException as error:
             jvm.end(0)
             if isinstance(error, Exception):
@@ -175,8 +191,11 @@ def _import_pyspark() -> None:
     import pyspark.sql  # noqa: F401
 
 
-def _jvm_environment(master: str) -> dict[str, str]:
+def _jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
     environment = _worker_environment()
+    if pattern := redactor.java_pattern(_LONGEST_PATTERN):
+        # For the log alone: a command line is seen by everybody on the machine, this is not.
+        environment["HEADRACE_SECRETS"] = pattern
     if is_local(master):
         # Spark looks at every network interface otherwise, and warns about what it finds.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -219,7 +238,7 @@ class _Closing:
             self._spark.stop()
 
 
-def _connect(jvm: SparkJvm) -> SparkSession:
+def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.core.context import SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
@@ -230,7 +249,10 @@ def _connect(jvm: SparkJvm) -> SparkSession:
         gateway = launch_gateway()
     with _environment(_worker_environment()), _kept_interrupt():
         SparkContext._ensure_initialized(gateway=gateway)
-        return SparkSession.builder.getOrCreate()
+        builder = SparkSession.builder
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        return builder.getOrCreate()
 
 
 def _worker_environment() -> dict[str, str]:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from headrace.errors import BrokerUnreachableError, TopicNotFoundError
+from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
+from headrace.runtime.kafka_client import Complaints
+from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import knock
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
 
 _KNOCK_S = 3.0
 
@@ -35,8 +40,9 @@ class KafkaCluster:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._answered = False
+        self._complaints = Complaints(connection)
         self._client: AdminClient | None = None
-        self._members: dict[str, Consumer] = {}
+        self._members: dict[str, tuple[Consumer, Complaints]] = {}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
         """The topic ids that tell a topic from a later one of the same name.
@@ -46,6 +52,8 @@ class KafkaCluster:
 
         Raises:
             BrokerUnreachableError: No broker answered in time.
+            RunError: The cluster turns this client away: `KafkaLoginError`, `KafkaTlsError` or
+                `KafkaForbiddenError`, as with every question.
         """
         described = self._described(list(topics))
         return {name: None if topic is None else str(topic.topic_id) for name, topic in described.items()}
@@ -87,19 +95,21 @@ class KafkaCluster:
             for topic, offsets in positions.items()
             for partition, offset in offsets.items()
         ]
+        member, complaints = self._member(group)
         try:
-            self._member(group).commit(offsets=places, asynchronous=False)
+            member.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
-            raise self._unreachable(error) from error
+            raise complaints.explain(error) or self._unreachable(error) from error
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics that are not Kafka's own."""
         from confluent_kafka import KafkaException
 
         try:
+            self._introduce()
             listed = self._admin().list_topics(timeout=self._timeout_s).topics
-        except KafkaException as error:
-            raise self._unreachable(error) from error
+        except (KafkaException, TimeoutError) as error:
+            raise self._failed(error) from error
         return tuple(sorted(name for name in listed if not name.startswith("__")))
 
     def _described(self, topics: list[str]) -> dict[str, Any]:
@@ -111,13 +121,16 @@ class KafkaCluster:
             futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self._timeout_s)
             for name, future in futures.items():
                 try:
-                    found[name] = future.result(self._timeout_s)
+                    found[name] = self._wait(future)
                 except KafkaException as error:
-                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    code = error.args[0].code()
+                    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                        raise self._forbidden(name, error) from error
+                    if code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
                     found[name] = None
         except (KafkaException, TimeoutError) as error:
-            raise self._unreachable(error) from error
+            raise self._failed(error) from error
         return found
 
     def _listed(self, topics: Iterable[str], spec: Any) -> Offsets:
@@ -134,13 +147,13 @@ class KafkaCluster:
                 request_timeout=self._timeout_s,
             )
             for place, future in futures.items():
-                offset = future.result(self._timeout_s).offset
+                offset = self._wait(future).offset
                 offsets.setdefault(place.topic, {})[place.partition] = offset
         except (KafkaException, TimeoutError) as error:
-            raise self._unreachable(error) from error
+            raise self._failed(error) from error
         return offsets
 
-    def _member(self, group: str) -> Consumer:
+    def _member(self, group: str) -> tuple[Consumer, Complaints]:
         """A consumer that only commits.
 
         The admin client could do it, too, but librdkafka ends the whole process when the connection
@@ -150,13 +163,9 @@ class KafkaCluster:
 
         with self._lock:
             if group not in self._members:
-                settings = {
-                    **self._connection.for_librdkafka(),
-                    "group.id": group,
-                    "enable.auto.commit": False,
-                    "log_level": "0",
-                }
-                self._members[group] = Consumer(settings, logger=SILENT)
+                complaints = Complaints(self._connection)
+                settings = {"group.id": group, "enable.auto.commit": False}
+                self._members[group] = complaints.open(Consumer, settings), complaints
             return self._members[group]
 
     def _admin(self) -> AdminClient:
@@ -164,10 +173,22 @@ class KafkaCluster:
 
         with self._lock:
             if self._client is None:
-                settings = {**self._connection.for_librdkafka(), "log_level": "0"}
-                # librdkafka prints to stderr by itself; a user sees our errors instead.
-                self._client = AdminClient(settings, logger=SILENT)
+                self._complaints = Complaints(self._connection)
+                self._client = self._complaints.open(AdminClient)
             return self._client
+
+    def _wait(self, future: Future[T]) -> T:
+        try:
+            return self._complaints.wait(future, self._admin(), self._timeout_s)
+        except HeadraceError:
+            with self._lock:
+                # The next question is asked by another client, to which nothing has happened yet.
+                self._client = None
+            raise
+
+    def _introduce(self) -> None:
+        """Be let in, before a question is asked that only its own timeout would end."""
+        self._wait(self._admin().describe_cluster(request_timeout=self._timeout_s))
 
     def _knock(self) -> None:
         """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
@@ -176,6 +197,14 @@ class KafkaCluster:
             if reasons:
                 raise self._unreachable("; ".join(reasons))
             self._answered = True
+
+    def _failed(self, error: BaseException) -> HeadraceError:
+        return self._complaints.explain(error) or self._unreachable(error)
+
+    def _forbidden(self, topic: str, error: BaseException) -> HeadraceError:
+        return find_fault(self._connection, [f"TOPIC_AUTHORIZATION_FAILED topic: {topic}"]) or self._failed(
+            error
+        )
 
     def _unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
         servers = self._connection.bootstrap_servers
@@ -197,15 +226,3 @@ class KafkaCluster:
             remedies=(hint,),
             params={"topic": topic},
         )
-
-
-def _silent() -> Any:
-    import logging
-
-    logger = logging.getLogger("headrace.librdkafka")
-    logger.addHandler(logging.NullHandler())
-    logger.propagate = False
-    return logger
-
-
-SILENT = _silent()

@@ -7,7 +7,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
+from headrace.runtime.kafka_client import Complaints
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -50,7 +52,7 @@ class RecordSizes:
         if not places:
             return None
         sizes: list[int] = []
-        with contextlib.suppress(KafkaException, RuntimeError):
+        with contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
             consumer = self._open()
             consumer.assign(places)
             deadline = time.monotonic() + _ANSWER_S
@@ -70,10 +72,7 @@ class RecordSizes:
         from confluent_kafka import Consumer
 
         if self._consumer is None:
-            from headrace.sources.cluster import SILENT
-
             settings: dict[str, Any] = {
-                **self._connection.for_librdkafka(),
                 "group.id": "headrace-samples",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -81,9 +80,8 @@ class RecordSizes:
                 "fetch.message.max.bytes": 65_536,
                 "queued.min.messages": 1,
                 "queued.max.messages.kbytes": 1024,
-                "log_level": "0",
             }
-            self._consumer = Consumer(settings, logger=SILENT)
+            self._consumer = Complaints(self._connection).open(Consumer, settings)
         return self._consumer
 
 

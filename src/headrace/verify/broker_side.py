@@ -8,6 +8,7 @@ from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import Storage, TableName
 from headrace.model.ranges import SourceRange
+from headrace.verify.asking import Explain, unexplained
 from headrace.verify.claims import (
     Claims,
     build_derived_claims,
@@ -52,6 +53,7 @@ class RecordsJudge:
         evidence: What is judged.
         connection: The broker.
         answer_s: How long the broker may take for one question.
+        explain: Explains why the broker turns this client away.
     """
 
     def __init__(
@@ -60,11 +62,13 @@ class RecordsJudge:
         evidence: Mapping[TableName, Evidence],
         connection: KafkaConnection,
         answer_s: float,
+        explain: Explain = unexplained,
     ) -> None:
         self._storage = storage
         self._evidence = dict(evidence)
         self._connection = connection
         self._answer_s = answer_s
+        self._explain = explain
         self._reader = CoordinateReader()
         self._topics: dict[str, Topic | None] | None = None
         self._silence = ""
@@ -107,7 +111,8 @@ class RecordsJudge:
         together = join_claims(claims.values())
         asked = offsets_to_ask(together, table, READ_WHOLE)
         try:
-            found = load_offsets(self._connection, asked, self._answer_s * 2) if asked else {}
+            stall_s = self._answer_s * 2
+            found = load_offsets(self._connection, asked, stall_s, self._explain) if asked else {}
         except BrokerUnreachableError as error:
             self._topics, self._silence = None, f"{error.summary}: ranges and counts"
             return self.judge(evidence)
@@ -141,7 +146,7 @@ class RecordsJudge:
         self._asked = True
         names = {name for one in self._evidence.values() for name in topics_of(one.lineages)}
         try:
-            self._topics = load_topics(self._connection, names, self._answer_s)
+            self._topics = load_topics(self._connection, names, self._answer_s, self._explain)
         except BrokerUnreachableError as error:
             self._silence = f"{error.summary}: ranges and counts"
 

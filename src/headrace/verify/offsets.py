@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 import time
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ import numpy as np
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
+from headrace.verify.asking import Asking, Explain, unexplained
 from headrace.verify.ranges import Place
 from headrace.verify.spans import Spans
 
@@ -23,9 +23,6 @@ _AT_ONCE = 10_000
 _KNOCK_S = 2.0
 _PAUSE_S = 0.1
 _PASSING = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
-_SILENT = logging.getLogger("headrace.librdkafka.verify")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
 
 
 @dataclass(frozen=True)
@@ -46,14 +43,22 @@ class Topic:
 
 
 def load_topics(
-    connection: KafkaConnection, names: Iterable[str], timeout_s: float
+    connection: KafkaConnection, names: Iterable[str], timeout_s: float, explain: Explain = unexplained
 ) -> dict[str, Topic | None]:
     """Ask the broker for topics; ``None`` for one that it does not have.
 
+    Args:
+        connection: The broker.
+        names: The topics.
+        timeout_s: How long it may take for one question.
+        explain: Explains why it turns this client away.
+
     Raises:
         BrokerUnreachableError: It does not answer in time, or may not be asked.
+        HeadraceError: It turns this client away, as explained.
     """
     from confluent_kafka import KafkaException
+    from confluent_kafka.admin import AdminClient
 
     if connection.is_embedded:
         raise BrokerUnreachableError(
@@ -62,28 +67,27 @@ def load_topics(
     _knock(connection)
     wanted = sorted(set(names))
     deadline = time.monotonic() + timeout_s
+    asking = Asking(connection, explain)
+    admin = asking.open(AdminClient)
     while True:
         try:
-            return _topics(connection, wanted, timeout_s)
+            return _topics(admin, asking, wanted, timeout_s)
         except (KafkaException, TimeoutError) as error:
             # A topic that was created just now, or that is moving, has no leader for a moment.
             passing = isinstance(error, KafkaException) and error.args[0].name() in _PASSING
             if not passing or time.monotonic() > deadline:
-                raise _unreachable(connection, error) from error
+                raise asking.explained(error) or _unreachable(connection, error) from error
             time.sleep(_PAUSE_S)
 
 
-def _topics(connection: KafkaConnection, names: list[str], timeout_s: float) -> dict[str, Topic | None]:
-    from confluent_kafka.admin import AdminClient
-
-    admin = AdminClient(_settings(connection), logger=_SILENT)
-    described = _describe(admin, names, timeout_s)
+def _topics(admin: Any, asking: Asking, names: list[str], timeout_s: float) -> dict[str, Topic | None]:
+    described = _describe(admin, asking, names, timeout_s)
     partitions = {
         name: [partition.id for partition in topic.partitions]
         for name, topic in described.items()
         if topic is not None
     }
-    low, high = _watermarks(admin, partitions, timeout_s)
+    low, high = _watermarks(admin, asking, partitions, timeout_s)
     compacted = _compacted(admin, list(partitions), timeout_s)
     return {
         name: None
@@ -94,7 +98,10 @@ def _topics(connection: KafkaConnection, names: list[str], timeout_s: float) -> 
 
 
 def load_offsets(
-    connection: KafkaConnection, asked: Mapping[Place, Spans], stall_s: float
+    connection: KafkaConnection,
+    asked: Mapping[Place, Spans],
+    stall_s: float,
+    explain: Explain = unexplained,
 ) -> dict[Place, Spans]:
     """The offsets within ``asked`` that hold a committed record.
 
@@ -103,16 +110,18 @@ def load_offsets(
     Args:
         asked: Spans that do not overlap, all of them between the watermarks.
         stall_s: Give up when the broker sends nothing for so long.
+        explain: Explains why it turns this client away.
 
     Raises:
         BrokerUnreachableError: It stopped answering.
+        HeadraceError: It turns this client away, as explained.
     """
     from confluent_kafka import Consumer, KafkaException
 
     found: dict[Place, list[Spans]] = {place: [] for place in asked}
     todo = {place: spans.pairs() for place, spans in asked.items()}
+    asking = Asking(connection, explain)
     settings: dict[str, Any] = {
-        **_settings(connection),
         "group.id": "headrace-verify",
         "isolation.level": "read_committed",
         "enable.auto.commit": False,
@@ -120,14 +129,14 @@ def load_offsets(
         "auto.offset.reset": "error",
     }
     try:
-        consumer = Consumer(settings, logger=_SILENT)
+        consumer = asking.open(Consumer, **settings)
         try:
             while todo := {place: spans for place, spans in todo.items() if spans}:
                 _read_round(consumer, {place: spans.pop(0) for place, spans in todo.items()}, found, stall_s)
         finally:
             consumer.close()
     except (KafkaException, TimeoutError) as error:
-        raise _unreachable(connection, error) from error
+        raise asking.explained(error) or _unreachable(connection, error) from error
     return {place: Spans.joined(several).merged() for place, several in found.items()}
 
 
@@ -187,11 +196,7 @@ def _finish(consumer: Consumer, left: dict[Place, tuple[int, int]], place: Place
     consumer.pause([TopicPartition(*place)])
 
 
-def _settings(connection: KafkaConnection) -> dict[str, Any]:
-    return {**connection.for_librdkafka(), "log_level": "0"}
-
-
-def _describe(admin: Any, names: list[str], timeout_s: float) -> dict[str, Any]:
+def _describe(admin: Any, asking: Asking, names: list[str], timeout_s: float) -> dict[str, Any]:
     from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
     if not names:
@@ -199,8 +204,12 @@ def _describe(admin: Any, names: list[str], timeout_s: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, future in admin.describe_topics(TopicCollection(names), request_timeout=timeout_s).items():
         try:
-            found[name] = future.result(timeout_s)
+            found[name] = asking.wait(future, admin, timeout_s)
         except KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                raise (
+                    asking.explained(KafkaException(f"TOPIC_AUTHORIZATION_FAILED topic: {name}")) or error
+                ) from error
             if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
             found[name] = None
@@ -208,7 +217,7 @@ def _describe(admin: Any, names: list[str], timeout_s: float) -> dict[str, Any]:
 
 
 def _watermarks(
-    admin: Any, partitions: Mapping[str, list[int]], timeout_s: float
+    admin: Any, asking: Asking, partitions: Mapping[str, list[int]], timeout_s: float
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
@@ -224,7 +233,8 @@ def _watermarks(
                 request_timeout=timeout_s,
             )
             for place, future in asked.items():
-                offsets.setdefault(place.topic, {})[place.partition] = future.result(timeout_s).offset
+                answer = asking.wait(future, admin, timeout_s)
+                offsets.setdefault(place.topic, {})[place.partition] = answer.offset
         both.append(offsets)
     return both[0], both[1]
 

@@ -16,6 +16,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
+from headrace.verify.asking import Explain, unexplained
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
 from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import (
@@ -57,6 +58,7 @@ def verify_pipeline(
     since: datetime | int | None = None,
     require: Grade | None = None,
     connection: KafkaConnection,
+    explain: Explain = unexplained,
 ) -> Proof:
     """Prove from the tables, the ledger and the broker that every record was processed exactly once.
 
@@ -66,10 +68,12 @@ def verify_pipeline(
         since: A version, or a moment: what was committed earlier is taken as it is.
         require: The grade that must be judged for every flow.
         connection: How to reach the broker.
+        explain: Explains why the broker turns this client away; without one, it is silent.
 
     Raises:
         TableUnknownError: A dataset is not in the storage.
         NothingToVerifyError: The storage holds none.
+        HeadraceError: The broker turns this client away, as explained.
     """
     from headrace.verify.broker_side import RecordsJudge
 
@@ -90,7 +94,7 @@ def verify_pipeline(
             remedies=("headrace run",),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
-    records = RecordsJudge(settings.storage, evidence, connection, _ANSWER_S)
+    records = RecordsJudge(settings.storage, evidence, connection, _ANSWER_S, explain)
     ordered = (evidence[name] for name in in_reading_order(evidence))
     proofs = [_judge(settings, found, records.judge(found)) for found in ordered]
     proofs += [_damaged(name, words) for name, words in damaged.items()]

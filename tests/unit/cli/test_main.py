@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -17,8 +18,10 @@ import pytest
 from headrace.cli import main
 from headrace.cli.main import COMMANDS
 from headrace.cli.output import Result, TextOutput
+from headrace.cli.redacted import RedactingFormatter
 from headrace.cli.verb import Verb, VerbGroup
 from headrace.errors import RefusedError, SourceLocation, UsageError
+from headrace.model.secrets import Redactor
 
 
 class Called(Protocol):
@@ -129,7 +132,8 @@ def test_a_wrong_command_line_is_answered_in_json_too(headrace: Call) -> None:
 
 def test_warnings_reach_the_error_stream_and_traces_of_py4j_do_not() -> None:
     code = (
-        "import logging; from headrace.cli.main import set_up_logging; set_up_logging(debug=False)\n"
+        "import logging; from headrace.cli.main import set_up_logging\n"
+        "from headrace.model.secrets import Redactor; set_up_logging(Redactor(), debug=False)\n"
         "exec(compile('logging.error(\"connection lost\")', '/lib/py4j/java_gateway.py', 'exec'))\n"
         "logging.getLogger('shop').warning('late'); logging.info('on time')"
     )
@@ -194,6 +198,37 @@ def test_a_defect_is_short_on_the_screen_and_whole_in_a_file(
     (file,) = (tmp_path / "cache" / "logs").glob("error-*.log")
     assert str(file) in called.err
     assert "Traceback" in file.read_text()
+
+
+def test_what_lies_over_the_spec_is_given_by_set(headrace: Call, tmp_path: Path) -> None:
+    (tmp_path / "headrace.yml").write_text("name: shop\nstorage: ./a\n")
+    found = headrace("status", "--json", "--set", "name=other", "--set", "storage=b", "--set", "storage=./c")
+    assert (found.data["pipeline"], found.data["storage"]) == ("other", str(tmp_path / "c"))
+    wrong = headrace("status", "--set", "name")
+    assert (wrong.exit_code, "KEY=VALUE" in wrong.err) == (2, True)
+    unknown = headrace("status", "--json", "--set", "nam=x")
+    assert unknown.data["error"]["params"]["suggestion"] == "name"
+
+
+@pytest.mark.parametrize("form", [[], ["--json"], ["--debug"], ["--debug", "--json"]])
+def test_a_secret_is_struck_out_wherever_it_comes_from(
+    headrace: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, form: list[str]
+) -> None:
+    def fail(project: Any) -> None:
+        raise ZeroDivisionError(f"divided by {project.kafka.settings['sasl.password']}")
+
+    monkeypatch.setattr("headrace.runtime.doctor.run_checks", fail)
+    (tmp_path / "headrace.yml").write_text("name: shop\n")
+    called = headrace("doctor", "--set", "kafka.sasl.password=hunter22", *form)
+    assert "divided by ***" in called.out + called.err
+    (file,) = (tmp_path / "cache" / "logs").glob("error-*.log")
+    assert "hunter22" not in called.out + called.err + file.read_text()
+
+
+def test_log_lines_lose_their_secrets() -> None:
+    formatter = RedactingFormatter("%(message)s", Redactor(["hunter22"]))
+    record = logging.LogRecord("x", logging.WARNING, __file__, 1, "it is %s", ("hunter22",), None)
+    assert formatter.format(record) == "it is ***"
 
 
 def test_a_jvm_that_has_gone_is_named_wherever_it_was_noticed(headrace: Call, failing: list[Any]) -> None:

@@ -102,7 +102,10 @@ def test_variables_of_other_profiles_need_not_be_set(write: Write) -> None:
 def test_an_unset_variable_is_named_with_its_place(write: Write) -> None:
     with pytest.raises(SpecVariableUnsetError) as caught:
         load_project(write({}, PROFILES), profile="prod")
-    assert caught.value.params == {"variable": "SHOP_BROKERS"}
+    assert caught.value.params == {
+        "variable": "SHOP_BROKERS",
+        "variables": {"SHOP_BROKERS": ["kafka.bootstrap.servers"]},
+    }
     assert caught.value.location is not None
     assert (caught.value.location.line, caught.value.location.column) == (11, 26)
 

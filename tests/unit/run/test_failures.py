@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import LeaseLostError, SourceLocation
+from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow
 from headrace.model.names import TableName
 from headrace.run.failures import as_error
@@ -43,6 +44,27 @@ def test_a_broker_that_is_away_is_named() -> None:
     error = as_error(Exception(f"STREAM_FAILED\nCaused by: {message}\n\tat java.lang"), None, FLOW, None)
     assert (error.code, error.transient) == ("BROKER_UNREACHABLE", True)
     assert message in error.facts[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("SaslAuthenticationException: Authentication failed", "KAFKA_LOGIN_REFUSED"),
+        ("SslAuthenticationException: SSL handshake failed", "KAFKA_TLS_FAILED"),
+        ("TopicAuthorizationException: Not authorized to access topics: [sales]", "KAFKA_FORBIDDEN"),
+        ("GroupAuthorizationException: Not authorized to access group: mine", "KAFKA_FORBIDDEN"),
+    ],
+)
+def test_a_cluster_that_turns_the_flow_away_is_asked_no_second_time(message: str, expected: str) -> None:
+    place = SourceLocation("headrace.yml", 3)
+    kafka = KafkaConnection(
+        {"bootstrap.servers": "127.0.0.1:9", "security.protocol": "SASL_SSL", "sasl.username": "me"},
+        {"sasl.username": place, "security.protocol": place},
+    )
+    text = f"STREAM_FAILED\nCaused by: org.apache.kafka.common.errors.{message}\n\tat java.lang"
+    error = as_error(Exception(text), None, FLOW, None, kafka)
+    assert (error.code, error.transient, error.location) == (expected, False, place)
+    assert error.params.get("name") == "sales"
 
 
 def test_a_full_disk_is_named() -> None:

@@ -55,7 +55,7 @@ class HandBroker:
         self.topics[topic] = HeldTopic(offsets=held, low=starts, high=ends | dict(high or {}), **settings)
 
     def load_topics(
-        self, connection: KafkaConnection, names: Iterable[str], timeout_s: float
+        self, connection: KafkaConnection, names: Iterable[str], timeout_s: float, explain: object
     ) -> dict[str, Topic | None]:
         if self.silent:
             raise BrokerUnreachableError("no Kafka broker answers at nowhere")
@@ -67,7 +67,7 @@ class HandBroker:
         }
 
     def load_offsets(
-        self, connection: KafkaConnection, asked: Mapping[Place, Spans], stall_s: float
+        self, connection: KafkaConnection, asked: Mapping[Place, Spans], stall_s: float, explain: object
     ) -> dict[Place, Spans]:
         self.asked = dict(asked)
         found = {}

@@ -33,12 +33,15 @@ def command(invocation: Invocation) -> Result:
     """Show datasets, flows, lag and freshness.
 
     From what is on disk and in the broker: nothing is started, and a broker that is down costs only
-    the lag.
+    the lag. A cluster that turns this client away ends it with 1.
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Looking"):
         snapshot = pipeline.status()
     schema = pipeline.settings.database
-    return Result(data=snapshot.to_json(), text=lambda: _rendered(snapshot, schema))
+    if snapshot.refusal is not None and not invocation.output.is_json:
+        invocation.output.error(snapshot.refusal)
+    exit_code = 0 if snapshot.refusal is None else 1
+    return Result(data=snapshot.to_json(), text=lambda: _rendered(snapshot, schema), exit_code=exit_code)
 
 
 def _rendered(snapshot: Snapshot, default_schema: str) -> Group | str:

@@ -1,0 +1,199 @@
+"""The values of a spec with their variables filled in: from the environment, ``.env`` and files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from headrace.declare.spec_model import SETTINGS
+from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value
+from headrace.errors import (
+    SourceLocation,
+    SpecFileUnreadableError,
+    SpecInvalidError,
+    SpecVariableUnsetError,
+)
+from headrace.model.secrets import Redactor, is_secret_key
+
+_VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FILE = "file:"
+_LARGEST = 1 << 20
+"""Bytes of a file that is a value; a larger one is a mistake."""
+
+
+class Filler:
+    """Fills in variables, and tells the redactor which values are secret.
+
+    Args:
+        folder: The spec's folder, where relative paths begin.
+        dotenv: The variables of its ``.env`` file.
+        redactor: Learns the secrets.
+    """
+
+    def __init__(self, folder: Path, dotenv: Mapping[str, str], redactor: Redactor) -> None:
+        self._folder = folder
+        self._dotenv = dotenv
+        self._redactor = redactor
+        self._unset: dict[str, list[tuple[str, SourceLocation]]] = {}
+
+    def fill(self, value: Value) -> Any:
+        """The whole value, as the model takes it.
+
+        Raises:
+            SpecVariableUnsetError: Variables are not set; all of them are named, with their places.
+            SpecFileUnreadableError: A file cannot be read.
+            SpecInvalidError: What stands between the braces is neither a name nor a file.
+        """
+        filled = self._plain(value, ())
+        if self._unset:
+            raise self._unset_error()
+        return filled
+
+    def _plain(self, value: Value, path: tuple[str, ...]) -> Any:
+        match value:
+            case Mapped():
+                return {
+                    key: self._plain(item, (*path, key))
+                    for key, item in value.items.items()
+                    if not (isinstance(item, Scalar) and item.value is None)
+                }
+            case Sequence():
+                return [self._plain(item, path) for item in value.items]
+            case Scalar():
+                if isinstance(value.value, str):
+                    return self._filled(value, path)
+                # Settings are passed on as they were written: `1e3` and `true` are text to Kafka and Spark.
+                return value.text if path and path[0] in SETTINGS and len(path) > 1 else value.value
+
+    def _filled(self, scalar: Scalar, path: tuple[str, ...]) -> str:
+        secret = is_secret_key(path[-1]) if path else False
+
+        def fill(found: re.Match[str]) -> str:
+            if found[1]:  # $${NAME} stands for ${NAME} itself
+                return "${" + found[2] + "}"
+            if found[2].startswith(_FILE):
+                return self._file(found[2].removeprefix(_FILE), scalar)
+            value = self._variable(found[2], scalar, path)
+            if secret or is_secret_key(found[2].partition(":-")[0]):
+                self._redactor.add(value)
+            return value
+
+        filled = _VARIABLE.sub(fill, scalar.text)
+        if secret:
+            self._redactor.add(filled)
+        return filled
+
+    def _variable(self, text: str, scalar: Scalar, path: tuple[str, ...]) -> str:
+        name, separator, default = text.partition(":-")
+        if not _NAME.fullmatch(name):
+            raise SpecInvalidError(
+                f"`${{{text}}}` is not a variable: write ${{NAME}}, ${{NAME:-default}} or ${{file:PATH}}",
+                location=scalar.location,
+                params={"text": f"${{{text}}}"},
+            )
+        value = os.environ.get(name, self._dotenv.get(name))
+        if separator and not value:
+            return default
+        if value is None:
+            self._unset.setdefault(name, []).append((".".join(path), scalar.location))
+            return ""
+        return value
+
+    def _file(self, text: str, scalar: Scalar) -> str:
+        path = self._folder / Path(text.strip()).expanduser()
+        wrong = None
+        try:
+            if not text.strip():
+                wrong = "no path stands behind `file:`"
+            elif path.is_dir():
+                wrong = f"{path} is a folder"
+            elif path.stat().st_size > _LARGEST:
+                wrong = f"{path} is larger than {_LARGEST >> 20} MB"
+            else:
+                value = path.read_text(encoding="utf-8").rstrip("\r\n")
+                self._redactor.add(value)
+                return value
+        except FileNotFoundError:
+            wrong = f"there is no {path}"
+        except OSError as error:
+            wrong = f"{path} cannot be read: {error.strerror}"
+        except UnicodeDecodeError:
+            wrong = f"{path} is not UTF-8 text"
+        raise SpecFileUnreadableError(
+            f"`${{file:{text}}}`: {wrong}",
+            location=scalar.location,
+            facts=[f"paths are relative to {self._folder}"],
+            remedies=["make the file, or correct the path"],
+            params={"path": str(path)},
+        )
+
+    def _unset_error(self) -> SpecVariableUnsetError:
+        names = list(self._unset)
+        first = names[0]
+        many = len(names) > 1
+        return SpecVariableUnsetError(
+            f"the environment variables {', '.join(names)} are not set"
+            if many
+            else f"the environment variable {first} is not set",
+            location=self._unset[first][0][1],
+            facts=[
+                f"{name} is used by {key} ({location})"
+                for name, uses in self._unset.items()
+                for key, location in uses
+            ],
+            remedies=[
+                f"export {first}=..",
+                f"or write {first}=.. into {self._folder / '.env'}",
+                f"or give a default in the spec: ${{{first}:-default}}",
+            ],
+            params={
+                "variable": first,
+                "variables": {name: [key for key, _ in uses] for name, uses in self._unset.items()},
+            },
+        )
+
+
+def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = ()) -> None:
+    """Tell the redactor of secrets that stand in the spec itself, in whatever profile.
+
+    An error shows the line that it is about, so they have to be known before anything is judged.
+    """
+    for key, scalar in _scalars(value, path):
+        if any(map(_may_be_secret, key)):
+            for piece in _VARIABLE.split(scalar.text)[::3]:
+                redactor.add(piece)
+
+
+def _scalars(value: Value, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Scalar]]:
+    match value:
+        case Scalar():
+            yield path, value
+        case Mapped():
+            for key, item in value.items.items():
+                yield from _scalars(item, (*path, key))
+        case Sequence():
+            for item in value.items:
+                yield from _scalars(item, path)
+
+
+def collect_from_text(text: str, redactor: Redactor) -> None:
+    """The same for a text that is no YAML, as far as it has lines of the form ``key: value``."""
+    for key, written in re.findall(r"([\w.-]+)[\"']?[ \t]*[:=][ \t]*([^\n]+)", text):
+        value = re.sub(r"\s+#.*$", "", written).strip().strip("\"',}")
+        if _may_be_secret(key):
+            for piece in _VARIABLE.split(value)[::3]:
+                redactor.add(piece)
+
+
+def _may_be_secret(key: str) -> bool:
+    """Whether a key names a secret, or would if it were spelt right."""
+    import difflib
+
+    return is_secret_key(key) or any(
+        difflib.get_close_matches(part, ("password", "secret", "jaas"), n=1, cutoff=0.8)
+        for part in re.split(r"[._-]", key.lower())
+    )

@@ -1,0 +1,156 @@
+"""What must not be seen, and the one thing that strikes it out of whatever leaves Headrace."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from headrace.errors import HeadraceError
+
+STRUCK = "***"
+SHORTEST = 4
+"""A shorter text stands by chance in too many others: striking it out would hide everything else."""
+
+SECRET_KEYS = (
+    r"password|passwd|passphrase|secret|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"
+    r"|private[._-]?key|ssl[.]key[.]pem|ssl[.]keystore[.]key"
+)
+"""Parts of the names of settings whose values are secret; Spark and Java write such patterns alike."""
+
+_SECRET = re.compile(SECRET_KEYS, re.IGNORECASE)
+_NOT_SECRET = re.compile(
+    r"(location|file|path|url|uri|endpoint|type|class|provider|mechanism|enabled|username|regex|ms|seconds)$",
+    re.IGNORECASE,
+)
+_PLAIN = re.compile(r"true|false|null|none|\*+|changeit", re.IGNORECASE)
+_LOGIN_VALUE = re.compile(
+    r"""\b\w*(?:password|secret|token)\w*\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))""", re.IGNORECASE
+)
+_CERTIFICATE = "-----BEGIN CERTIFICATE-----"
+_LONG_LINE = 16
+"""A line of a key's text that is as long as this is part of the key."""
+
+
+def is_secret_key(name: str) -> bool:
+    """Whether a setting of this name holds a secret."""
+    return bool(_SECRET.search(name)) and not _NOT_SECRET.search(name)
+
+
+class Redactor:
+    """Strikes secrets out of texts, in every form that they take on the way.
+
+    One for each pipeline that is loaded; the spec fills it, and whoever writes something out asks it.
+
+    Example:
+        >>> redactor = Redactor(["hunter2!"])
+        >>> redactor("the password is hunter2!")
+        'the password is ***'
+    """
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._lock = threading.Lock()
+        self._forms: set[str] = set()
+        self._pattern: re.Pattern[str] | None = None
+        for value in values:
+            self.add(value)
+
+    def __repr__(self) -> str:
+        return "<Redactor>"
+
+    @property
+    def forms(self) -> frozenset[str]:
+        """Every text that is struck out."""
+        return frozenset(self._forms)
+
+    def add(self, value: str) -> None:
+        """Strike this value out from now on.
+
+        One that is too short or says nothing is left alone, and so are certificates, which are public.
+        """
+        if _CERTIFICATE in value and "PRIVATE KEY" not in value:
+            return
+        new = {form for form in _forms(value) if len(form) >= SHORTEST and not _PLAIN.fullmatch(form)}
+        with self._lock:
+            if new <= self._forms:
+                return
+            self._forms |= new
+            # The longest first: a secret may be a part of another.
+            ordered = sorted(self._forms, key=len, reverse=True)
+            self._pattern = re.compile("|".join(map(re.escape, ordered)))
+
+    def java_pattern(self, limit: int) -> str:
+        """The same as a pattern of Java's, in plain letters; of very many secrets only a part.
+
+        Args:
+            limit: The most characters that it may have.
+        """
+        parts: list[str] = []
+        for form in sorted(self._forms, key=len):
+            parts.append("".join(map(_javas_letter, form)))
+            if sum(map(len, parts)) + len(parts) > limit:
+                parts.pop()
+                break
+        return "|".join(reversed(parts))
+
+    def add_settings(self, settings: Mapping[str, str]) -> None:
+        """Strike out the values of those settings that are secret by their names."""
+        for key, value in settings.items():
+            if is_secret_key(key):
+                self.add(value)
+
+    def __call__(self, text: str) -> str:
+        return text if self._pattern is None else self._pattern.sub(STRUCK, text)
+
+    def data(self, value: Any) -> Any:
+        """JSON values without secrets; keys stay as they are."""
+        match value:
+            case str():
+                return self(value)
+            case Mapping():
+                return {key: self.data(item) for key, item in value.items()}
+            case list() | tuple():
+                return [self.data(item) for item in value]
+            case _:
+                return value
+
+    def error(self, error: HeadraceError) -> None:
+        """Strike the secrets out of what an error says."""
+        error.summary = self(error.summary)
+        error.facts = tuple(map(self, error.facts))
+        error.remedies = tuple(map(self, error.remedies))
+        error.params = self.data(error.params)
+        error.args = tuple(self(arg) if isinstance(arg, str) else arg for arg in error.args)
+
+
+def _javas_letter(letter: str) -> str:
+    if letter.isascii() and letter.isalnum():
+        return letter
+    units = letter.encode("utf-16-be")
+    return "".join(f"\\u{units[at]:02x}{units[at + 1]:02x}" for at in range(0, len(units), 2))
+
+
+def _forms(value: str) -> set[str]:
+    """The value as it stands in a login for Java, in JSON, in Python, in an address and in pieces."""
+    written = {quoted or bare for quoted, bare in _LOGIN_VALUE.findall(value)}
+    inner = {re.sub(r"\\(.)", r"\1", found) for found in written}
+    lines = {line.strip() for line in value.splitlines()} if "\n" in value else set()
+    pieces = {line for line in lines if len(line) >= _LONG_LINE and not line.startswith("-----")}
+    whole = {value, value.strip(), *written, *inner, *pieces}
+    found = set(whole)
+    for one in whole:
+        login = one.replace("\\", "\\\\").replace('"', '\\"')
+        found |= {
+            login,
+            json.dumps(one)[1:-1],
+            json.dumps(one, ensure_ascii=False)[1:-1],
+            json.dumps(login)[1:-1],
+            repr(one)[1:-1],
+            quote(one, safe=""),
+            quote(one),
+            quote_plus(one),
+        }
+    return found

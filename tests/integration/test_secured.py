@@ -1,0 +1,281 @@
+"""A Kafka that asks for logins and certificates, for every command alike, and says why it refuses."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from pyspark.sql import SparkSession
+from ruamel.yaml import YAML
+
+from conftest import PASSWORD
+from headrace.cli.main import run
+from headrace.runtime.broker import Broker
+from headrace.runtime.broker_security import Certificates
+from proof.ledger import ProducerLedger, create_topic, settings
+
+SECONDS = 5.0
+"""How soon a user has to know; a request's own timeout is longer."""
+
+ORDERS = """
+import headrace as hr
+
+@hr.table
+def orders():
+    return hr.read_kafka("{topic}"{more})
+"""
+
+
+@dataclass(frozen=True)
+class Called:
+    """What one command gave."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def error(self) -> Any:
+        return self.data["error"]
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A pipeline of a secured broker's."""
+
+    root: Path
+    broker: Broker
+    topic: str
+    capsys: pytest.CaptureFixture[str]
+
+    def write(self, kafka: dict[str, Any], more: str = "") -> None:
+        self.root.mkdir(exist_ok=True)
+        spec = {
+            "name": "shop",
+            "database": self.topic,
+            "libraries": [{"file": "orders.py"}],
+            "kafka": kafka,
+        }
+        with (self.root / "headrace.yml").open("w") as file:
+            YAML().dump(spec, file)
+        (self.root / "orders.py").write_text(ORDERS.format(topic=self.topic, more=more))
+
+    def __call__(self, *arguments: str, **settings: str) -> Called:
+        """Run a command; keywords are Kafka's settings with ``_`` for each dot."""
+        changed = [f"--set=kafka.{key.replace('_', '.')}={value}" for key, value in settings.items()]
+        self.capsys.readouterr()
+        began = time.monotonic()
+        code = run([*arguments, *changed, "--project", str(self.root)])
+        seconds = time.monotonic() - began
+        captured = self.capsys.readouterr()
+        return Called(code, captured.out, captured.err, seconds)
+
+
+@pytest.fixture
+def secured(secured_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Secured:
+    """A pipeline with a topic of 100 records and a login that is right."""
+    bootstrap = secured_broker.start()
+    topic = f"orders_{uuid.uuid4().hex[:8]}"
+    create_topic(bootstrap, topic, 2)
+    ProducerLedger(bootstrap).produce(topic, 100, 2)
+    made = Secured(tmp_path / "shop", secured_broker, topic, capsys)
+    made.write(login(secured_broker))
+    (made.root / ".env").write_text(f"KAFKA_PASSWORD='{PASSWORD.replace(chr(92), chr(92) * 2)}'\n")
+    return made
+
+
+def login(broker: Broker) -> dict[str, str]:
+    return {
+        "bootstrap.servers": broker.address("SASL_SSL"),
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "shop",
+        "sasl.password": "${KAFKA_PASSWORD}",
+        "ssl.ca.location": str(broker.certificates.authority),
+    }
+
+
+def test_every_command_works_with_a_user_and_a_password(spark: SparkSession, secured: Secured) -> None:
+    planned = secured("plan", "--json")
+    assert planned.code == 0, planned
+    assert secured.topic in planned.out
+    assert secured("run", "--json").code == 0
+    assert secured("verify", "--require", "records").code == 0
+    [dataset] = secured("status", "--json").data["datasets"]
+    assert (dataset["rows"], dataset["flows"][0]["lag"]) == (100, 0)
+    checks = {check["name"]: check["state"] for check in secured("doctor", "--json").data["checks"]}
+    assert checks["kafka"] == "ok"
+    assert published(secured) == 100
+
+
+def published(secured: Secured) -> int:
+    """The offsets that the flow has published, asked through the plain listener."""
+    admin = AdminClient(settings(secured.broker.start()))
+    group = ConsumerGroupTopicPartitions("headrace-shop-orders")
+    found = admin.list_consumer_group_offsets([group])["headrace-shop-orders"].result(10)
+    return sum(place.offset for place in found.topic_partitions if place.topic == secured.topic)
+
+
+def test_every_client_takes_a_certificate(spark: SparkSession, secured: Secured) -> None:
+    """The key is encrypted, which Java's client reads in no form that librdkafka knows."""
+    certificates = secured.broker.certificates
+    key = load_pem_private_key(certificates.key.read_bytes(), None)
+    secret = BestAvailableEncryption(PASSWORD.encode())
+    (secured.root / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
+    (secured.root / "ca.pem").write_bytes(certificates.authority.read_bytes())
+    secured.write(
+        {
+            "bootstrap.servers": secured.broker.address("SSL"),
+            "security.protocol": "SSL",
+            "ssl.ca.pem": "${file:ca.pem}",
+            "ssl.certificate.location": str(certificates.client),
+            "ssl.key.location": "key.pem",
+            "ssl.key.password": "${KAFKA_PASSWORD}",
+        }
+    )
+    ran = secured("run", "--json")
+    assert ran.code == 0, ran
+    assert secured("verify", "--require", "records").code == 0
+
+
+def other_authority(secured: Secured) -> str:
+    other = Certificates.within(secured.root / "other")
+    other.make(("localhost",))
+    return str(other.authority)
+
+
+WRONG: dict[str, tuple[Callable[[Secured], dict[str, str]], str, str]] = {
+    "password": (lambda s: {"sasl_password": "wrong one"}, "KAFKA_LOGIN_REFUSED", "sasl.password"),
+    "user": (lambda s: {"sasl_username": "nobody"}, "KAFKA_LOGIN_REFUSED", "sasl.password"),
+    "mechanism": (lambda s: {"sasl_mechanism": "OAUTHBEARER"}, "KAFKA_LOGIN_REFUSED", "sasl.mechanism"),
+    "plain text to TLS": (
+        lambda s: {"security_protocol": "SASL_PLAINTEXT"},
+        "KAFKA_TLS_FAILED",
+        "security.protocol",
+    ),
+    "TLS to plain text": (
+        lambda s: {"bootstrap_servers": s.broker.start()},
+        "KAFKA_TLS_FAILED",
+        "security.protocol",
+    ),
+    "authority": (
+        lambda s: {"ssl_ca_location": other_authority(s)},
+        "KAFKA_TLS_FAILED",
+        "ssl.ca.location",
+    ),
+    "host": (
+        lambda s: {"bootstrap_servers": s.broker.address("SASL_SSL").replace("localhost", "127.0.0.1")},
+        "KAFKA_TLS_FAILED",
+        "bootstrap.servers",
+    ),
+    "no certificate": (
+        lambda s: {
+            "bootstrap_servers": s.broker.address("SSL"),
+            "security_protocol": "SSL",
+            "sasl_username": "",
+        },
+        "KAFKA_TLS_FAILED",
+        "ssl.certificate.location",
+    ),
+    "no login": (
+        lambda s: {"security_protocol": "SSL", "sasl_username": ""},
+        "KAFKA_LOGIN_REFUSED",
+        "security.protocol",
+    ),
+}
+
+
+def test_what_is_wrong_is_named_in_seconds(spark: SparkSession, secured: Secured) -> None:
+    assert secured("run", "--json").code == 0
+    for name, (change, code, key) in WRONG.items():
+        changed = change(secured)
+        status = secured("status", "--json", **changed)
+        assert status.seconds < SECONDS, name
+        error = status.data["broker"]["error"]
+        assert (status.code, error["code"], error["params"]["key"]) == (1, code, f"kafka.{key}"), (
+            name,
+            error,
+        )
+        assert error["remedies"], name
+        assert error["location"], name
+        assert not error["transient"], name
+    for name in ("password", "authority"):
+        change, code, _ = WRONG[name]
+        verified = secured("verify", "--json", **change(secured))
+        assert (verified.code, verified.error["code"]) == (1, code), name
+        assert verified.seconds < SECONDS, name
+        doctor = secured("doctor", "--json", **change(secured))
+        [check] = [check for check in doctor.data["checks"] if check["name"] == "kafka"]
+        assert doctor.code == 1
+        assert code in check["text"], name
+
+
+def test_a_wrong_password_ends_plan_and_run_without_a_second_attempt(
+    spark: SparkSession, secured: Secured
+) -> None:
+    planned = secured("plan", "--json", sasl_password="wrong one")
+    assert (planned.code, planned.error["code"]) == (1, "KAFKA_LOGIN_REFUSED")
+    ran = secured("run", "--json", sasl_password="wrong one")
+    events = [json.loads(line) for line in ran.out.splitlines()]
+    assert ran.code == 1
+    assert [event["error"]["code"] for event in events if event.get("event") == "FlowFailed"] == [
+        "KAFKA_LOGIN_REFUSED"
+    ]
+    assert not [event for event in events if event.get("event") == "FlowRetrying"]
+
+
+def test_a_login_that_turns_wrong_under_way_ends_the_flow(spark: SparkSession, secured: Secured) -> None:
+    """The cluster lets Headrace in, and Spark's own client not any more."""
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    wrong = f"""{module} required username="shop" password="pl4nted elsewhere";"""
+    secured.write(login(secured.broker), more=f", options={{'kafka.sasl.jaas.config': {wrong!r}}}")
+    ran = secured("run", "--json")
+    events = [json.loads(line) for line in ran.out.splitlines()]
+    [failed] = [event["error"] for event in events if event.get("event") == "FlowFailed"]
+    assert (failed["code"], failed["transient"]) == ("KAFKA_LOGIN_REFUSED", False)
+    assert not [event for event in events if event.get("event") == "FlowRetrying"]
+    assert "pl4nted" not in ran.out + ran.err
+
+
+def test_a_topic_that_may_not_be_read_is_named(spark: SparkSession, secured: Secured) -> None:
+    admin = AdminClient(settings(secured.broker.start()))
+    rule = AclBinding(
+        ResourceType.TOPIC,
+        secured.topic,
+        ResourcePatternType.LITERAL,
+        "User:guest",
+        "*",
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    for future in admin.create_acls([rule]).values():
+        future.result(10)
+    planned = secured("plan", "--json")
+    assert (planned.code, planned.error["code"]) == (1, "KAFKA_FORBIDDEN")
+    assert planned.error["params"]["name"] == secured.topic
