@@ -36,12 +36,17 @@ _MARK = "__headrace_pipeline__"
 """Set on every module that came from a pipeline's folder, with the folder as its value."""
 
 
-def load_declarations(settings: ProjectSettings, session: Callable[[], SparkSession]) -> Declarations:
+def load_declarations(
+    settings: ProjectSettings,
+    session: Callable[[], SparkSession],
+    schema_files: dict[str, str] | None = None,
+) -> Declarations:
     """Run the pipeline's files in sorted order, and return what they declare.
 
     Args:
         settings: The pipeline's settings; its globs say which files are run.
         session: Gives the Spark session. It is called only when a file uses ``spark`` at module level.
+        schema_files: Takes the files that schemas were read from, with their hashes.
 
     Raises:
         PipelineFilesMissingError: The globs match no Python file.
@@ -74,7 +79,7 @@ def _load(
     files: Sequence[Path], settings: ProjectSettings, session: Callable[[], SparkSession]
 ) -> Declarations:
     registry = Registry(settings.database)
-    active = ActivePipeline(settings, session, registry)
+    active = ActivePipeline(settings, session, registry, {} if schema_files is None else schema_files)
     _forget_modules()
     before = set(sys.modules)
     with ExitStack() as stack:

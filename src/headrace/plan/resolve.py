@@ -111,6 +111,7 @@ def evaluate(
             session=session,
             forbids_actions=True,
             kafka_limit=kafka_limit,
+            kafka=plan.project.kafka,
         )
 
     def read(access: TableAccess) -> DataFrame | None:

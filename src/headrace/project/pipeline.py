@@ -218,13 +218,13 @@ class Pipeline:
         from headrace.plan.resolve import build_plan
         from headrace.project.standing import record_plan
 
-        with loading(settings, self._session) as session:
-            declarations: Declarations = load_declarations(settings, session)
         active = ActivePipeline(settings, self._session)
+        with loading(settings, self._session) as session:
+            declarations: Declarations = load_declarations(settings, session, active.schema_files)
         with activate(active):
             plan = build_plan(self._session(), settings, declarations, offline=offline)
         if record:
-            record_plan(plan, declarations)
+            record_plan(plan, declarations, active.schema_files)
         return select(plan, datasets) if datasets else plan
 
     def _session(self) -> SparkSession:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
@@ -12,11 +13,15 @@ from headrace.errors import (
     FlowInterruptedError,
     HeadraceError,
     LeaseLostError,
+    RecordUnparseableError,
+    StartInvalidError,
     StorageUnwritableError,
+    UpstreamLogExpiredError,
     UpstreamRewrittenError,
     text_of,
 )
 from headrace.model.declarations import Flow, MaterializedView
+from headrace.model.ranges import SourceRange
 from headrace.sources.records import unparseable
 
 if TYPE_CHECKING:
@@ -36,15 +41,48 @@ _TRANSIENT = re.compile(
     r"|The error could be transient - restart your query"
 )
 _REWRITTEN = re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE")
+_LOG_GONE = re.compile(
+    r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
+    r"|DELTA_TRUNCATED_TRANSACTION_LOG"
+)
+_NO_START = re.compile(
+    r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL|DELTA_ILLEGAL_OPTION"
+)
 _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"
 )
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+_MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _CAUSE = 100
 """Characters of it that stand in the error's one sentence."""
 _MESSAGE = 600
 """Characters of Spark's message that an error shows; the rest is in the log."""
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A batch, and what it was reading."""
+
+    batch: int
+    ranges: tuple[SourceRange, ...]
+
+    def __str__(self) -> str:
+        places = [place for one in self.ranges for place in _places(one)]
+        more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+        return f"batch {self.batch}: {', '.join(places[:_NAMED])}{more}"
+
+
+def _places(one: SourceRange) -> list[str]:
+    if one.kind != "kafka":
+        return [f"{one.kind} {one.identity.get('path')}"]
+    return [
+        f"{topic}/{partition} [{first}, {end})"
+        for topic, partitions in one.until.items()
+        for partition, end in partitions.items()
+        if (first := (one.start or {}).get(topic, {}).get(partition, 0)) < end
+    ]
 
 
 def as_error(
@@ -52,6 +90,7 @@ def as_error(
     carried: BaseException | None,
     declared: Flow | MaterializedView,
     log_file: Path | None,
+    reading: Reading | None = None,
 ) -> HeadraceError:
     """The coded error behind a failure.
 
@@ -60,6 +99,7 @@ def as_error(
         carried: What the batch function had raised, where it did.
         declared: What failed.
         log_file: Where Spark's own log is.
+        reading: The batch that was being read.
     """
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
@@ -67,7 +107,12 @@ def as_error(
     name = declared.name
     text = f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
     bad_record = unparseable(text, str(name), declared.location)
+    if bad_record is None and _MALFORMED.search(text) is not None:
+        bad_record = _malformed(text, declared)
     if bad_record is not None:
+        if reading is not None:
+            bad_record.facts = (*bad_record.facts, str(reading))
+            bad_record.params |= {"batch": reading.batch}
         return bad_record
     if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
         return driver_lost(_logged(log_file))
@@ -80,6 +125,26 @@ def as_error(
         facts=(_shortened(text), *_logged(log_file)),
         remedies=("headrace run --debug shows the whole trace",),
         params={"name": str(name)},
+    )
+
+
+def _malformed(text: str, declared: Flow | MaterializedView) -> RecordUnparseableError:
+    """A record that one of Spark's own parsers has refused; Spark does not say which."""
+    name = declared.name
+    found = re.search(r"Malformed records are detected in record parsing: (.*?)\.?\n", text)
+    excerpt = found[1] if found is not None else ""
+    return RecordUnparseableError(
+        f"{name}: a record does not fit the schema that its query gives it",
+        location=declared.location,
+        facts=(
+            *([f"Spark read of it: {excerpt[:_CAUSE]}"] if excerpt and "null" not in excerpt else []),
+            "the batch was not committed" if isinstance(declared, Flow) else "the view was not changed",
+        ),
+        remedies=(
+            "correct the schema, or give from_json the option mode=PERMISSIVE if nulls are meant",
+            "hr.parse_json names the record",
+        ),
+        params={"flow": str(name)},
     )
 
 
@@ -103,6 +168,22 @@ def _known(text: str, declared: Flow | MaterializedView, log_file: Path | None) 
     """The error behind a message of Spark's whose meaning is known."""
     name = declared.name
     facts = (_shortened(text), *_logged(log_file))
+    if _NO_START.search(text):
+        return StartInvalidError(
+            f"{name}: a table that it reads cannot be read from where the query says",
+            location=declared.location,
+            facts=facts,
+            remedies=("correct startingVersion or startingTimestamp",),
+            params={"name": str(name)},
+        )
+    if _LOG_GONE.search(text):
+        return UpstreamLogExpiredError(
+            f"{name}: commits of a table that it reads are gone before it has read them",
+            location=declared.location,
+            facts=("the table's log was cleaned up, and rows could be missed; nothing was written", *facts),
+            remedies=(f"read everything again:   headrace full-refresh {_target(declared)}",),
+            params={"name": str(name)},
+        )
     if _REWRITTEN.search(text):
         return UpstreamRewrittenError(
             f"{name}: a table that it reads as a stream has changed rows that were already read",

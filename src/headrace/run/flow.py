@@ -128,7 +128,8 @@ class FlowRunner:
         except Exception as error:
             if isinstance(function.failure, StopRequested):
                 return "stopped"
-            raise as_error(error, function.failure, self.planned.flow, self._context.log_file) from error
+            flow, log_file = self.planned.flow, self._context.log_file
+            raise as_error(error, function.failure, flow, log_file, function.reading) from error
         finally:
             if self.progress.batches:
                 self._fold(opened)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import BrokerUnreachableError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
 from headrace.runtime.network import knock
+from headrace.sources.subscription import matching
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -74,6 +75,27 @@ class KafkaCluster:
 
         return self._listed(topics, OffsetSpec.latest())
 
+    def offsets_since(self, moments: Offsets) -> Offsets:
+        """The first offset of each partition at a moment or later (milliseconds); -1 for none."""
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._listed_at(
+            {
+                (topic, partition): OffsetSpec.for_timestamp(moment)
+                for topic, partitions in moments.items()
+                for partition, moment in partitions.items()
+            }
+        )
+
+    def matching(self, pattern: str) -> tuple[str, ...]:
+        """The topics that Spark reads for a pattern.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        self._knock()
+        return matching(pattern, self._names())
+
     def publish(self, group: str, positions: Mapping[str, Mapping[str, int]]) -> None:
         """Commit positions under a consumer group, so that Kafka's own tools show the lag.
 
@@ -94,18 +116,22 @@ class KafkaCluster:
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics that are not Kafka's own."""
+        return tuple(sorted(name for name in self._names() if not name.startswith("__")))
+
+    def _names(self) -> tuple[str, ...]:
         from confluent_kafka import KafkaException
 
         try:
-            listed = self._admin().list_topics(timeout=self._timeout_s).topics
+            return tuple(self._admin().list_topics(timeout=self._timeout_s).topics)
         except KafkaException as error:
             raise self._unreachable(error) from error
-        return tuple(sorted(name for name in listed if not name.startswith("__")))
 
     def _described(self, topics: list[str]) -> dict[str, Any]:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         found: dict[str, Any] = {}
+        if not topics:
+            return found
         self._knock()
         try:
             futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self._timeout_s)
@@ -121,12 +147,16 @@ class KafkaCluster:
         return found
 
     def _listed(self, topics: Iterable[str], spec: Any) -> Offsets:
+        return self._listed_at({(topic, p): spec for topic in topics for p in self.partitions(topic)})
+
+    def _listed_at(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
-        places = {
-            TopicPartition(topic, partition): spec for topic in topics for partition in self.partitions(topic)
-        }
+        places = {TopicPartition(*place): spec for place, spec in specs.items()}
         offsets: Offsets = {}
+        if not places:
+            return offsets
+        self._knock()
         try:
             futures = self._admin().list_offsets(
                 places,
