@@ -107,13 +107,7 @@ def test_a_topic_of_a_batch_that_was_never_committed_may_be_made_anew(
     shop.run_well()
     (us,) = topics_of(shop, "us")
     shop.ledger.produce(us, 10, 2)
-
-    def fail(*_: Any) -> None:
-        raise RuntimeError("the machine went off")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("headrace.run.batch.append", fail)
-        assert shop.refused().code == "FLOW_FAILED"
+    fail_before_commit(shop, monkeypatch)
     shop.ledger.forget(lambda record: record.topic == us)
     recreate_topic(shop.ledger.bootstrap, us, 2)
     shop.ledger.produce(us, 20, 2)
@@ -234,6 +228,33 @@ def test_every_way_to_name_topics_and_a_start_stands_under_the_protocol(shop: Sh
     check()
     shop.verify()
     assert all(flow.outcome == "up to date" for flow in shop.run_well().flows)
+
+
+def test_a_start_is_chosen_once_also_where_the_first_batch_is_never_committed(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.ledger.produce(shop.topic, 9, 3)
+    early = list(shop.ledger.records)
+    moment = datetime.now(UTC)
+    until(lambda: datetime.now(UTC).timestamp() > moment.timestamp() + 0.01, "the clock goes on")
+    shop.ledger.produce(shop.topic, 1, 1)
+    shop.write(BRONZE.replace("max_offsets_per_trigger={limit}", f'starting_timestamp="{moment}"'))
+    fail_before_commit(shop, monkeypatch)
+    shop.ledger.produce(shop.topic, 9, 3)
+    shop.run_well()
+    shop.ledger.forget(lambda record: record in early)
+    shop.check()
+
+
+def fail_before_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a batch that Spark has planned and that the table does not hold."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the machine went off")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.run.batch.append", fail)
+        assert shop.refused().code == "FLOW_FAILED"
 
 
 STARTS = [

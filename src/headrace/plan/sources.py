@@ -58,6 +58,13 @@ def _refuse_unwatched(source: PlannedSource, settings: ProjectSettings) -> None:
     """A topic that is created anew is noticed by its id, which is asked of the profile's cluster."""
     options = {key.lower(): value for key, value in source.options.items()}
     servers = options.get("kafka.bootstrap.servers", "")
+    if not servers:
+        raise OptionInvalidError(
+            f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
+            location=source.location,
+            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
+            params={"option": "kafka.bootstrap.servers", "profile": settings.profile},
+        )
     if not same_servers(servers, settings.kafka.bootstrap_servers):
         raise FeatureUnsupportedError(
             f"a stream reads the Kafka cluster {servers}, which is not the profile's",
