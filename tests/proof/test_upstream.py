@@ -30,9 +30,24 @@ def silver():
     return spark.readStream.format("delta"){options}.load("{path}")
 """
 
+SHARED = """
+import headrace as hr
+from headrace import spark
 
-def write(shop: Shop, path: Path, options: str = "") -> None:
-    shop.write(READER.replace("{options}", options).replace("{path}", str(path)))
+table = spark.readStream.format("delta"){options}.load("{path}")
+
+@hr.table
+def silver():
+    return table
+
+@hr.table(spark_conf={"spark.sql.session.timeZone": "Asia/Tokyo"})
+def zoned():
+    return table.selectExpr("id", "current_timezone() AS zone")
+"""
+
+
+def write(shop: Shop, path: Path, options: str = "", code: str = READER) -> None:
+    shop.write(code.replace("{options}", options).replace("{path}", str(path)))
 
 
 def rows(shop: Shop, table: str = "silver") -> int:
@@ -98,7 +113,7 @@ def append(path: Path, number: int) -> None:
     deltalake.write_deltalake(path, pa.table({"id": [number * 10 + one for one in range(10)]}), mode="append")
 
 
-def test_a_stream_starts_with_a_version_or_a_moment_and_follows_what_came_since(
+def test_a_stream_that_two_flows_share_starts_at_a_moment_and_follows_what_came_since(
     shop: Shop, tmp_path: Path
 ) -> None:
     path = tmp_path / "foreign"
@@ -106,15 +121,18 @@ def test_a_stream_starts_with_a_version_or_a_moment_and_follows_what_came_since(
     moment = datetime.now(UTC)
     until(lambda: datetime.now(UTC).timestamp() > moment.timestamp() + 0.05, "the clock goes on")
     append(path, 1)
-    write(shop, path, f'.option("startingTimestamp", "{moment:%Y-%m-%d %H:%M:%S.%f}")')
+    write(shop, path, f'.option("startingTimestamp", "{moment:%Y-%m-%d %H:%M:%S.%f}")', SHARED)
     shop.run_well()
-    assert rows(shop) == 10
+    assert (rows(shop), rows(shop, "zoned")) == (10, 10)
     append(path, 2)
     shop.run_well()
-    assert rows(shop) == 20
+    assert (rows(shop), rows(shop, "zoned")) == (20, 20)
+    zones = deltalake.DeltaTable(shop.table("zoned")).to_pyarrow_table()["zone"].to_pylist()
+    assert set(zones) == {"Asia/Tokyo"}
     deltalake.DeltaTable(path).update({"id": "id + 1000"}, predicate="id = 5")
     deltalake.DeltaTable(path).update({"id": "id + 1000"}, predicate="id = 15")
-    assert shop.refused().code == "UPSTREAM_REWRITTEN"
+    assert [error.code for error in shop.run().errors] == ["UPSTREAM_REWRITTEN"] * 2
+    assert (rows(shop), rows(shop, "zoned")) == (20, 20)
 
 
 def test_rows_that_were_changed_before_the_first_batch_are_refused_from_a_moment_on(

@@ -107,13 +107,10 @@ def as_error(
     name = declared.name
     text = f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
     bad_record = unparseable(text, str(name), declared.location)
-    if bad_record is None and _MALFORMED.search(text) is not None:
-        bad_record = _malformed(text, declared)
     if bad_record is not None:
-        if reading is not None:
-            bad_record.facts = (*bad_record.facts, str(reading))
-            bad_record.params |= {"batch": reading.batch}
         return bad_record
+    if _MALFORMED.search(text) is not None:
+        return _malformed(text, declared, reading)
     if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
         return driver_lost(_logged(log_file))
     known = _known(text, declared, log_file)
@@ -128,7 +125,9 @@ def as_error(
     )
 
 
-def _malformed(text: str, declared: Flow | MaterializedView) -> RecordUnparseableError:
+def _malformed(
+    text: str, declared: Flow | MaterializedView, reading: Reading | None
+) -> RecordUnparseableError:
     """A record that one of Spark's own parsers has refused; Spark does not say which."""
     name = declared.name
     found = re.search(r"Malformed records are detected in record parsing: (.*?)\.?\n", text)
@@ -138,13 +137,14 @@ def _malformed(text: str, declared: Flow | MaterializedView) -> RecordUnparseabl
         location=declared.location,
         facts=(
             *([f"Spark read of it: {excerpt[:_CAUSE]}"] if excerpt and "null" not in excerpt else []),
+            *([] if reading is None else [f"it is in {reading}"]),
             "the batch was not committed" if isinstance(declared, Flow) else "the view was not changed",
         ),
         remedies=(
             "correct the schema, or give from_json the option mode=PERMISSIVE if nulls are meant",
             "hr.parse_json names the record",
         ),
-        params={"flow": str(name)},
+        params={"flow": str(name), **({} if reading is None else {"batch": reading.batch})},
     )
 
 

@@ -62,7 +62,9 @@ def identify(
         case "kafka":
             identity = {"topics": cluster.topic_ids(topics_of(source, cluster))}
             if source.topic_pattern is not None:
-                identity["pattern"] = source.topic_pattern
+                # A topic that is being deleted is listed for a while, and has no id any more.
+                there = {topic: found for topic, found in identity["topics"].items() if found is not None}
+                identity = {"topics": there, "pattern": source.topic_pattern}
             if source.partitions:
                 identity["partitions"] = {t: list(parts) for t, parts in source.partitions.items()}
         case "delta":

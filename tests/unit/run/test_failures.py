@@ -115,7 +115,7 @@ def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> Non
     )
     error = as_error(Exception(MALFORMED), None, FLOW, None, Reading(17, (source,)))
     assert (error.code, error.transient, error.location) == ("RECORD_UNPARSEABLE", False, HERE)
-    assert "batch 17: orders/0 [120, 164), orders/2 [0, 3)" in error.facts
+    assert "it is in batch 17: orders/0 [120, 164), orders/2 [0, 3)" in error.facts
     assert error.params == {"flow": "sales", "batch": 17}
 
 
