@@ -212,12 +212,14 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             f"the table holds its batches up to {committed}",
             {"table": committed, "checkpoint": checkpoint.last_finished},
         )
+    known = tuple(_with_joined(source, table, checkpoint) for source in identity.sources)
     if table.positions is not None and not _agree(table.positions, checkpoint.positions):
+        # A batch that Spark has planned while a topic of a pattern was gone leaves that topic out.
+        _compare_sources(flow, identity.checkpoint, known)
         found = f"the table holds batch {committed} with other ranges"
         raise _behind(flow, identity, checkpoint.last_planned, found)
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, identity.sources)
-    known = tuple(_with_joined(source, table, checkpoint) for source in identity.sources)
     _compare_sources(flow, identity.checkpoint, known)
     return _compare_offsets(
         flow, identity.checkpoint, checkpoint.positions, otherwise=Continue(identity=identity)
@@ -234,7 +236,8 @@ def _with_joined(source: SourceIdentity, table: TableFacts, checkpoint: Checkpoi
     if "pattern" not in source.identity and "pattern" not in committed:
         return source
     ids = {**source.identity["topics"], **committed.get("topics", {})}
-    topics = {topic: ids.get(topic) for topic in checkpoint.positions.get(source.index, {})}
+    positions = (checkpoint.positions, table.positions or {})
+    topics = {topic: ids.get(topic) for position in positions for topic in position.get(source.index, {})}
     return replace(source, identity={**source.identity, "topics": topics})
 
 

@@ -479,6 +479,24 @@ def test_a_topic_of_a_batch_that_was_never_committed_has_no_id_to_compare() -> N
     assert refused(subscribed(sales="id-1"), table, checkpoint).code == "TOPIC_NOT_FOUND"
 
 
+@pytest.mark.parametrize(
+    ("now", "code"),
+    [
+        ({}, "TOPIC_NOT_FOUND"),
+        ({"sales2": "another"}, "TOPIC_RECREATED"),
+        ({"sales2": "id-2"}, "CHECKPOINT_BEHIND_TABLE"),
+    ],
+)
+def test_a_batch_that_was_planned_while_a_topic_was_gone_is_no_old_copy(
+    now: dict[str, str], code: str
+) -> None:
+    """Spark leaves such a topic out of the batch, and will never read the batch."""
+    table = replace(TABLE, positions=JOINED, sources=(matched(sales="id-1", sales2="id-2"),))
+    planned = {0: {"sales": {"0": 40, "1": 50}}}
+    checkpoint = replace(read_by(matched(sales="id-1")), last_planned=8, positions=planned)
+    assert refused(subscribed(sales="id-1", **now), table, checkpoint).code == code
+
+
 def test_other_partitions_are_another_source() -> None:
     def assigned(*partitions: int) -> SourceIdentity:
         identity = {"topics": {"sales": "id-1"}, "partitions": {"sales": list(partitions)}}
