@@ -56,15 +56,16 @@ def load_declarations(
         HeadraceError: A declaration is wrong.
     """
     files = find_files(settings)
+    read = {} if schema_files is None else schema_files
     try:
-        declarations = _load(files, settings, session)
+        declarations = _load(files, settings, session, read)
     except PipelineFileFailedError as error:
         if not _lacks_session(error):
             raise
         # What a file makes of Spark at module level, such as a function of the user's own, needs a
         # session. It is there now, and the files are run once more, from the first.
         session()
-        declarations = _load(files, settings, session)
+        declarations = _load(files, settings, session, read)
     if not declarations.datasets:
         raise NothingDeclaredError(
             f"pipeline {settings.name} declares no dataset",
@@ -76,10 +77,13 @@ def load_declarations(
 
 
 def _load(
-    files: Sequence[Path], settings: ProjectSettings, session: Callable[[], SparkSession]
+    files: Sequence[Path],
+    settings: ProjectSettings,
+    session: Callable[[], SparkSession],
+    schema_files: dict[str, str],
 ) -> Declarations:
     registry = Registry(settings.database)
-    active = ActivePipeline(settings, session, registry, {} if schema_files is None else schema_files)
+    active = ActivePipeline(settings, session, registry, schema_files)
     _forget_modules()
     before = set(sys.modules)
     with ExitStack() as stack:

@@ -132,7 +132,7 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
 
 def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
     """Columns of a DDL text that stands somewhere in ``content``, which is the file of ``location``."""
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
     # Comments become blanks, so that every position stays where it is.
@@ -140,7 +140,7 @@ def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
     text = re.sub(r"[,;](\s*)\Z", r" \1", text)
     try:
         parsed = StructType.fromDDL(text) if text.strip() else None
-    except PySparkException as error:
+    except AnalysisException as error:
         raise _not_columns(error, ddl, location, content) from error
     if not isinstance(parsed, StructType) or not parsed.fields:
         raise SchemaInvalidError(
