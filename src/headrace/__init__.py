@@ -18,10 +18,9 @@ if TYPE_CHECKING:
         table,
         temporary_view,
     )
-    from headrace.declare.reads import read_kafka
+    from headrace.declare.reads import parse_json, read_kafka
     from headrace.errors import HeadraceError
     from headrace.project.pipeline import Pipeline
-    from headrace.sources.records import parse_json
 
     __version__: str
     spark: SparkSession
@@ -45,7 +44,7 @@ _HOMES = {
     "append_flow": "headrace.declare.python",
     "create_streaming_table": "headrace.declare.python",
     "materialized_view": "headrace.declare.python",
-    "parse_json": "headrace.sources.records",
+    "parse_json": "headrace.declare.reads",
     "read_kafka": "headrace.declare.reads",
     "spark": "headrace.declare.session",
     "table": "headrace.declare.python",

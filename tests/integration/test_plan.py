@@ -709,15 +709,32 @@ FAULTS = {
         '@hr.table\ndef wrong():\n    return spark.readStream.format("rate").load()  # here'
     ),
     "OPTION_UNSUPPORTED": (
-        '@hr.table\ndef wrong():\n    r = spark.readStream.format("kafka").option("failOnDataLoss", False)\n'
-        '    return r.option("subscribe", "t").load()  # here'
+        '@hr.table\ndef wrong():\n    r = spark.readStream.format("delta").option("failOnDataLoss", False)\n'
+        '    return r.table("orders")  # here'
+    ),
+    "OPTION_UNKNOWN": (
+        '@hr.table\ndef wrong():\n    r = spark.readStream.format("kafka").option("subscibe", "t")\n'
+        "    return r.load()  # here"
+    ),
+    "OPTION_INVALID": (
+        '@hr.table\ndef wrong():\n    r = spark.readStream.format("kafka").option("subscribe", "t")\n'
+        '    return r.option("startingOffsets", "middle").load()  # here'
+    ),
+    "FEATURE_UNSUPPORTED": (
+        '@hr.table\ndef wrong():\n    r = spark.readStream.format("kafka").option("subscribe", "t")\n'
+        '    return r.option("kafka.bootstrap.servers", "elsewhere:1").load()  # here'
+    ),
+    "BAD_RECORDS_HIDDEN": (
+        "@hr.table\ndef wrong():  # here\n    bad = \"map('columnNameOfCorruptRecord', 'bad')\"\n"
+        "    parsed = f\"from_json(amount || '', 'a INT', {bad}) AS v\"\n"
+        '    return spark.readStream.table("orders").selectExpr(parsed)'
     ),
     "SCHEMA_MISMATCH": (
         '@hr.table(schema="id LONG, amount INT")\ndef wrong():  # here\n'
         '    return spark.readStream.table("orders")'
     ),
     "SCHEMA_INVALID": (
-        '@hr.table(schema="id LONGG")\ndef wrong():  # here\n    return spark.readStream.table("orders")'
+        '@hr.table(schema="id LONGG")  # here\ndef wrong():\n    return spark.readStream.table("orders")'
     ),
     "COLUMN_NOT_FOUND": (
         '@hr.table(cluster_by=["idd"])\ndef wrong():  # here\n    return spark.readStream.table("orders")'
@@ -744,6 +761,39 @@ def test_what_is_wrong_is_said_with_its_place(fault: Fault, code: str) -> None:
     assert (error.location.path, error.location.line) == ("orders.py", place)
     assert error.remedies or code == "QUERY_FAILED"
 
+
+PARSED = {
+    "python": "values.select(F.from_json('t', 'a INT').alias('r'))",
+    "imported before": "values.select(from_json('t', 'a INT').alias('r'))",
+    "selectExpr": "values.selectExpr([\"from_json(t, 'a INT') AS r\"])",
+    "expr": "values.select(F.expr(\"from_json(t, 'a INT')\").alias('r'))",
+    "filter": "values.where(\"from_json(t, 'a INT').a IS NULL\").select(F.struct('t').alias('r'))",
+    "sql": "spark.sql(\"SELECT from_json(t, 'a INT') AS r FROM {v}\", v=values)",
+    "csv": "values.select(F.from_csv('t', 'a INT').alias('r'))",
+}
+
+
+def test_what_a_query_cannot_parse_never_becomes_a_null(
+    planned: Planned, built: Callable[..., DataFrame], spark: SparkSession
+) -> None:
+    head = "from pyspark.sql.functions import from_json\n"
+    values = "spark.sql(\"SELECT * FROM VALUES ('{bad'), (CAST(NULL AS STRING)) AS v(t)\")"
+    plan = planned(
+        head
+        + "".join(
+            f"@hr.materialized_view\ndef v{number}():\n    values = {values}\n"
+            f"    return {query}.select(F.to_json('r').alias('r'))\n"
+            for number, query in enumerate([*PARSED.values(), MEANT])
+        )
+    )
+    for number in range(len(PARSED)):
+        with pytest.raises(Exception, match="MALFORMED_RECORD_IN_PARSING"):
+            built(spark, plan, f"default.v{number}").collect()
+    rows = built(spark, plan, f"default.v{len(PARSED)}").collect()
+    assert [row.r for row in rows] == ["{}", None]
+
+
+MEANT = "values.select(F.from_json('t', 'a INT', {'mode': 'PERMISSIVE'}).alias('r'))"
 
 ACTIONS = [
     'spark.table("orders").collect()',

@@ -122,6 +122,18 @@ def test_a_declaration_that_the_environment_makes_is_seen(
     assert not is_standing(pipeline), "the topic's name comes from the environment, and is another"
 
 
+def test_a_schema_s_file_is_part_of_what_was_planned(pipeline: Pipeline) -> None:
+    code = pipeline.settings.root / "transformations" / "raw.py"
+    schema = pipeline.settings.root / "raw.ddl"
+    schema.write_text("id LONG")
+    parsed = '.where(hr.parse_json("value", "raw.ddl").isNotNull()).select('
+    code.write_text(code.read_text().replace(".select(", parsed, 1))
+    assert pipeline.run().outcome == "completed"
+    assert is_standing(pipeline)
+    schema.write_text("id LONG, name STRING")
+    assert not is_standing(pipeline), "the records are read with another schema"
+
+
 def test_a_plan_says_that_a_query_has_changed(pipeline: Pipeline) -> None:
     assert pipeline.plan().changes == ()
     code = pipeline.settings.root / "transformations" / "raw.py"

@@ -6,11 +6,13 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, SourceLocation
 from headrace.model.names import TableName
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
+from headrace.sources.schemas import SchemaFile, read_schema
 
 _PART = re.compile(r"[A-Za-z0-9_]{1,200}")
 _FLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -89,16 +91,20 @@ class Arguments:
             raise self.invalid(argument, "must be a list of column names")
         return tuple(value)
 
-    def schema(self, value: Any) -> Any | None:
-        """A DDL string or a ``StructType``; told by its shape, so that pyspark stays unloaded."""
-        if value is None or (hasattr(value, "jsonValue") and hasattr(value, "fields")):
+    def schema(self, value: Any, root: Path | None) -> Any | None:
+        """A DDL string, a ``StructType`` or a file, which is read; pyspark stays unloaded."""
+        if value is None or isinstance(value, SchemaFile):
             return value
+        if hasattr(value, "jsonValue") and hasattr(value, "fields"):
+            return value
+        if isinstance(value, Path):
+            value = str(value)
         if isinstance(value, str) and value.strip():
-            return value
+            return read_schema(value, root or Path(), self.location)
         raise self.invalid(
             "schema",
-            f"must be a DDL string or a StructType, not {_kind(value)}",
-            'write schema="id LONG, name STRING"',
+            f"must be a DDL string, a StructType or a file, not {_kind(value)}",
+            'write schema="id LONG, name STRING", or schema="schemas/orders.ddl"',
         )
 
     def delta(self, value: Any) -> str | None:

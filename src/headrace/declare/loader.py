@@ -36,12 +36,17 @@ _MARK = "__headrace_pipeline__"
 """Set on every module that came from a pipeline's folder, with the folder as its value."""
 
 
-def load_declarations(settings: ProjectSettings, session: Callable[[], SparkSession]) -> Declarations:
+def load_declarations(
+    settings: ProjectSettings,
+    session: Callable[[], SparkSession],
+    schema_files: dict[str, str] | None = None,
+) -> Declarations:
     """Run the pipeline's files in sorted order, and return what they declare.
 
     Args:
         settings: The pipeline's settings; its globs say which files are run.
         session: Gives the Spark session. It is called only when a file uses ``spark`` at module level.
+        schema_files: Takes the files that schemas were read from, with their hashes.
 
     Raises:
         PipelineFilesMissingError: The globs match no Python file.
@@ -51,15 +56,16 @@ def load_declarations(settings: ProjectSettings, session: Callable[[], SparkSess
         HeadraceError: A declaration is wrong.
     """
     files = find_files(settings)
+    read = {} if schema_files is None else schema_files
     try:
-        declarations = _load(files, settings, session)
+        declarations = _load(files, settings, session, read)
     except PipelineFileFailedError as error:
         if not _lacks_session(error):
             raise
         # What a file makes of Spark at module level, such as a function of the user's own, needs a
         # session. It is there now, and the files are run once more, from the first.
         session()
-        declarations = _load(files, settings, session)
+        declarations = _load(files, settings, session, read)
     if not declarations.datasets:
         raise NothingDeclaredError(
             f"pipeline {settings.name} declares no dataset",
@@ -71,10 +77,13 @@ def load_declarations(settings: ProjectSettings, session: Callable[[], SparkSess
 
 
 def _load(
-    files: Sequence[Path], settings: ProjectSettings, session: Callable[[], SparkSession]
+    files: Sequence[Path],
+    settings: ProjectSettings,
+    session: Callable[[], SparkSession],
+    schema_files: dict[str, str],
 ) -> Declarations:
     registry = Registry(settings.database)
-    active = ActivePipeline(settings, session, registry)
+    active = ActivePipeline(settings, session, registry, schema_files)
     _forget_modules()
     before = set(sys.modules)
     with ExitStack() as stack:

@@ -72,7 +72,7 @@ def table(
         table_properties: Properties of the Delta table.
         partition_cols: Columns that partition the table's files.
         cluster_by: Columns that the table is clustered by (liquid clustering).
-        schema: The table's columns, as a DDL string or ``StructType``; by default the query's.
+        schema: The table's columns, as a DDL string, a ``StructType`` or a file; by default the query's.
         format: ``delta``, which is also the default.
         trigger: The least time between two batches (``"30 seconds"``), or ``"available_now"`` to read
             what is there at the start and end; by default the spec's, else a batch starts when the
@@ -95,7 +95,7 @@ def table(
             table_properties=scope.arguments.settings("table_properties", table_properties),
             partition_cols=partitions,
             cluster_by=clusters,
-            schema=scope.arguments.schema(schema),
+            schema=scope.schema(schema),
             format=scope.arguments.delta(format),
         )
         flow = Flow(
@@ -166,7 +166,7 @@ def materialized_view(
             table_properties=scope.arguments.settings("table_properties", table_properties),
             partition_cols=partitions,
             cluster_by=clusters,
-            schema=scope.arguments.schema(schema),
+            schema=scope.schema(schema),
             format=scope.arguments.delta(format),
             trigger=scope.arguments.view_trigger(trigger, spark_conf or {}),
         )
@@ -288,7 +288,7 @@ def create_streaming_table(
         table_properties=scope.arguments.settings("table_properties", table_properties),
         partition_cols=partitions,
         cluster_by=clusters,
-        schema=scope.arguments.schema(schema),
+        schema=scope.schema(schema),
         format=scope.arguments.delta(format),
     )
     scope.register(dataset)
@@ -301,6 +301,7 @@ class _Scope:
         active = current_pipeline()
         root = active.settings.root if active else None
         self.function = function
+        self._root = root
         self.default_schema = active.settings.database if active else "default"
         self.location: SourceLocation = function_location(function, root) or caller_location(root)
         self.arguments = Arguments(call, self.location)
@@ -309,6 +310,9 @@ class _Scope:
     def table_name(self, name: str | None) -> TableName:
         given = name if name is not None else getattr(self.function, "__name__", None)
         return self.arguments.table_name("name", given, self.default_schema)
+
+    def schema(self, schema: Any) -> Any | None:
+        return self.arguments.schema(schema, self._root)
 
     def flow_of(self, target: TableName) -> str:
         """The name of a table's own flow: short in the default schema, unique everywhere."""

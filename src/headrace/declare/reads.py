@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
 from headrace.declare.places import caller_location
-from headrace.declare.registry import ActivePipeline, require_pipeline
+from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import HeadraceError, SpecInvalidError
+from headrace.sources.schemas import SchemaFile
+from headrace.sources.subscription import compile_pattern
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
+
+    from headrace.sources.kafka import StartingOffsets
 
 
 def read_kafka(
-    topic: str,
+    topic: str | Sequence[str] | None = None,
     *,
+    pattern: str | None = None,
+    allow_no_match: bool = False,
     format: Literal["raw", "json"] = "raw",
     schema: str | StructType | None = None,
-    starting_offsets: Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]] = "earliest",
+    starting_offsets: StartingOffsets = "earliest",
+    starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
     on_null: Literal["refuse", "drop", "keep"] = "refuse",
+    on_data_loss: Literal["refuse", "record"] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
     """A Kafka topic as a streaming DataFrame; the connection comes from the pipeline's profile.
@@ -32,14 +42,22 @@ def read_kafka(
     keeps it lets ``headrace verify`` compare each record with the broker.
 
     Args:
-        topic: One topic, or several separated by commas.
+        topic: One topic or a list of them.
+        pattern: In place of topics, a regular expression of their whole names. Topics that appear
+            later join, and are read from their first record on.
+        allow_no_match: Whether the pattern may match no topic yet.
         format: ``raw`` gives ``key`` and ``value`` as bytes; ``json`` gives the fields of ``schema``.
-        schema: The fields of the JSON records.
-        starting_offsets: Where a flow without a checkpoint starts.
+        schema: The fields of the JSON records: a DDL string, a ``StructType``, or a file of either.
+        starting_offsets: Where a flow without a checkpoint starts: ``earliest``, ``latest``, or a dict
+            by topic and partition, of offsets or of these words.
+        starting_timestamp: In place of offsets, a moment: a ``datetime``, or text as ISO 8601 writes it.
+            Without a zone it is in UTC. A partition without a record since starts at its end.
         max_offsets_per_trigger: The most records that one batch takes; the default keeps a batch
             under about 30 seconds.
         on_null: What a JSON record without a value becomes: ``refuse`` stops the flow, ``drop``
             leaves it out, ``keep`` makes it a row whose fields are null.
+        on_data_loss: What happens when the topics no longer hold what the flow has to read: ``refuse``,
+            or ``record`` the loss and go on behind it. By default what ``headrace.yml`` says.
         options: Further options of Spark's Kafka source.
 
     Example:
@@ -50,7 +68,9 @@ def read_kafka(
     """
     active = require_pipeline("read_kafka")
     arguments = Arguments("hr.read_kafka", caller_location(active.settings.root))
-    _check(active, arguments, topic, max_offsets_per_trigger)
+    _check_connection(active, arguments)
+    topics = _topics(arguments, topic, pattern, allow_no_match)
+    _check(arguments, max_offsets_per_trigger, on_data_loss)
     active.settings.redactor.add_settings(options or {})
     from headrace.sources.kafka import read
 
@@ -58,13 +78,19 @@ def read_kafka(
         return read(
             active.session(),
             active.settings.kafka,
-            topic,
+            topics,
+            pattern=pattern,
+            allow_no_match=allow_no_match,
             format=format,
-            schema=schema,
+            schema=_schema(active, arguments, schema),
             starting_offsets=starting_offsets,
+            starting_timestamp=starting_timestamp,
             max_offsets_per_trigger=max_offsets_per_trigger,
             on_null=on_null,
+            on_data_loss=on_data_loss,
             options=arguments.settings("options", options),
+            root=active.settings.root,
+            location=arguments.location,
         )
     except HeadraceError as error:
         # The reader does not know the user's files; the place is known here.
@@ -72,7 +98,47 @@ def read_kafka(
         raise
 
 
-def _check(active: ActivePipeline, arguments: Arguments, topic: Any, limit: Any) -> None:
+def parse_json(
+    value: str | Column,
+    schema: str | StructType,
+    *,
+    at: Sequence[str | Column] = (),
+    on_null: Literal["refuse", "keep"] = "refuse",
+) -> Column:
+    """Parse JSON text or bytes into a struct; a record that does not fit stops the flow.
+
+    Args:
+        value: The column that holds the text.
+        schema: The record's fields: a DDL string, a ``StructType``, or a file of either.
+        at: Columns that say where the record comes from, for the error.
+        on_null: Whether a record without a value stops the flow or gives a null struct.
+
+    Returns:
+        A struct column with the fields of ``schema``.
+
+    Example:
+        >>> import headrace as hr
+        >>> sale = hr.parse_json("value", "id LONG, amount DOUBLE", at=["offset"])  # doctest: +SKIP
+    """
+    from headrace.sources import records
+    from headrace.sources.schemas import load_schema
+
+    active = current_pipeline()
+    root = Path() if active is None else active.settings.root
+    arguments = Arguments("hr.parse_json", caller_location(None if active is None else root))
+    given = schema if active is None else _schema(active, arguments, schema)
+    return records.parse_json(value, load_schema(given, root, arguments.location), at=at, on_null=on_null)
+
+
+def _schema(active: ActivePipeline, arguments: Arguments, given: Any) -> Any:
+    """The schema with its file read, and the file remembered: a plan is made of it too."""
+    found = arguments.schema(given, active.settings.root)
+    if isinstance(found, SchemaFile):
+        active.schema_files[found.path] = found.digest
+    return found
+
+
+def _check_connection(active: ActivePipeline, arguments: Arguments) -> None:
     if not active.settings.kafka.bootstrap_servers:
         raise SpecInvalidError(
             f"the profile `{active.settings.profile}` names no Kafka broker, and read_kafka needs one",
@@ -80,7 +146,32 @@ def _check(active: ActivePipeline, arguments: Arguments, topic: Any, limit: Any)
             remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
             params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
         )
-    if not arguments.text("topic", topic):
+
+
+def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any) -> str | None:
+    """The topics, separated by commas; ``None`` where a pattern is given in their place."""
+    if (topic is None) == (pattern is None):
+        problem = "must be given, or pattern=.." if topic is None else "and pattern are both given"
+        raise arguments.invalid(
+            "topic", problem, 'write read_kafka("orders") or read_kafka(pattern="orders-.*")'
+        )
+    if pattern is not None:
+        try:
+            compile_pattern(arguments.text("pattern", pattern))
+        except ValueError as error:
+            raise arguments.invalid("pattern", str(error).removeprefix("has a ")) from error
+        return None
+    if allow_no_match:
+        raise arguments.invalid("allow_no_match", "is about patterns; a topic that is named must be there")
+    names = [topic] if isinstance(topic, str) else arguments.columns("topic", topic)
+    named = [name.strip() for text in names for name in text.split(",") if name.strip()]
+    if not named:
         raise arguments.invalid("topic", "must not be empty")
+    return ",".join(named)
+
+
+def _check(arguments: Arguments, limit: Any, on_data_loss: Any) -> None:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")
+    if on_data_loss not in (None, "refuse", "record"):
+        raise arguments.invalid("on_data_loss", f"is refuse or record, not {on_data_loss!r}")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import DuplicateNameError, NoActivePipelineError, SourceLocation
@@ -74,11 +74,13 @@ class ActivePipeline:
         settings: Its settings.
         session: Gives the Spark session; starts one at the first call.
         registry: Where decorators register; ``None`` once the files have been loaded.
+        schema_files: The files that schemas were read from, by the hash of what they hold.
     """
 
     settings: ProjectSettings
     session: Callable[[], SparkSession]
     registry: Registry | None = None
+    schema_files: dict[str, str] = field(default_factory=dict)
 
     def with_session(self, session: SparkSession) -> ActivePipeline:
         """The same pipeline on another session, such as a flow's own clone."""

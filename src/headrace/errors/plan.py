@@ -106,6 +106,30 @@ class OptionUnsupportedError(UsageError):
     code = "OPTION_UNSUPPORTED"
 
 
+class OptionUnknownError(UsageError):
+    """A reader is given an option that it does not know, which Spark would ignore without a word.
+
+    Write the name that the message suggests, or leave the option out.
+    """
+
+    code = "OPTION_UNKNOWN"
+
+
+class OptionInvalidError(UsageError):
+    """An option of a reader has a value that it cannot have. The message says what it may be."""
+
+    code = "OPTION_INVALID"
+
+
+class BadRecordsHiddenError(UsageError):
+    """A query parses records in a way that turns those that do not fit into nulls.
+
+    Give the function the option `mode`: `FAILFAST` stops the flow, `PERMISSIVE` says that nulls are meant.
+    """
+
+    code = "BAD_RECORDS_HIDDEN"
+
+
 class SourceUnsupportedError(UsageError):
     """A stream reads from a system whose positions cannot be recorded and proven.
 

@@ -46,6 +46,15 @@ class TopicNotFoundError(UsageError):
     code = "TOPIC_NOT_FOUND"
 
 
+class StartInvalidError(UsageError):
+    """A flow is told to start where its topics do not go, or for some of their partitions only.
+
+    The message says which offsets the broker holds.
+    """
+
+    code = "START_INVALID"
+
+
 class RecordUnparseableError(RunError):
     """A record does not fit the declared format; its batch was not committed.
 
@@ -89,6 +98,15 @@ class UpstreamRewrittenError(RefusedError):
     """
 
     code = "UPSTREAM_REWRITTEN"
+
+
+class UpstreamLogExpiredError(RefusedError):
+    """Commits of a table that a flow has not read yet are gone: the table's log was cleaned up.
+
+    `headrace full-refresh DATASET` reads everything again.
+    """
+
+    code = "UPSTREAM_LOG_EXPIRED"
 
 
 class UpstreamMissingError(RunError):

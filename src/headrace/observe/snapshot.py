@@ -103,6 +103,7 @@ class _Looks:
         self._tails = tails
         self._troubles = troubles
         self._now = datetime.now(UTC)
+        self._elsewhere: dict[Path, TableTail | str] = {}
         self._said = {
             (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
             for name, tail in tails.items()
@@ -196,6 +197,16 @@ class _Looks:
                     return dict(entry)
         return None
 
+    def _lag_elsewhere(self, source: Mapping[str, Any]) -> int | None:
+        """Behind a table of another pipeline, or of nobody's."""
+        path = Path(source["identity"].get("path", ""))
+        if path not in self._elsewhere:
+            self._elsewhere[path] = _load(path) if (path / "_delta_log").is_dir() else "not there"
+        tail = self._elsewhere[path]
+        if isinstance(tail, str) or tail.table_id != source["identity"].get("table_id"):
+            return None
+        return tail.rows_since(int(source["until"]["reservoirVersion"]), foreign=True)
+
     def _lag(self, words: Mapping[str, Any]) -> int | None:
         lags = [self._lag_of(source) for source in words["sources"]]
         known = [lag for lag in lags if lag is not None]
@@ -206,16 +217,19 @@ class _Looks:
             topics = source["until"]
             if self._latest is None or any(topic not in self._latest for topic in topics):
                 return None
+            assigned = source["identity"].get("partitions", {})
             return sum(
                 max(0, end - int(topics[topic].get(str(partition), 0)))
                 for topic in topics
                 for partition, end in self._latest[topic].items()
+                if partition in assigned.get(topic, self._latest[topic])
             )
         if source["kind"] == "delta":
             table_id = source["identity"].get("table_id")
             for tail in self._tails.values():
                 if isinstance(tail, TableTail) and tail.table_id == table_id:
                     return tail.rows_since(int(source["until"]["reservoirVersion"]))
+            return self._lag_elsewhere(source)
         return None
 
 

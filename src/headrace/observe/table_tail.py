@@ -62,10 +62,17 @@ class TableTail:
         rows -= int((recent[-1].metadata or {}).get("accepted", 0))
         return rows / max((now.timestamp() * 1000 - recent[-1].timestamp_ms) / 1000, 0.001)
 
-    def rows_since(self, version: int) -> int | None:
-        """Rows that flows have added in a version or later; ``None`` where the log is too long."""
+    def rows_since(self, version: int, *, foreign: bool = False) -> int | None:
+        """Rows that flows have added in a version or later; ``None`` where the log is too long.
+
+        Args:
+            foreign: Whether other writers' rows count too; they cannot be counted here, so there is no
+                answer where they have added some.
+        """
         newer = [commit for commit in self.commits if commit.version >= version]
         if len(newer) == len(self.commits) and self.commits and self.commits[-1].version > version:
+            return None
+        if foreign and any(commit.changes_data and not commit.is_ours for commit in newer):
             return None
         return sum(int((c.metadata or {}).get("accepted", 0)) for c in newer if c.is_ours)
 

@@ -21,6 +21,8 @@ from headrace.plan.stages import (
     RefreshViewStage,
     RunFlowStage,
 )
+from headrace.sources.starting import Start
+from headrace.sources.subscription import shown
 
 WIDTH = 100
 _GLUE = "\u00a0"
@@ -103,8 +105,9 @@ class Explanation:
         return "`headrace run` does this."
 
     def _topics_unseen(self) -> bool:
-        asked = any(source.topics for flow in self.plan.flows for source in flow.sources)
-        return asked and self.plan.changes is not None and not self.plan.partitions
+        asked = any(source.kind == "kafka" for flow in self.plan.flows for source in flow.sources)
+        seen = self.plan.partitions or self.plan.matches
+        return asked and self.plan.changes is not None and not seen
 
     def _schema_text(self, dataset: Dataset) -> str:
         schema = self.plan.schemas.get(dataset.name)
@@ -145,11 +148,17 @@ class Explanation:
 
     def _source_text(self, source: PlannedSource) -> str:
         if source.kind == "kafka":
-            topics = source.topic_pattern or ", ".join(source.topics)
-            start = source.options.get("startingOffsets", source.options.get("startingoffsets", "latest"))
-            count = sum(self.plan.partitions.get(topic, 0) for topic in source.topics)
-            topics += f", {_count(count, 'partition')}" if count else ""
-            return f"Kafka {topics}, {start if start in ('earliest', 'latest') else 'given offsets'}"
+            topics = source.topics
+            text = ", ".join(topics)
+            if source.topic_pattern is not None:
+                topics = self.plan.matches.get(source.topic_pattern, ())
+                text = f"topics like {shown(source.topic_pattern)}"
+                if source.topic_pattern in self.plan.matches:
+                    text += f" ({', '.join(topics) or 'none yet'})"
+            count = sum(self.plan.partitions.get(topic, 0) for topic in topics)
+            text += f", {_count(count, 'partition')}" if count else ""
+            text += " (lost records are recorded)" if source.on_data_loss == "record" else ""
+            return f"Kafka {text}, {Start.of(source.options, default='latest').describe()}"
         return self._source_label(source)
 
     # -- JSON ------------------------------------------------------------------------------------
@@ -226,7 +235,8 @@ class Explanation:
 
     def _source_label(self, source: PlannedSource) -> str:
         if source.kind == "kafka":
-            return f"kafka {source.topic_pattern or ', '.join(source.topics)}"
+            pattern = source.topic_pattern
+            return f"kafka {', '.join(source.topics) if pattern is None else shown(pattern)}"
         if source.table is not None:
             return self.name_of(source.table)
         path = _shown_path(Path(source.path or ""), self.plan.project.root)

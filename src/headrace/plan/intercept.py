@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import ActionInQueryError, SourceLocation
+from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
+from headrace.plan.bad_records import failfast_edits
+from headrace.plan.delta_options import check_delta, require_table
 from headrace.plan.frames import caller, pinpoint_sql
+from headrace.plan.kafka_options import check_values, connection_options
 from headrace.plan.names import NameRules, quoted, split_name
 from headrace.plan.options import ReadRequest, protocol_options
 from headrace.plan.sqltext import Edit, SqlRelation, edited, original_index, parse_sql
@@ -84,6 +88,7 @@ class Interception:
         marks: Whether streaming reads carry the user's line into the plan.
         kafka_limit: The records that a first batch from Kafka may take, where the user does not say.
         redactor: Learns of secrets among a reader's options.
+        kafka: The connection that readers of Kafka get where they name none.
     """
 
     names: NameRules
@@ -95,7 +100,13 @@ class Interception:
     marks: bool = False
     kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
     redactor: Redactor = field(default_factory=Redactor)
+    kafka: KafkaConnection = field(default_factory=KafkaConnection)
     views: list[str] = field(default_factory=list)
+
+    @property
+    def stands_in(self) -> bool:
+        """Whether tables are empty stand-ins, without rows and without a history."""
+        return self.marks and self.hook is not None
 
     def read_table(
         self, session: SparkSession, text: str, *, streaming: bool, changes: bool = False
@@ -121,9 +132,19 @@ class Interception:
         location = caller(self.root)
         self.redactor.add_settings(request.options)
         options = protocol_options(request, location, self.kafka_limit)
+        if request.format == "kafka":
+            check_values(request.options, request.streaming, location)
+            options = connection_options(request.options, self.kafka) | options
+        if request.format == "delta" and request.streaming:
+            check_delta(request.options, location)
         if self.marks and request.streaming:
             options[LOCATION_OPTION] = str(location)
         return options
+
+    def require_table(self, path: str | None, format: str) -> None:
+        """Make sure that a Delta table which is no dataset of ours is there."""
+        if path and format == "delta":
+            require_table(path, caller(self.root))
 
     def read_sql(self, session: SparkSession, text: str) -> SqlCall:
         """An SQL text: its reads are asked for, and the text gets what they need."""
@@ -137,7 +158,7 @@ class Interception:
             return SqlCall(text, location)
         if parsed.writes is not None:
             self.refuse_action(f"spark.sql with {parsed.writes}")
-        edits: list[Edit] = []
+        edits = list(failfast_edits(text))
         for relation in parsed.relations:
             edits.extend(self._sql_read(session, text, relation, location))
         return SqlCall(text, location, tuple(edits))
@@ -189,7 +210,7 @@ class Interception:
                 if len(relation.parts) > 1:
                     yield Edit(relation.start, relation.stop + 1, f"`{name.name}`")
                 return
-            if self.marks and relation.travel is not None:
+            if self.stands_in and relation.travel is not None:
                 # An empty stand-in has no history; its columns are those of any version.
                 yield Edit(*relation.travel, "")
         if len(relation.parts) > 2 or relation.parts != (name.schema, name.name)[-len(relation.parts) :]:
@@ -280,7 +301,13 @@ def loading(
         return session()
 
     token = _current.set(
-        Interception(names=NameRules.of(settings), root=settings.root, redactor=settings.redactor)
+        Interception(
+            names=NameRules.of(settings),
+            root=settings.root,
+            marks=True,
+            redactor=settings.redactor,
+            kafka=settings.kafka,
+        )
     )
     quiet = _quiet.set(True)
     try:

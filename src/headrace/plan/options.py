@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from headrace.errors import OptionUnsupportedError, SourceLocation
+from headrace.plan.option_names import refuse_unknown
+from headrace.sources.kafka import LOSS_POLICY
 from headrace.sources.limits import (
     DELTA_MAX_BYTES_PER_TRIGGER,
     DELTA_MAX_FILES_PER_TRIGGER,
@@ -62,10 +64,17 @@ def protocol_options(
 
     Raises:
         OptionUnsupportedError: The user's options would lose records silently.
+        OptionUnknownError: One of them means nothing to the reader.
     """
     options: dict[str, str] = {}
+    refuse_unknown(request.format, request.streaming, request.options, location)
     if request.format == "kafka":
-        _refuse_silent_loss(request, location)
+        if not request.streaming:
+            _refuse_silent_loss(request, location)
+        elif not _fails_on_loss(request):
+            # Spark passes over what is lost without a word; with the policy a flow goes on as well,
+            # and the ledger keeps what was lost.
+            options[LOSS_POLICY] = "record"
         _refuse_uncommitted(request, location)
         options["failOnDataLoss"] = "true"
         # Without it Spark also reads the records of transactions that were aborted.
@@ -96,17 +105,18 @@ def _keeps_bad_records(request: ReadRequest) -> bool:
     return request.has("mode") or corrupt in request.columns
 
 
+def _fails_on_loss(request: ReadRequest) -> bool:
+    return (request.value("failOnDataLoss") or "true").lower() == "true"
+
+
 def _refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
-    if (request.value("failOnDataLoss") or "true").lower() == "true":
+    if _fails_on_loss(request):
         return
     raise OptionUnsupportedError(
         "failOnDataLoss=false passes over lost records without a word",
         location=location,
-        facts=[
-            "with `on_data_loss: record` a flow goes on behind lost records too, and the ledger keeps them"
-        ],
-        remedies=["leave the option out, and write `on_data_loss: record` in headrace.yml"],
-        params={"option": "failOnDataLoss", "value": "false", "instead": "on_data_loss: record"},
+        remedies=["leave the option out"],
+        params={"option": "failOnDataLoss", "value": "false"},
     )
 
 

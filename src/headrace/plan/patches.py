@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
 
+from headrace.plan.bad_records import FUNCTIONS, failfast_edits, with_failfast
 from headrace.plan.intercept import (
     SQL_CALL_ATTRIBUTE,
     Interception,
@@ -26,6 +27,7 @@ from headrace.plan.intercept import (
     suspended,
 )
 from headrace.plan.options import ReadRequest
+from headrace.plan.sqltext import edited
 
 Method = Callable[..., Any]
 
@@ -77,6 +79,7 @@ def install() -> None:
         if _installed:
             return
         from pyspark.sql.classic.dataframe import DataFrame
+        from pyspark.sql.functions import builtin
         from pyspark.sql.group import GroupedData
         from pyspark.sql.readwriter import DataFrameReader
         from pyspark.sql.session import SparkSession
@@ -101,6 +104,11 @@ def install() -> None:
         for name in ("createTempView", "createOrReplaceTempView"):
             _patch(DataFrame, name, _create_view)
         _patch(GroupedData, "pivot", _pivot)
+        # Users' files may have imported the functions themselves before; all go through this one.
+        builtin._invoke_function = _invoke(builtin._invoke_function)
+        _patch(DataFrame, "selectExpr", _select_expr)
+        for name in ("filter", "where"):
+            _patch(DataFrame, name, _filter)
         _hush_loggers()
         _installed = True
 
@@ -273,7 +281,7 @@ def _reader_table(streaming: bool, changes: bool, original: Method) -> Method:
         if answer.name is not None:
             _complete(self, interception, asked.request(streaming=streaming, format="delta"))
         with suspended():
-            if interception.marks and asked.travels:
+            if interception.stands_in and asked.travels:
                 # A stand-in is empty and has no history; its columns are those of any version.
                 return self._spark.read.table(answer.text)
             return original(self, answer.text)
@@ -301,11 +309,13 @@ def _load(streaming: bool, original: Method) -> Method:
         )
         if answer is not None and answer.frame is not None:
             return answer.frame
+        if answer is None:
+            interception.require_table(folder, request.format)
         _complete(self, interception, request)
         with suspended():
             if answer is None:
                 return original(self, path)
-            if interception.marks and asked.travels:
+            if interception.stands_in and asked.travels:
                 return self._spark.read.table(answer.text)
             return self.table(answer.text)
 
@@ -331,6 +341,44 @@ def _load_files(streaming: bool, format: str, original: Method) -> Method:
             return original(self, *args, **kwargs)
 
     return load_files
+
+
+# -- parsing functions
+
+
+def _invoke(original: Method) -> Method:
+    def invoke(name: str, *args: Any) -> Any:
+        if current_interception() is not None:
+            if name in FUNCTIONS:
+                column, schema, options = args
+                args = (column, schema, with_failfast(schema, options))
+            elif name == "expr":
+                args = (_parsing(args[0]),)
+        return original(name, *args)
+
+    return functools.wraps(original)(invoke)
+
+
+def _select_expr(original: Method) -> Method:
+    def select_expr(self: Any, *expr: Any) -> Any:
+        if current_interception() is not None:
+            given = expr[0] if len(expr) == 1 and isinstance(expr[0], list) else expr
+            expr = tuple(_parsing(one) for one in given)
+        return original(self, *expr)
+
+    return select_expr
+
+
+def _filter(original: Method) -> Method:
+    def filtered(self: Any, condition: Any) -> Any:
+        return original(self, condition if current_interception() is None else _parsing(condition))
+
+    return filtered
+
+
+def _parsing(text: Any) -> Any:
+    """An SQL expression in which what cannot be parsed is no null."""
+    return edited(text, failfast_edits(text)) if isinstance(text, str) else text
 
 
 # -- actions

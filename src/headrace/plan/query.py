@@ -64,7 +64,7 @@ def call_query(query: Query, interception: Interception, *, name: str, location:
             ],
             params={"name": name, "returned": type(frame).__name__},
         )
-    return frame
+    return frame if interception.session is None else bound(frame, interception.session)
 
 
 def _check_arguments(query: Query, name: str, location: SourceLocation) -> None:
@@ -144,6 +144,24 @@ def _position_in_sql(error: BaseException, text: str) -> tuple[int | None, int |
 
 
 # -- sessions
+
+
+def bound(frame: DataFrame, session: SparkSession) -> DataFrame:
+    """The same query in another session.
+
+    A DataFrame that was built at module level belongs to the pipeline's session. A flow runs in a clone
+    with its own settings, and several flows may have the same DataFrame.
+    """
+    theirs: Any = frame.sparkSession._jsparkSession
+    if theirs.equals(session._jsparkSession):
+        return frame
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    with suspended():
+        datasets: Any = getattr(session._jvm.org.apache.spark.sql.classic, "Dataset$")
+        plan = frame._jdf.queryExecution().analyzed()
+        made = getattr(datasets, "MODULE$").ofRows(session._jsparkSession, plan)
+        return DataFrame(made, session)
 
 
 @contextmanager

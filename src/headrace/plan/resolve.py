@@ -112,6 +112,7 @@ def evaluate(
             forbids_actions=True,
             kafka_limit=kafka_limit,
             redactor=plan.project.redactor,
+            kafka=plan.project.kafka,
         )
 
     def read(access: TableAccess) -> DataFrame | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
@@ -28,6 +29,7 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan import columns, validate
+from headrace.plan.bad_records import check_bad_records
 from headrace.plan.catalog import StandIns
 from headrace.plan.frames import pinpoint
 from headrace.plan.intercept import Interception, TableAccess, suspended
@@ -36,9 +38,10 @@ from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.names import NameRules, shown
 from headrace.plan.properties import places_of
 from headrace.plan.query import Unresolved, call_query, session_settings
-from headrace.plan.sources import planned_sources
+from headrace.plan.sources import absolute_path, planned_sources
 from headrace.plan.stages import TableRead
-from headrace.plan.stored import StoredTable, load_stored, stored_names
+from headrace.plan.stored import StoredTable, load_stored, load_stored_at, stored_names
+from headrace.sources.schemas import load_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -210,21 +213,13 @@ class Resolver:
     def _declared_schema(self, dataset: StreamingTable | MaterializedView) -> columns.Schema | None:
         if dataset.schema is None:
             return None
-        from pyspark.errors import PySparkException
-        from pyspark.sql.types import StructType
-
         try:
-            given = dataset.schema
-            struct = StructType.fromDDL(given) if isinstance(given, str) else given
-            schema: columns.Schema = struct.jsonValue()
-        except PySparkException as error:
-            raise SchemaInvalidError(
-                f"the declared schema of `{shown(dataset.name)}` cannot be read",
-                location=dataset.location,
-                facts=[str(error).strip().splitlines()[0]],
-                remedies=["write it as columns of a CREATE TABLE: id LONG, at TIMESTAMP"],
-                params={"dataset": str(dataset.name)},
-            ) from error
+            struct = load_schema(dataset.schema, self._settings.root, dataset.location)
+        except SchemaInvalidError as error:
+            error.summary = f"the declared schema of `{shown(dataset.name)}`: {error.summary}"
+            error.params["dataset"] = str(dataset.name)
+            raise
+        schema: columns.Schema = struct.jsonValue()
         return schema
 
     # -- queries
@@ -247,6 +242,7 @@ class Resolver:
             forbids_actions=True,
             marks=True,
             redactor=self._settings.redactor,
+            kafka=self._settings.kafka,
         )
         self._visits.append(visit)
         try:
@@ -255,6 +251,7 @@ class Resolver:
                 frame = call_query(query, interception, name=name, location=location)
                 with suspended():
                     plan = read_plan(self._session, frame)
+                    check_bad_records(plan, name, location)
         finally:
             self._visits.pop()
             self._drop_views(interception)
@@ -284,9 +281,12 @@ class Resolver:
             raise validate.check_appends(error, flow.name, flow.location) from None
 
     def _known_places(self, leaf: Leaf) -> Places | None:
-        name = self._stand_ins.name_of(leaf.options.get("path", ""))
+        path = leaf.options.get("path", "")
+        name = self._stand_ins.name_of(path)
         if name is None:
-            return None
+            is_table = path and leaf.provider == "delta"
+            elsewhere = load_stored_at(Path(absolute_path(path))) if is_table else None
+            return None if elsewhere is None else places_of(elsewhere.properties)
         stored = self._stored.get(name)
         return places_of(stored.properties) if stored is not None else self._places.get(name)
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
-from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 
-from headrace.errors import FeatureUnsupportedError, SourceLocation, SourceUnsupportedError
+from headrace.errors import (
+    FeatureUnsupportedError,
+    OptionInvalidError,
+    SourceLocation,
+    SourceUnsupportedError,
+)
 from headrace.model.names import Storage, TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
+from headrace.plan.kafka_options import same_servers
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.options import ADAPTIVE, ERASURES_ONLY, FILE_FORMATS
 from headrace.plan.stages import PlannedSource
+from headrace.sources.kafka import ALLOW_NO_TOPICS, LOSS_POLICY
+from headrace.sources.subscription import Subscription
 
 
 class KnownFolders(Protocol):
@@ -35,8 +44,8 @@ def planned_sources(
 
     Raises:
         SourceUnsupportedError: A source's positions could not be recorded and proven.
-        FeatureUnsupportedError: A Kafka source names its topics or its cluster in a way that
-            the protocol cannot watch yet.
+        FeatureUnsupportedError: A Kafka source names a cluster that the protocol cannot watch.
+        OptionInvalidError: A Kafka source does not say which topics it reads.
     """
     sources = tuple(_source(leaf, folders, settings.storage, location) for leaf in plan.leaves)
     for source in sources:
@@ -47,22 +56,22 @@ def planned_sources(
 
 def _refuse_unwatched(source: PlannedSource, settings: ProjectSettings) -> None:
     """A topic that is created anew is noticed by its id, which is asked of the profile's cluster."""
-    if source.topic_pattern is not None:
-        raise FeatureUnsupportedError(
-            f"a stream subscribes to the pattern `{source.topic_pattern}`, which cannot be watched yet",
-            location=source.location,
-            remedies=["name the topics, separated by commas"],
-            params={"option": "subscribePattern"},
-        )
     options = {key.lower(): value for key, value in source.options.items()}
     servers = options.get("kafka.bootstrap.servers", "")
-    if servers != settings.kafka.bootstrap_servers:
+    if not servers:
+        raise OptionInvalidError(
+            f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
+            location=source.location,
+            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
+            params={"option": "kafka.bootstrap.servers", "profile": settings.profile},
+        )
+    if not same_servers(servers, settings.kafka.bootstrap_servers):
         raise FeatureUnsupportedError(
             f"a stream reads the Kafka cluster {servers}, which is not the profile's",
             location=source.location,
             remedies=[
-                "read it with hr.read_kafka, which takes the connection of the profile "
-                f"`{settings.profile}`, or name that cluster in headrace.yml"
+                "leave `kafka.bootstrap.servers` out: the reader gets the connection of the profile "
+                f"`{settings.profile}`; or name that cluster in headrace.yml"
             ],
             params={"option": "kafka.bootstrap.servers", "servers": servers},
         )
@@ -73,7 +82,11 @@ def describe(source: PlannedSource) -> str:
     if source.table is not None:
         return f"table {source.table}"
     if source.kind == "kafka":
-        return f"kafka {source.topic_pattern or ','.join(sorted(source.topics))}"
+        topics = ",".join(
+            f"{topic}{list(source.partitions[topic])}" if topic in source.partitions else topic
+            for topic in sorted(source.topics)
+        )
+        return f"kafka {source.topic_pattern or topics}"
     return f"{source.kind} {source.path}"
 
 
@@ -99,24 +112,14 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             adaptive=adaptive,
         )
     if leaf.provider == "kafka":
-        topics, pattern = _topics(options)
-        return PlannedSource(
-            index=leaf.index,
-            folder=leaf.folder,
-            kind="kafka",
-            location=place,
-            topics=topics,
-            topic_pattern=pattern,
-            options=options,
-            adaptive=adaptive,
-        )
+        return _kafka_source(leaf, options, place, adaptive=adaptive)
     if leaf.provider == "delta" or leaf.provider in FILE_FORMATS:
         return PlannedSource(
             index=leaf.index,
             folder=leaf.folder,
             kind="delta" if leaf.provider == "delta" else "files",
             location=place,
-            path=path,
+            path=absolute_path(path) if path and leaf.provider == "delta" else path,
             options=options,
             erasures_only=erasures_only,
             adaptive=adaptive,
@@ -131,13 +134,45 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
     )
 
 
-def _topics(options: Mapping[str, str]) -> tuple[tuple[str, ...], str | None]:
-    chosen = {key.lower(): value for key, value in options.items()}
-    if pattern := chosen.get("subscribepattern"):
-        return (), pattern
-    if assigned := chosen.get("assign"):
-        return tuple(json.loads(assigned)), None
-    return tuple(topic.strip() for topic in chosen.get("subscribe", "").split(",") if topic.strip()), None
+def _kafka_source(
+    leaf: Leaf, options: dict[str, str], place: SourceLocation, *, adaptive: bool
+) -> PlannedSource:
+    try:
+        subscription = Subscription.of(options)
+    except ValueError as error:
+        raise OptionInvalidError(
+            f"a stream of Kafka {error}", location=place, params={"problem": str(error)}
+        ) from error
+    lowered = {key.lower(): value.lower() for key, value in options.items()}
+    return PlannedSource(
+        index=leaf.index,
+        folder=leaf.folder,
+        kind="kafka",
+        location=place,
+        topics=subscription.topics,
+        topic_pattern=subscription.pattern,
+        partitions=subscription.partitions,
+        allow_no_topics=lowered.get(ALLOW_NO_TOPICS.lower()) == "true",
+        on_data_loss=_policy(lowered.get(LOSS_POLICY.lower())),
+        options=options,
+        adaptive=adaptive,
+    )
+
+
+def absolute_path(path: str) -> str:
+    """A table's folder, however it was written; what lies on another system stays as it is."""
+    parts = urlsplit(path)
+    if parts.scheme not in ("", "file"):
+        return path
+    return os.path.normpath(Path(unquote(parts.path) if parts.scheme else path).absolute())
+
+
+def _policy(text: str | None) -> OnDataLoss | None:
+    match text:
+        case "refuse" | "record":
+            return text
+        case _:
+            return None
 
 
 def _location(text: str | None) -> SourceLocation | None:

@@ -15,7 +15,7 @@ from headrace.model.declarations import (
     TemporaryView,
 )
 from headrace.model.names import TableName
-from headrace.model.project import ProjectSettings
+from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import SourceKind
 
 
@@ -35,6 +35,10 @@ class PlannedSource:
 
     Args:
         topics: Kafka topics by name; empty for other kinds, and for a topic pattern.
+        topic_pattern: The pattern that topics are found by.
+        partitions: The partitions of each topic, where they are given one by one.
+        allow_no_topics: Whether the pattern may match nothing yet.
+        on_data_loss: The policy of this source alone; ``None`` takes the pipeline's.
         table: The dataset behind a delta source of our own storage.
         path: The path of a delta or files source.
         options: The source's options as Spark holds them; they can hold secrets.
@@ -49,6 +53,9 @@ class PlannedSource:
     location: SourceLocation
     topics: tuple[str, ...] = ()
     topic_pattern: str | None = None
+    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    allow_no_topics: bool = False
+    on_data_loss: OnDataLoss | None = None
     table: TableName | None = None
     path: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -154,6 +161,7 @@ class Plan:
         levels: Stages in dependency order; the stages of one level do not depend on each other.
         changes: Against the storage; ``None`` when planned offline.
         partitions: Of each Kafka topic, as far as a broker was there to be asked.
+        matches: The topics of each pattern, as far as a broker was there to be asked.
     """
 
     project: ProjectSettings
@@ -164,3 +172,4 @@ class Plan:
     schemas: Mapping[TableName, Mapping[str, Any]]
     changes: tuple[Change, ...] | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
+    matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

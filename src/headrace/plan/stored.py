@@ -52,13 +52,17 @@ class StoredTable:
 
 def load_stored(storage: Storage, name: TableName) -> StoredTable | None:
     """A table's newest metadata; ``None`` where the storage holds no such table."""
-    path = storage.table(name)
+    return load_stored_at(storage.table(name))
+
+
+def load_stored_at(path: Path) -> StoredTable | None:
+    """The newest metadata of the table in a folder, wherever that lies; ``None`` where there is none."""
     known = versions(path)
     metadata = _newest_metadata(path, known)
     if metadata is None:
         return None
     return StoredTable(
-        name=name,
+        name=TableName(path.parent.name, path.name),
         version=known[-1] if known else _checkpoint_version(path),
         schema=json.loads(metadata.get("schemaString") or '{"type":"struct","fields":[]}'),
         properties=metadata.get("configuration") or {},

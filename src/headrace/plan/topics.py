@@ -4,28 +4,42 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from headrace.errors import BrokerUnreachableError, TopicNotFoundError
+from headrace.errors import BrokerUnreachableError
 from headrace.plan.stages import Plan, RunFlowStage
 from headrace.sources.cluster import KafkaCluster
+from headrace.sources.identity import kafka_facts, require_topics, topics_of
+from headrace.sources.starting import Start, check_start
+from headrace.state.identity import generations
 
 
 def find_topics(plan: Plan, cluster: KafkaCluster) -> Plan:
     """The plan with the partitions of its topics; as it is where no broker answers.
 
     Raises:
-        TopicNotFoundError: The broker has no such topic.
+        TopicNotFoundError: The broker has no such topic, or none that a pattern matches.
+        StartInvalidError: A new flow cannot start where its options say.
     """
     found: dict[str, int] = {}
+    matches: dict[str, tuple[str, ...]] = {}
     stages = [stage for level in plan.levels for stage in level if isinstance(stage, RunFlowStage)]
-    places = {
-        topic: one.location for stage in stages for one in stage.planned.sources for topic in one.topics
-    }
-    for topic, location in places.items():
-        try:
-            found[topic] = len(cluster.partitions(topic))
-        except BrokerUnreachableError:
-            return plan
-        except TopicNotFoundError as error:
-            error.location = location
-            raise
-    return replace(plan, partitions=found)
+    try:
+        for stage in stages:
+            for source in stage.planned.sources:
+                if source.kind != "kafka":
+                    continue
+                topics = topics_of(source, cluster)
+                found |= require_topics(source, topics, cluster, source.location)
+                if source.topic_pattern is not None:
+                    matches[source.topic_pattern] = topics
+                if _is_new(stage, plan):
+                    facts = kafka_facts(source, cluster.topic_ids(topics), cluster)
+                    check_start(Start.of(source.options, default="latest"), facts, cluster, source.location)
+    except BrokerUnreachableError:
+        return plan
+    return replace(plan, partitions=found, matches=matches)
+
+
+def _is_new(stage: RunFlowStage, plan: Plan) -> bool:
+    """Whether a flow has no checkpoint yet: only then does it start where its options say."""
+    flow = stage.planned.flow
+    return not generations(plan.project.storage.flow_checkpoints(flow.target, flow.name))

@@ -251,15 +251,15 @@ class Pipeline:
         from headrace.plan.resolve import build_plan
         from headrace.project.standing import record_plan
 
+        active = ActivePipeline(settings, self._session)
         with loading(settings, self._session) as session:
-            declarations: Declarations = load_declarations(settings, session)
+            declarations: Declarations = load_declarations(settings, session, active.schema_files)
         for declared in (*declarations.datasets, *declarations.flows):
             settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
-        active = ActivePipeline(settings, self._session)
         with activate(active):
             plan = build_plan(self._session(), settings, declarations, offline=offline)
         if record:
-            record_plan(plan, declarations)
+            record_plan(plan, declarations, active.schema_files)
         return select(plan, datasets) if datasets else plan
 
     def _session(self) -> SparkSession:

@@ -28,6 +28,7 @@ from headrace.run.views import inputs_of
 from headrace.sinks.delta.refresh import last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.cluster import KafkaCluster
+from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.files import write_json
 from headrace.state.opening import Continue, decide
 from headrace.state.table_log import commit_mark
@@ -52,8 +53,14 @@ class UpToDate:
     views: tuple[TableName, ...]
 
 
-def record_plan(plan: Plan, declarations: Declarations) -> None:
-    """Leave behind what the plan was made of, for the next run."""
+def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[str, str]) -> None:
+    """Leave behind what the plan was made of, for the next run.
+
+    Args:
+        plan: The plan.
+        declarations: What the pipeline's files declared.
+        schema_files: The files that its queries have read schemas from, with their hashes.
+    """
     try:
         digest = _digest(plan.project, declarations)
     except _Uncertain:
@@ -77,7 +84,13 @@ def record_plan(plan: Plan, declarations: Declarations) -> None:
         for planned in plan.views
         if isinstance(planned.view, MaterializedView)
     ]
-    record = {"headrace": 1, "digest": digest, "flows": flows, "views": views}
+    record = {
+        "headrace": 1,
+        "digest": digest,
+        "schema_files": dict(schema_files),
+        "flows": flows,
+        "views": views,
+    }
     write_json(plan.project.storage.plans / FILE, record)
 
 
@@ -87,6 +100,7 @@ def find_up_to_date(settings: ProjectSettings, cluster: KafkaCluster) -> UpToDat
         record = json.loads((settings.storage.plans / FILE).read_text(encoding="utf-8"))
         if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
             return None
+        _require_schemas(record["schema_files"], settings)
         flows = [_stub(one) for one in record["flows"]]
         for planned in flows:
             _require_drained(planned, flows, settings, cluster)
@@ -95,6 +109,13 @@ def find_up_to_date(settings: ProjectSettings, cluster: KafkaCluster) -> UpToDat
         # Whatever is wrong, the run itself finds it, and says it better.
         return None
     return UpToDate(flows=tuple((p.flow.name, p.flow.target) for p in flows), views=views)
+
+
+def _require_schemas(files: Mapping[str, str], settings: ProjectSettings) -> None:
+    for name, digest in files.items():
+        found = read_schema(name, settings.root, _NOWHERE)
+        if not isinstance(found, SchemaFile) or found.digest != digest:
+            raise _Uncertain(f"{name} has changed")
 
 
 def _declared(settings: ProjectSettings) -> Declarations:
@@ -156,6 +177,9 @@ def _described(source: PlannedSource) -> dict[str, Any]:
         "index": source.index,
         "kind": source.kind,
         "topics": list(source.topics),
+        "pattern": source.topic_pattern,
+        "partitions": {topic: list(parts) for topic, parts in source.partitions.items()},
+        "on_data_loss": source.on_data_loss,
         "table": None if source.table is None else [source.table.schema, source.table.name],
         "path": source.path,
         "erasures_only": source.erasures_only,
@@ -170,6 +194,9 @@ def _stub(record: Mapping[str, Any]) -> PlannedFlow:
             kind=one["kind"],
             location=_NOWHERE,
             topics=tuple(one["topics"]),
+            topic_pattern=one["pattern"],
+            partitions={topic: tuple(parts) for topic, parts in one["partitions"].items()},
+            on_data_loss=one["on_data_loss"],
             table=None if one["table"] is None else TableName(*one["table"]),
             path=one["path"],
             erasures_only=one["erasures_only"],

@@ -16,11 +16,12 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
-from headrace.run.failures import upstream_rewritten
+from headrace.run.failures import Reading, upstream_rewritten
 from headrace.run.lag import LagGauge
 from headrace.run.stop import StopRequested
 from headrace.runtime.defaults import available_cores
 from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append
+from headrace.sources.delta import starting_version
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
@@ -79,16 +80,16 @@ class BatchFunction:
         table = context.settings.storage.table(self._flow.target)
         self._target = Target(path=table, reads_target=planned.reads_target)
         self._erasures_only = {source.index for source in planned.sources if source.erasures_only}
-        self._starting_versions = {
-            source.index: value
+        self._options = {
+            source.index: {key.lower(): value for key, value in source.options.items()}
             for source in planned.sources
-            for key, value in source.options.items()
-            if key.lower() == "startingversion"
         }
+        self._joined: dict[int, dict[str, str | None]] = {}
         self._lag = LagGauge(planned, context)
         self._tasks = max(2 * available_cores(), context.spark.sparkContext.defaultParallelism // 2)
         self.after_batch: AfterBatch = lambda ranges, duration_s: None
         self.failure: BaseException | None = None
+        self.reading: Reading | None = None
         self.last_batch = -1
 
     @property
@@ -111,7 +112,9 @@ class BatchFunction:
             raise StopRequested
         self._lease.check(flow.name)
         reach("batch-start", flow.name, batch)
-        ranges = tuple(map(self._seen, load_ranges(self._checkpoint, batch, self._sources)))
+        read = load_ranges(self._checkpoint, batch, self._sources)
+        ranges = tuple(self._seen(self._identified(one)) for one in read)
+        self.reading = Reading(batch, ranges)
         stamp = BatchStamp(
             pipeline=self._context.settings.name,
             flow=flow.name,
@@ -122,7 +125,9 @@ class BatchFunction:
         self._context.emit(
             BatchStarted(update=self._context.update, flow=flow.name, dataset=flow.target, batch=batch)
         )
-        appended = append(self._sized(df, ranges), self._target, stamp, lambda: self._before_commit(batch))
+        appended = append(
+            self._sized(df, ranges), self._target, stamp, lambda: self._before_commit(batch, ranges)
+        )
         reach("after-commit", flow.name, batch)
         if appended is None:
             self._compare_replay(stamp)
@@ -169,19 +174,39 @@ class BatchFunction:
         """The first version that is read as a commit and not as a state; ``None`` while a snapshot begins."""
         if one.start is not None:
             return int(one.start["reservoirVersion"]) + bool(one.start.get("isStartingVersion"))
-        given = self._starting_versions.get(one.index, "")
-        return int(given) if given.isdigit() and not one.until.get("isStartingVersion") else None
+        if one.until.get("isStartingVersion"):
+            return None
+        options = self._options[one.index]
+        if (moment := options.get("startingtimestamp")) is not None:
+            return starting_version(self._context.spark, Path(one.identity["path"]), moment)
+        given = options.get("startingversion", "")
+        return int(given) if given.isdigit() else None
 
-    def _before_commit(self, batch: int) -> None:
+    def _identified(self, one: SourceRange) -> SourceRange:
+        """The range of a topic pattern with the ids of all topics in it, those too that joined just now.
+
+        They are asked for before the rows are read, and compared before the commit: whatever is read in
+        between comes from these topics.
+        """
+        if "pattern" not in one.identity:
+            return one
+        known = self._joined.setdefault(one.index, dict(one.identity["topics"]))
+        unknown = [topic for topic in one.until if known.get(topic) is None]
+        if unknown:
+            known.update(self._context.cluster.topic_ids(unknown))
+        ids = {topic: known[topic] for topic in one.until}
+        return replace(one, identity={**one.identity, "topics": ids})
+
+    def _before_commit(self, batch: int, ranges: tuple[SourceRange, ...]) -> None:
         """The last look before the table changes: nobody else drives, and the topics are the same."""
         reach("before-commit", self._flow.name, batch)
         self._lease.check(self._flow.name)
-        for source in self._sources:
-            if source.kind != "kafka":
+        for one in ranges:
+            if one.kind != "kafka":
                 continue
-            known: Mapping[str, str] = source.identity["topics"]
+            known: Mapping[str, str | None] = one.identity["topics"]
             for topic, now in self._context.cluster.topic_ids(known).items():
-                if now != known[topic]:
+                if now is None or now != known[topic]:
                     raise topic_recreated(
                         self._flow.name,
                         self._flow.location,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
@@ -12,12 +13,16 @@ from headrace.errors import (
     FlowInterruptedError,
     HeadraceError,
     LeaseLostError,
+    RecordUnparseableError,
+    StartInvalidError,
     StorageUnwritableError,
+    UpstreamLogExpiredError,
     UpstreamRewrittenError,
     text_of,
 )
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow, MaterializedView
+from headrace.model.ranges import SourceRange
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.records import unparseable
 
@@ -38,6 +43,13 @@ _TRANSIENT = re.compile(
     r"|The error could be transient - restart your query"
 )
 _REWRITTEN = re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE")
+_LOG_GONE = re.compile(
+    r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
+    r"|DELTA_TRUNCATED_TRANSACTION_LOG"
+)
+_NO_START = re.compile(
+    r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL|DELTA_ILLEGAL_OPTION"
+)
 _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"
 )
@@ -47,10 +59,36 @@ _TURNED_AWAY = re.compile(
 )
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+_MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _CAUSE = 100
 """Characters of it that stand in the error's one sentence."""
 _MESSAGE = 600
 """Characters of Spark's message that an error shows; the rest is in the log."""
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A batch, and what it was reading."""
+
+    batch: int
+    ranges: tuple[SourceRange, ...]
+
+    def __str__(self) -> str:
+        places = [place for one in self.ranges for place in _places(one)]
+        more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+        return f"batch {self.batch}: {', '.join(places[:_NAMED])}{more}"
+
+
+def _places(one: SourceRange) -> list[str]:
+    if one.kind != "kafka":
+        return [f"{one.kind} {one.identity.get('path')}"]
+    return [
+        f"{topic}/{partition} [{first}, {end})"
+        for topic, partitions in one.until.items()
+        for partition, end in partitions.items()
+        if (first := (one.start or {}).get(topic, {}).get(partition, 0)) < end
+    ]
 
 
 def as_error(
@@ -59,6 +97,7 @@ def as_error(
     declared: Flow | MaterializedView,
     log_file: Path | None,
     kafka: KafkaConnection | None = None,
+    reading: Reading | None = None,
 ) -> HeadraceError:
     """The coded error behind a failure.
 
@@ -68,6 +107,7 @@ def as_error(
         declared: What failed.
         log_file: Where Spark's own log is.
         kafka: The pipeline's cluster, for failures that it is the reason of.
+        reading: The batch that was being read.
     """
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
@@ -77,6 +117,8 @@ def as_error(
     bad_record = unparseable(text, str(name), declared.location)
     if bad_record is not None:
         return bad_record
+    if _MALFORMED.search(text) is not None:
+        return _malformed(text, declared, reading)
     if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):
         return driver_lost(_logged(log_file))
     if kafka is not None and (turned_away := _turned_away(text, declared, log_file, kafka)) is not None:
@@ -90,6 +132,29 @@ def as_error(
         facts=(_shortened(text), *_logged(log_file)),
         remedies=("headrace run --debug shows the whole trace",),
         params={"name": str(name)},
+    )
+
+
+def _malformed(
+    text: str, declared: Flow | MaterializedView, reading: Reading | None
+) -> RecordUnparseableError:
+    """A record that one of Spark's own parsers has refused; Spark does not say which."""
+    name = declared.name
+    found = re.search(r"Malformed records are detected in record parsing: (.*?)\.?\n", text)
+    excerpt = found[1] if found is not None else ""
+    return RecordUnparseableError(
+        f"{name}: a record does not fit the schema that its query gives it",
+        location=declared.location,
+        facts=(
+            *([f"Spark read of it: {excerpt[:_CAUSE]}"] if excerpt and "null" not in excerpt else []),
+            *([] if reading is None else [f"it is in {reading}"]),
+            "the batch was not committed" if isinstance(declared, Flow) else "the view was not changed",
+        ),
+        remedies=(
+            "correct the schema, or give from_json the option mode=PERMISSIVE if nulls are meant",
+            "hr.parse_json names the record",
+        ),
+        params={"flow": str(name), **({} if reading is None else {"batch": reading.batch})},
     )
 
 
@@ -126,6 +191,22 @@ def _known(text: str, declared: Flow | MaterializedView, log_file: Path | None) 
     """The error behind a message of Spark's whose meaning is known."""
     name = declared.name
     facts = (_shortened(text), *_logged(log_file))
+    if _NO_START.search(text):
+        return StartInvalidError(
+            f"{name}: a table that it reads cannot be read from where the query says",
+            location=declared.location,
+            facts=facts,
+            remedies=("correct startingVersion or startingTimestamp",),
+            params={"name": str(name)},
+        )
+    if _LOG_GONE.search(text):
+        return UpstreamLogExpiredError(
+            f"{name}: commits of a table that it reads are gone before it has read them",
+            location=declared.location,
+            facts=("the table's log was cleaned up, and rows could be missed; nothing was written", *facts),
+            remedies=(f"read everything again:   headrace full-refresh {_target(declared)}",),
+            params={"name": str(name)},
+        )
     if _REWRITTEN.search(text):
         return UpstreamRewrittenError(
             f"{name}: a table that it reads as a stream has changed rows that were already read",

@@ -129,7 +129,14 @@ class FlowRunner:
         except Exception as error:
             if isinstance(function.failure, StopRequested):
                 return "stopped"
-            raise as_error(error, function.failure, flow, context.log_file, context.settings.kafka) from error
+            raise as_error(
+                error,
+                function.failure,
+                flow,
+                context.log_file,
+                kafka=context.settings.kafka,
+                reading=function.reading,
+            ) from error
         finally:
             if self.progress.batches:
                 self._fold(opened)

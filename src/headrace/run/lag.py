@@ -36,19 +36,26 @@ class LagGauge:
         if one.kind == "kafka":
             return self._of_kafka(one)
         if one.kind == "delta":
-            # Every commit of ours says how many rows it added.
+            # Every commit of ours says how many rows it added; nobody else's does.
             first = int(one.until.get("reservoirVersion", 0))
-            commits = follow_commits(Path(one.identity["path"]), first)
+            commits = list(follow_commits(Path(one.identity["path"]), first))
+            if self._elsewhere(one) and any(c.changes_data and not c.is_ours for c in commits):
+                return None
             return sum(int((c.metadata or {}).get("accepted", 0)) for c in commits if c.is_ours)
         return None
+
+    def _elsewhere(self, one: SourceRange) -> bool:
+        return any(source.index == one.index and source.table is None for source in self._planned.sources)
 
     def _of_kafka(self, one: SourceRange) -> int | None:
         try:
             latest = self._context.cluster.latest(one.until)
         except HeadraceError:
             return None
+        assigned = one.identity.get("partitions", {})
         return sum(
             max(0, end - int(one.until.get(topic, {}).get(str(partition), 0)))
             for topic, ends in latest.items()
             for partition, end in ends.items()
+            if partition in assigned.get(topic, ends)
         )

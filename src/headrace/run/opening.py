@@ -22,6 +22,7 @@ from headrace.run.survey import survey_flow, survey_sources
 from headrace.sinks.delta.commit import OpenedGeneration, TableLayout, open_generation
 from headrace.sinks.delta.table import TableState, is_table, read_state
 from headrace.sources.identity import require_topics
+from headrace.sources.starting import Start, check_start
 from headrace.state.files import write_json
 from headrace.state.identity import (
     FILE,
@@ -107,9 +108,6 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
             _adopt(planned, old, survey.table, context)
             return open_flow(planned, context, first_attempt=False)
         case Open():
-            places = {source.index: source.location for source in planned.sources}
-            for source in sources:
-                require_topics(source, context.cluster, places[source.index])
             return _open(planned, opening, survey.table, sources, kafka, context)
 
 
@@ -205,6 +203,7 @@ def _open(
     refreshing: bool = False,
 ) -> OpenedFlow:
     flow, storage = planned.flow, context.settings.storage
+    _require_readable(planned, opening, sources, kafka, context)
     known = generations(storage.flow_checkpoints(flow.target, flow.name))
     generation = int(known[-1].name) + 1 if known else 1
     identity = CheckpointIdentity.create(
@@ -251,6 +250,24 @@ def _open(
     )
     open_generation(context.spark, storage.table(flow.target), opened)
     return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)
+
+
+def _require_readable(
+    planned: PlannedFlow,
+    opening: Open,
+    sources: tuple[SourceIdentity, ...],
+    kafka: Mapping[int, KafkaFacts],
+    context: UpdateContext,
+) -> None:
+    """Before anything is written: the topics are there, and hold where the flow is to start."""
+    identities = {source.index: source.identity for source in sources}
+    for source in planned.sources:
+        if source.kind != "kafka":
+            continue
+        require_topics(source, identities[source.index]["topics"], context.cluster, source.location)
+        if opening.positions is None or source.index not in opening.positions:
+            start = Start.of(source.options, default="latest")
+            check_start(start, kafka[source.index], context.cluster, source.location)
 
 
 def _rewind_ledger(dataset: TableName, flow: str, table: TableState, context: UpdateContext) -> None:

@@ -109,7 +109,7 @@ def survey_sources(
         found.append(identity)
         if source.kind == "kafka":
             ids = identity.identity["topics"]
-            kafka[source.index] = kafka_facts(source.topics, ids, cluster)
+            kafka[source.index] = kafka_facts(source, ids, cluster)
     return tuple(found), kafka
 
 
@@ -120,7 +120,9 @@ def _upstream_missing(planned: PlannedFlow, source: PlannedSource, path: Path) -
         f"flow {flow.name} reads {name}, which has not been made yet",
         location=flow.location,
         facts=("nothing was read or written",),
-        remedies=(f"headrace run {name} {flow.target}",) if source.table else (),
+        remedies=(f"headrace run {name} {flow.target}",)
+        if source.table
+        else ("run the pipeline that makes it, or correct the path",),
         params={"flow": flow.name, "table": name},
     )
 
@@ -250,9 +252,10 @@ def _is_at_end(
     if source.kind == "kafka":
         read = {topic: {int(p): o for p, o in offsets.items()} for topic, offsets in position.items()}
         return bool(read == kafka[source.index].latest)
-    if source.kind == "delta" and source.table is not None and position.get("index") == -1:
+    if source.kind == "delta" and position.get("index") == -1:
         # A stream's position stays before commits that bring it nothing.
-        path, first = storage.table(source.table), int(position["reservoirVersion"])
+        path = storage.table(source.table) if source.table is not None else Path(source.path or "")
+        first = int(position["reservoirVersion"])
         ahead = list(follow_commits(path, first))
         return versions(path)[-1:] == (first + len(ahead) - 1,) and all(
             not commit.changes_data or (source.erasures_only and commit.removes_data and commit.is_erasure)

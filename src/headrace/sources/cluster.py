@@ -12,6 +12,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.runtime.kafka_client import Complaints
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import knock
+from headrace.sources.subscription import matching
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -82,6 +83,27 @@ class KafkaCluster:
 
         return self._listed(topics, OffsetSpec.latest())
 
+    def offsets_since(self, moments: Offsets) -> Offsets:
+        """The first offset of each partition at a moment or later (milliseconds); -1 for none."""
+        from confluent_kafka.admin import OffsetSpec
+
+        return self._listed_at(
+            {
+                (topic, partition): OffsetSpec.for_timestamp(moment)
+                for topic, partitions in moments.items()
+                for partition, moment in partitions.items()
+            }
+        )
+
+    def matching(self, pattern: str) -> tuple[str, ...]:
+        """The topics that Spark reads for a pattern.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        self._knock()
+        return matching(pattern, self._names())
+
     def publish(self, group: str, positions: Mapping[str, Mapping[str, int]]) -> None:
         """Commit positions under a consumer group, so that Kafka's own tools show the lag.
 
@@ -103,19 +125,23 @@ class KafkaCluster:
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics that are not Kafka's own."""
+        return tuple(sorted(name for name in self._names() if not name.startswith("__")))
+
+    def _names(self) -> tuple[str, ...]:
         from confluent_kafka import KafkaException
 
         try:
             self._introduce()
-            listed = self._admin().list_topics(timeout=self._timeout_s).topics
+            return tuple(self._admin().list_topics(timeout=self._timeout_s).topics)
         except (KafkaException, TimeoutError) as error:
             raise self._failed(error) from error
-        return tuple(sorted(name for name in listed if not name.startswith("__")))
 
     def _described(self, topics: list[str]) -> dict[str, Any]:
         from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
         found: dict[str, Any] = {}
+        if not topics:
+            return found
         self._knock()
         try:
             futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self._timeout_s)
@@ -134,12 +160,16 @@ class KafkaCluster:
         return found
 
     def _listed(self, topics: Iterable[str], spec: Any) -> Offsets:
+        return self._listed_at({(topic, p): spec for topic in topics for p in self.partitions(topic)})
+
+    def _listed_at(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
         from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 
-        places = {
-            TopicPartition(topic, partition): spec for topic in topics for partition in self.partitions(topic)
-        }
+        places = {TopicPartition(*place): spec for place, spec in specs.items()}
         offsets: Offsets = {}
+        if not places:
+            return offsets
+        self._knock()
         try:
             futures = self._admin().list_offsets(
                 places,

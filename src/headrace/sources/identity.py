@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import SourceLocation, TopicNotFoundError
 from headrace.model.names import Storage, TableName
+from headrace.model.project import OnDataLoss
 from headrace.model.ranges import SourceKind
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.cluster import KafkaCluster, Offsets
+from headrace.sources.subscription import shown
 from headrace.state.identity import SourceIdentity
 from headrace.state.opening import KafkaFacts
 
@@ -25,6 +28,14 @@ class DescribedSource(Protocol):
     def kind(self) -> SourceKind: ...
     @property
     def topics(self) -> tuple[str, ...]: ...
+    @property
+    def topic_pattern(self) -> str | None: ...
+    @property
+    def partitions(self) -> Mapping[str, tuple[int, ...]]: ...
+    @property
+    def allow_no_topics(self) -> bool: ...
+    @property
+    def on_data_loss(self) -> OnDataLoss | None: ...
     @property
     def table(self) -> TableName | None: ...
     @property
@@ -49,7 +60,13 @@ def identify(
     identity: dict[str, Any]
     match source.kind:
         case "kafka":
-            identity = {"topics": cluster.topic_ids(source.topics)}
+            identity = {"topics": cluster.topic_ids(topics_of(source, cluster))}
+            if source.topic_pattern is not None:
+                # A topic that is being deleted is listed for a while, and has no id any more.
+                there = {topic: found for topic, found in identity["topics"].items() if found is not None}
+                identity = {"topics": there, "pattern": source.topic_pattern}
+            if source.partitions:
+                identity["partitions"] = {t: list(parts) for t, parts in source.partitions.items()}
         case "delta":
             path = storage.table(source.table) if source.table else Path(source.path or "")
             identity = {"table_id": table_id, "path": str(path)}
@@ -63,26 +80,81 @@ def identify(
     )
 
 
-def kafka_facts(topics: Sequence[str], ids: dict[str, str | None], cluster: KafkaCluster) -> KafkaFacts:
-    """What the broker holds of the topics that exist."""
-    there = [topic for topic in topics if ids.get(topic) is not None]
-    return KafkaFacts(ids=ids, earliest=cluster.earliest(there), latest=cluster.latest(there))
+def topics_of(source: DescribedSource, cluster: KafkaCluster) -> tuple[str, ...]:
+    """The topics that a source reads: those that it names, or those that its pattern matches now."""
+    return source.topics if source.topic_pattern is None else cluster.matching(source.topic_pattern)
 
 
-def require_topics(source: SourceIdentity, cluster: KafkaCluster, location: SourceLocation) -> None:
-    """Make sure that the topics exist which a new checkpoint is to read.
+def kafka_facts(source: DescribedSource, ids: Mapping[str, str | None], cluster: KafkaCluster) -> KafkaFacts:
+    """What the broker holds of the topics that exist, in the partitions that are read."""
+    there = [topic for topic in ids if ids[topic] is not None]
+
+    def read(offsets: Offsets) -> Offsets:
+        return {
+            topic: {p: o for p, o in parts.items() if p in source.partitions.get(topic, parts)}
+            for topic, parts in offsets.items()
+        }
+
+    return KafkaFacts(
+        ids=ids,
+        earliest=read(cluster.earliest(there)),
+        latest=read(cluster.latest(there)),
+        on_data_loss=source.on_data_loss,
+    )
+
+
+def require_topics(
+    source: DescribedSource, topics: Iterable[str], cluster: KafkaCluster, location: SourceLocation
+) -> dict[str, int]:
+    """Make sure that what a new checkpoint is to read exists.
 
     Args:
+        source: What is to be read.
+        topics: Its topics, as `topics_of` tells them.
+        cluster: Where.
         location: Where the query reads them.
 
+    Returns:
+        The number of partitions that are read of each topic.
+
     Raises:
-        TopicNotFoundError: One does not.
+        TopicNotFoundError: A topic or a partition does not exist, or a pattern matches none.
     """
+    found: dict[str, int] = {}
     try:
-        for topic, found in source.identity.get("topics", {}).items():
-            if found is None:
-                cluster.partitions(topic)
-                raise TopicNotFoundError(f"the broker has no topic `{topic}`", params={"topic": topic})
+        for topic in topics:
+            there = cluster.partitions(topic)
+            asked = source.partitions.get(topic, there)
+            if lacking := sorted(set(asked) - set(there)):
+                raise TopicNotFoundError(
+                    f"topic `{topic}` has no partition {lacking[0]}",
+                    facts=[f"it has {len(there)}, counted from 0"],
+                    remedies=["correct `assign`"],
+                    params={"topic": topic, "partition": lacking[0]},
+                )
+            found[topic] = len(asked)
+        if not found and not source.allow_no_topics:
+            raise _no_match(source.topic_pattern or "", cluster)
     except TopicNotFoundError as error:
         error.location = location
         raise
+    return found
+
+
+def _no_match(pattern: str, cluster: KafkaCluster) -> TopicNotFoundError:
+    import difflib
+
+    known = cluster.topics()
+    near = difflib.get_close_matches(re.sub(r"\W+", "", shown(pattern)), known, n=3, cutoff=0.4)
+    there = near or known[:3]
+    return TopicNotFoundError(
+        f"the pattern `{shown(pattern)}` matches no topic",
+        facts=[f"there are {', '.join(there)}" + (", .." if len(known) > len(there) else "")]
+        if there
+        else ["the cluster has no topic yet"],
+        remedies=[
+            "correct the pattern",
+            "allow_no_match=True in read_kafka, or the option headrace.allowNoTopics=true, waits for topics",
+        ],
+        params={"pattern": pattern, "topics": list(there)},
+    )

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.errors import ArgumentInvalidError
+from headrace.errors import ArgumentInvalidError, SourceLocation
 from headrace.model.connections import KafkaConnection
+from headrace.model.project import OnDataLoss
 from headrace.sources.records import parse_json
+from headrace.sources.schemas import Schema, load_schema
+from headrace.sources.subscription import EARLIEST, LATEST, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+
+_HERE, _UNKNOWN = Path(), SourceLocation("<unknown>", 1)
 
 Format = Literal["raw", "json"]
 OnNull = Literal["refuse", "drop", "keep"]
-StartingOffsets = Literal["earliest", "latest"] | Mapping[str, Mapping[int, int]]
+End = Literal["earliest", "latest"]
+StartingOffsets = End | Mapping[str, Mapping[int, int | End]]
 
-_CLIENT = {
+CLIENT = {
     # How long a broker may take to answer before the flow is tried again, where a user sees it; by
     # themselves the clients wait for three minutes without a word.
     "kafka.request.timeout.ms": "15000",
@@ -30,35 +37,55 @@ _CLIENT = {
 }
 """Settings of Spark's Kafka clients; the spec's and a query's own win."""
 
+ALLOW_NO_TOPICS = "headrace.allowNoTopics"
+"""An option of ours: a pattern that matches no topic yet is no error."""
+
+LOSS_POLICY = "headrace.onDataLoss"
+"""A mark of ours: what happens when this source no longer holds what its flow has to read."""
+
 COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
 
 def read(
     spark: SparkSession,
     connection: KafkaConnection,
-    topic: str,
+    topic: str | None = None,
     *,
+    pattern: str | None = None,
+    allow_no_match: bool = False,
     format: Format = "raw",
-    schema: str | StructType | None = None,
+    schema: Schema = None,
     starting_offsets: StartingOffsets = "earliest",
+    starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
     on_null: OnNull = "refuse",
+    on_data_loss: OnDataLoss | None = None,
     options: Mapping[str, str] | None = None,
+    root: Path = _HERE,
+    location: SourceLocation = _UNKNOWN,
 ) -> DataFrame:
-    """A topic as a streaming DataFrame.
+    """Topics as one streaming DataFrame.
 
     Args:
         spark: The session to read with.
         connection: The Kafka cluster.
         topic: One topic, or several separated by commas.
+        pattern: In place of topics, a regular expression of their whole names.
+        allow_no_match: Whether the pattern may match nothing yet.
         format: ``raw`` gives the columns ``key`` and ``value`` as bytes; ``json`` gives the fields
             of ``schema``.
         schema: The JSON records' fields; needed for ``json``, refused for ``raw``.
         starting_offsets: Where a flow without a checkpoint starts.
+        starting_timestamp: In place of offsets, a moment; one without a zone is in UTC. A partition
+            without a record since starts at its end.
         max_offsets_per_trigger: The most records that one batch takes.
         on_null: What a ``json`` record without a value becomes: ``refuse`` stops the flow,
             ``drop`` leaves it out, ``keep`` makes it a row whose fields are null.
+        on_data_loss: What happens when the topics no longer hold what the flow has to read; ``None``
+            does what the pipeline does.
         options: Further options of Spark's Kafka source.
+        root: The pipeline's folder, for a schema's file.
+        location: The user's line, for a schema that cannot be read.
 
     Returns:
         The columns above and ``_source``: topic, partition, offset, timestamp, key, headers and,
@@ -70,14 +97,18 @@ def read(
     from pyspark.sql import functions as F
 
     _check(format, schema, on_null)
-    start = _starting(starting_offsets)
+    chosen = {
+        **({"subscribe": topic} if topic is not None else {"subscribePattern": whole(pattern or "")}),
+        **_starting(starting_offsets, starting_timestamp),
+        **({ALLOW_NO_TOPICS: "true"} if allow_no_match else {}),
+        **({LOSS_POLICY: on_data_loss} if on_data_loss is not None else {}),
+    }
     limit = {} if max_offsets_per_trigger is None else {"maxOffsetsPerTrigger": max_offsets_per_trigger}
     records = (
         spark.readStream.format("kafka")
-        .options(**_CLIENT)
+        .options(**CLIENT)
         .options(**connection.for_spark())
-        .option("subscribe", topic)
-        .option("startingOffsets", start)
+        .options(**chosen)
         .option("includeHeaders", "true")
         .option("kafka.isolation.level", "read_committed")
         .option("failOnDataLoss", "true")
@@ -92,7 +123,8 @@ def read(
     place: list[Column] = [F.col(name) for name in COORDINATES]
     source = F.struct(*place, F.col("value")).alias("_source")
     assert schema is not None
-    parsed = parse_json("value", schema, at=place[:3], on_null="keep" if on_null == "keep" else "refuse")
+    fields = load_schema(schema, root, location)
+    parsed = parse_json("value", fields, at=place[:3], on_null="keep" if on_null == "keep" else "refuse")
     return records.select(parsed.alias("_record"), source).select("_record.*", "_source")
 
 
@@ -121,13 +153,58 @@ def _check(format: str, schema: Any, on_null: str) -> None:
         )
 
 
-def _starting(offsets: StartingOffsets) -> str:
+def _starting(offsets: StartingOffsets, timestamp: datetime | str | None) -> dict[str, str]:
+    if timestamp is not None:
+        if offsets != "earliest":
+            raise ArgumentInvalidError(
+                "read_kafka: starting_timestamp and starting_offsets are both given",
+                remedies=("leave one of them out",),
+                params={"argument": "starting_timestamp"},
+            )
+        return {
+            "startingTimestamp": str(_milliseconds(timestamp)),
+            "startingOffsetsByTimestampStrategy": "latest",
+        }
     if isinstance(offsets, str):
         if offsets not in ("earliest", "latest"):
-            raise ArgumentInvalidError(
-                f"read_kafka: starting_offsets={offsets!r} is not one of earliest, latest",
-                remedies=('or give offsets, such as starting_offsets={"sales": {0: 17, 1: 20}}',),
-                params={"argument": "starting_offsets", "value": offsets},
-            )
-        return offsets
-    return json.dumps({topic: {str(p): o for p, o in parts.items()} for topic, parts in offsets.items()})
+            raise _not_offsets(offsets)
+        return {"startingOffsets": offsets}
+    if not isinstance(offsets, Mapping) or not all(isinstance(parts, Mapping) for parts in offsets.values()):
+        raise _not_offsets(offsets)
+    named = {
+        topic: {str(partition): _offset(offset) for partition, offset in parts.items()}
+        for topic, parts in offsets.items()
+    }
+    return {"startingOffsets": json.dumps(named)}
+
+
+def _offset(value: Any) -> int:
+    match value:
+        case "earliest":
+            return EARLIEST
+        case "latest":
+            return LATEST
+        case int() if not isinstance(value, bool) and value >= EARLIEST:
+            return value
+    raise _not_offsets(value)
+
+
+def _milliseconds(moment: datetime | str) -> int:
+    try:
+        found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return int(zoned.timestamp() * 1000)
+    except (ValueError, AttributeError, OverflowError) as error:
+        raise ArgumentInvalidError(
+            f"read_kafka: starting_timestamp={moment!r} is no moment",
+            remedies=('give a datetime, or text such as "2026-11-20T08:00:00+01:00"',),
+            params={"argument": "starting_timestamp", "value": str(moment)},
+        ) from error
+
+
+def _not_offsets(value: Any) -> ArgumentInvalidError:
+    return ArgumentInvalidError(
+        f"read_kafka: starting_offsets={value!r} is not one of earliest, latest",
+        remedies=('or give offsets, such as starting_offsets={"sales": {0: 17, 1: "earliest"}}',),
+        params={"argument": "starting_offsets", "value": value},
+    )

@@ -7,7 +7,7 @@ refused with its remedy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from headrace.errors import (
@@ -79,11 +79,16 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class KafkaFacts:
-    """What the broker says of the topics of one source, by topic."""
+    """What the broker says of the topics of one source, by topic.
+
+    Args:
+        on_data_loss: The policy of this source alone; ``None`` takes the flow's.
+    """
 
     ids: Mapping[str, str | None]
     earliest: Mapping[str, Mapping[int, int]]
     latest: Mapping[str, Mapping[int, int]]
+    on_data_loss: OnDataLoss | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,15 +212,33 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             f"the table holds its batches up to {committed}",
             {"table": committed, "checkpoint": checkpoint.last_finished},
         )
+    known = tuple(_with_joined(source, table, checkpoint) for source in identity.sources)
     if table.positions is not None and not _agree(table.positions, checkpoint.positions):
+        # A batch that Spark has planned while a topic of a pattern was gone leaves that topic out.
+        _compare_sources(flow, identity.checkpoint, known)
         found = f"the table holds batch {committed} with other ranges"
         raise _behind(flow, identity, checkpoint.last_planned, found)
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, identity.sources)
-    _compare_sources(flow, identity.checkpoint, identity.sources)
+    _compare_sources(flow, identity.checkpoint, known)
     return _compare_offsets(
         flow, identity.checkpoint, checkpoint.positions, otherwise=Continue(identity=identity)
     )
+
+
+def _with_joined(source: SourceIdentity, table: TableFacts, checkpoint: CheckpointFacts) -> SourceIdentity:
+    """A source of a checkpoint with all topics that its pattern has come to match since.
+
+    The checkpoint's identity names those of its beginning, and the last commit those that it had read.
+    A topic of a batch that was planned and never committed has no id yet: nothing was made of it.
+    """
+    committed = next((one.identity for one in table.sources if one.index == source.index), {})
+    if "pattern" not in source.identity and "pattern" not in committed:
+        return source
+    ids = {**source.identity["topics"], **committed.get("topics", {})}
+    positions = (checkpoint.positions, table.positions or {})
+    topics = {topic: ids.get(topic) for position in positions for topic in position.get(source.index, {})}
+    return replace(source, identity={**source.identity, "topics": topics})
 
 
 def _agree(table: Mapping[int, Position], checkpoint: Mapping[int, Position]) -> bool:
@@ -260,23 +283,36 @@ def _compare_topics(
     known: tuple[SourceIdentity, ...],
 ) -> None:
     ids = now.identity["topics"]
-    if set(ids) != set(then.identity["topics"]):
+    joins = "pattern" in now.identity
+    if (not joins and set(ids) != set(then.identity["topics"])) or (
+        now.identity.get("partitions") != then.identity.get("partitions")
+    ):
         raise _sources_changed(flow, known)
     for topic, known_id in then.identity["topics"].items():
-        if ids[topic] is None:
-            raise TopicNotFoundError(
-                f"flow {flow.flow}: the topic `{topic}` that it was reading is gone",
-                location=flow.location,
-                facts=(f"checkpoint {checkpoint} read topic id {known_id}",),
-                remedies=(f"create it again:   headrace broker topics create {topic}",),
-                params={"flow": flow.flow, "topic": topic},
-            )
-        if ids[topic] != known_id:
+        if ids.get(topic) is None:
+            raise _topic_gone(flow, checkpoint, topic, known_id, joins=joins)
+        if known_id not in (None, ids[topic]):
             raise topic_recreated(flow.flow, flow.location, checkpoint, topic, known_id, ids[topic])
 
 
+def _topic_gone(
+    flow: FlowFacts, checkpoint: str, topic: str, known_id: str | None, *, joins: bool
+) -> TopicNotFoundError:
+    how = "is gone, or is no match of its pattern any more" if joins else "is gone"
+    return TopicNotFoundError(
+        f"flow {flow.flow}: the topic `{topic}` that it was reading {how}",
+        location=flow.location,
+        facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
+        remedies=(
+            *([f"go on without it:   headrace run --new-generation {flow.flow}"] if joins else []),
+            f"create it again:   headrace broker topics create {topic}",
+        ),
+        params={"flow": flow.flow, "topic": topic},
+    )
+
+
 def topic_recreated(
-    flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str, now_id: str | None
+    flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
 ) -> TopicRecreatedError:
     """The refusal of a topic that was deleted and created again, at the start or in a run."""
     now = "no such topic" if now_id is None else now_id
@@ -317,8 +353,10 @@ def _compare_offsets(
                 )
     if not losses:
         return otherwise
-    if flow.on_data_loss == "refuse":
-        raise offsets_expired(flow.flow, flow.location, losses)
+    policies = {index: kafka.on_data_loss or flow.on_data_loss for index, kafka in flow.kafka.items()}
+    refused = [loss for loss in losses if policies[loss["source"]] == "refuse"]
+    if refused:
+        raise offsets_expired(flow.flow, flow.location, refused)
     if flow.stateful:
         raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
     return Open(reason="data-loss", positions=positions, fences=checkpoint, losses=tuple(losses))
@@ -357,8 +395,8 @@ def offsets_expired(flow: str, location: SourceLocation, losses: list[dict[str, 
             "nothing was read or written",
         ),
         remedies=(
-            "set `on_data_loss: record` in headrace.yml: the flow goes on behind them, "
-            "and the ledger keeps what was lost",
+            'set `on_data_loss: record` in headrace.yml, or on_data_loss="record" in read_kafka: the flow '
+            "goes on behind them, and the ledger keeps what was lost",
         ),
         params={"flow": flow, "losses": losses},
     )
@@ -532,7 +570,12 @@ def _sources_changed(flow: FlowFacts, known: tuple[SourceIdentity, ...]) -> Head
 
 def _described(source: SourceIdentity) -> list[str]:
     if source.kind == "kafka":
-        return list(source.identity["topics"])
+        given = source.identity.get("partitions", {})
+        listed = [
+            f"{topic} {given[topic]}" if topic in given else topic for topic in source.identity["topics"]
+        ]
+        pattern = source.identity.get("pattern")
+        return listed if pattern is None else [*listed, f"by the pattern {pattern}"]
     return [str(source.identity.get("path"))]
 
 

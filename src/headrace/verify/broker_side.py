@@ -24,7 +24,7 @@ from headrace.verify.coordinates import (
     find_columns,
 )
 from headrace.verify.delta_log import LogDamagedError
-from headrace.verify.evidence import Evidence, find_upstream, load_evidence
+from headrace.verify.evidence import Evidence, load_evidence
 from headrace.verify.lineages import Lineage
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.records import (
@@ -36,6 +36,7 @@ from headrace.verify.records import (
 )
 from headrace.verify.report import GradeReport
 from headrace.verify.table_records import read_others, read_table_records
+from headrace.verify.upstream import find_upstream
 
 _END_INDEX = 1 << 62
 """Delta marks a version that was read whole by an index beyond every file."""
@@ -195,18 +196,25 @@ class RecordsJudge:
 
     def _upstream(self, source: SourceRange, version: int) -> Evidence:
         """The table that a flow reads, at the version that it has read or later."""
-        name = find_upstream(self._storage, source)
-        found = None if name is None else self._evidence.get(name)
-        if name is not None and (found is None or found.log.version < version - 1 or found.since is not None):
-            try:
-                found = load_evidence(self._storage, name, inspect=False)
-            except LogDamagedError as error:
-                raise _CannotJudgeError(f"{name}, which it reads: {error}") from error
-            self._evidence[name] = found
+        there = find_upstream(self._storage, source)
+        found = None
+        if there is not None and there.storage is not None:
+            found = self._evidence.get(there.name) if there.storage == self._storage else None
+            if found is None or found.log.version < version - 1 or found.since is not None:
+                found = self._load(there.storage, there.name)
         if found is None or found.log.metadata.id != source.identity.get("table_id"):
             raise _CannotJudgeError(
-                f"the table that it reads, {source.identity.get('path')}, is no dataset of this storage"
+                f"the table that it reads, {source.identity.get('path')}, is no dataset of a pipeline"
             )
+        return found
+
+    def _load(self, storage: Storage, name: TableName) -> Evidence:
+        try:
+            found = load_evidence(storage, name, inspect=False)
+        except LogDamagedError as error:
+            raise _CannotJudgeError(f"{name}, which it reads: {error}") from error
+        if storage == self._storage:
+            self._evidence[name] = found
         return found
 
     def _unjudged(self, evidence: Evidence, reason: str) -> dict[str, GradeReport]:

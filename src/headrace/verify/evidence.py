@@ -6,10 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from headrace.model.names import Storage, TableName
-from headrace.model.ranges import SourceRange
 from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
 from headrace.verify.commits import (
     PROPERTY_DATASET,
@@ -73,15 +71,6 @@ def list_tables(storage: Storage) -> list[TableName]:
     """The Delta tables that lie in the storage."""
     logs = storage.tables.glob("*/*/_delta_log")
     return sorted(TableName(log.parent.parent.name, log.parent.name) for log in logs)
-
-
-def find_upstream(storage: Storage, source: SourceRange) -> TableName | None:
-    """The table behind a range, by its name: the storage may have been moved since."""
-    text = str(source.identity.get("path", ""))
-    parts = urlsplit(text)
-    path = Path(unquote(parts.path) if parts.scheme == "file" else text)
-    name = TableName(path.parent.name, path.name)
-    return name if name in list_tables(storage) else None
 
 
 def load_evidence(

@@ -21,7 +21,6 @@ from headrace.verify.counts import FileFindings, describe_others, judge_counts, 
 from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import (
     Evidence,
-    find_upstream,
     in_reading_order,
     is_ours,
     list_tables,
@@ -38,6 +37,7 @@ from headrace.verify.report import (
     Proof,
     verdict_of,
 )
+from headrace.verify.upstream import find_upstream
 from headrace.verify.views import Input, judge_view
 from headrace.verify.witnesses import (
     compare_checkpoints,
@@ -175,8 +175,8 @@ def _with_findings(report: GradeReport, findings: Sequence[Finding]) -> GradeRep
 
 
 def _find_table(settings: ProjectSettings, source: SourceRange) -> Path | None:
-    name = find_upstream(settings.storage, source)
-    return None if name is None else settings.storage.table(name)
+    found = find_upstream(settings.storage, source)
+    return None if found is None else found.path
 
 
 def _find_input(settings: ProjectSettings, text: str) -> Input | None:

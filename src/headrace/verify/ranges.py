@@ -353,7 +353,15 @@ def _judge_left_behind(ended: Mapping[_Key, Any], begun: set[_Key], last: Batche
         if source.kind == "kafka"
         for topic in source.until
     }
+    assigned = {
+        topic: parts
+        for source in last.sources
+        for topic, parts in source.identity.get("partitions", {}).items()
+    }
     for key in sorted(key for key in ended if key not in begun and key[:2] in topics):
+        if int(key[2]) not in assigned.get(key[0], [int(key[2])]):
+            # The query names its partitions, and this one no more.
+            continue
         found.find(
             "PARTITION_MISSING",
             f"{key[0]}/{key[2]} was read up to {ended[key]} before checkpoint {last.checkpoint}, "

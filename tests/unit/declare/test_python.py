@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentInvalidError, DuplicateNameError, FormatUnsupportedError
+from headrace.errors import (
+    ArgumentInvalidError,
+    DuplicateNameError,
+    FormatUnsupportedError,
+    SchemaInvalidError,
+)
 from headrace.model.declarations import Declarations, MaterializedView, StreamingTable, TemporaryView
 from headrace.model.names import TableName
 from headrace.model.triggers import Trigger
+from headrace.sources.schemas import SchemaFile
 
 Load = Callable[..., Declarations]
 
@@ -118,6 +124,18 @@ def revenue(): ...
         ("from_europe", "sales.orders"),
         ("asia", "sales.orders"),
     ]
+
+
+def test_a_schema_s_file_is_read_with_the_declaration(load: Load) -> None:
+    code = 'import headrace as hr\n\n@hr.table(schema="{}")\ndef orders(): ...\n'
+    files = {"transformations/tables.py": code.format("schemas/orders.ddl")}
+    (table,) = load({**files, "schemas/orders.ddl": "id LONG"}).datasets
+    assert isinstance(table, StreamingTable)
+    assert table.schema == SchemaFile("schemas/orders.ddl", "id LONG")
+    with pytest.raises(SchemaInvalidError) as caught:
+        load(code.format("schemas/order.ddl"))
+    assert str(caught.value.location) == "transformations/tables.py:4"
+    assert caught.value.remedies == ("did you mean orders.ddl?",)
 
 
 def test_a_flow_outside_of_the_default_schema_has_the_whole_name(load: Load) -> None:

@@ -155,6 +155,36 @@ def test_a_new_pipeline_as_text() -> None:
     assert unseen[-2] == "No broker answered, so topics were not looked at."
 
 
+def test_a_pattern_shows_its_matches_and_a_start_its_moment() -> None:
+    plan = build_plan()
+    options = {"startingTimestamp": "1767225600000"}
+    source = PlannedSource(
+        index=0,
+        kind="kafka",
+        location=place(7),
+        topic_pattern="^(?:orders-.*)$",
+        options=options,
+        on_data_loss="record",
+    )
+    flows = tuple(replace(one, sources=(source,)) if one.flow.name == "orders" else one for one in plan.flows)
+    partitions = {"orders-eu": 3, "orders-us": 1}
+    seen = {"^(?:orders-.*)$": ("orders-eu", "orders-us")}
+    levels = tuple(
+        tuple(
+            RunFlowStage(planned=flows[0])
+            if isinstance(stage, RunFlowStage) and stage.planned.flow.name == "orders"
+            else stage
+            for stage in level
+        )
+        for level in plan.levels
+    )
+    plan = replace(plan, flows=flows, levels=levels, partitions=partitions, matches=seen)
+    text = " ".join(Explanation(plan).to_text().split())
+    assert "from Kafka topics like orders-.* (orders-eu, orders-us), 4 partitions" in text
+    assert "(lost records are recorded), from 2026-01-01 00:00:00 UTC" in text
+    assert "kafka orders-.*" in text
+
+
 def test_changes_to_a_storage_that_exists() -> None:
     changes = (
         Change(kind="alter", dataset=name("orders"), text="gains the column amount DECIMAL(10,2)"),

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import OptionUnsupportedError, SourceLocation
+from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation
 from headrace.plan.options import ADAPTIVE, ReadRequest, protocol_options
+from headrace.sources.kafka import LOSS_POLICY
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 HERE = SourceLocation("orders.py", 3)
@@ -36,12 +37,48 @@ def test_what_the_user_chose_stays_whatever_its_case() -> None:
     assert given("json", mode="DROPMALFORMED", maxFilesPerTrigger="1") == {}
 
 
-@pytest.mark.parametrize("format", ["kafka", "delta"])
-def test_passing_over_lost_records_is_refused(format: str) -> None:
+def test_passing_over_lost_records_is_the_policy_to_record_them() -> None:
+    options = given("kafka", failOnDataLoss="False")
+    assert (options["failOnDataLoss"], options[LOSS_POLICY]) == ("true", "record")
+
+
+@pytest.mark.parametrize(("format", "streaming"), [("kafka", False), ("delta", True)])
+def test_passing_over_lost_records_is_refused_where_nothing_could_record_them(
+    format: str, streaming: bool
+) -> None:
     with pytest.raises(OptionUnsupportedError) as caught:
-        given(format, failOnDataLoss="false")
-    assert caught.value.params["instead"] == "on_data_loss: record"
+        given(format, streaming=streaming, failOnDataLoss="false")
     assert caught.value.location == HERE
+
+
+@pytest.mark.parametrize(
+    ("format", "streaming", "option", "suggestion"),
+    [
+        ("kafka", True, "subscibe", "subscribe"),
+        ("kafka", True, "startingOffset", "startingOffsets"),
+        ("kafka", True, "maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("kafka", True, "maxBytesPerTrigger", "maxOffsetsPerTrigger"),
+        ("kafka", True, "endingOffsets", "startingOffsets"),
+        ("kafka", True, "headrace.allowNoTopic", "headrace.allowNoTopics"),
+        ("delta", True, "startVersion", "startingVersion"),
+        ("delta", False, "versionAs", None),
+        ("delta", True, "whatever", None),
+    ],
+)
+def test_an_option_that_spark_would_ignore_is_named(
+    format: str, streaming: bool, option: str, suggestion: str | None
+) -> None:
+    with pytest.raises(OptionUnknownError) as caught:
+        given(format, streaming=streaming, **{option: "1"})
+    error = caught.value
+    assert (error.location, error.params["option"]) == (HERE, option)
+    if suggestion is not None:
+        assert error.params["suggestion"] == suggestion
+
+
+def test_what_is_handed_on_to_others_passes() -> None:
+    given("kafka", **{"kafka.anything.at.all": "1", "HEADRACE.ALLOWNOTOPICS": "true", "MINPARTITIONS": "2"})
+    given("delta", **{"fs.s3a.endpoint": "x", "excluderegex": "tmp"})
 
 
 @pytest.mark.parametrize("format", ["json", "csv"])

@@ -10,7 +10,8 @@ from headrace.errors import LeaseLostError, SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow
 from headrace.model.names import TableName
-from headrace.run.failures import as_error
+from headrace.model.ranges import SourceRange
+from headrace.run.failures import Reading, as_error
 
 HERE = SourceLocation("sales.py", 7)
 FLOW = Flow(name="sales", target=TableName("default", "sales"), query=lambda: None, location=HERE)
@@ -118,3 +119,36 @@ def test_an_error_shows_the_root_of_spark_s_message_and_where_the_rest_is() -> N
     assert "java.lang.IllegalStateException: the true reason" in error.facts
     assert any("/logs/spark.log" in fact for fact in error.facts)
     assert error.location == HERE
+
+
+MALFORMED = (
+    "[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: "
+    "[null].\nParse Mode: FAILFAST."
+)
+
+
+def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> None:
+    source = SourceRange(
+        index=0,
+        kind="kafka",
+        identity={"topics": {"orders": "id"}},
+        start={"orders": {"0": 120, "1": 7}},
+        until={"orders": {"0": 164, "1": 7, "2": 3}},
+    )
+    error = as_error(Exception(MALFORMED), None, FLOW, None, Reading(17, (source,)))
+    assert (error.code, error.transient, error.location) == ("RECORD_UNPARSEABLE", False, HERE)
+    assert "it is in batch 17: orders/0 [120, 164), orders/2 [0, 3)" in error.facts
+    assert error.params == {"flow": "sales", "batch": 17}
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("[DELTA_LOG_FILE_NOT_FOUND_FOR_STREAMING_SOURCE] If you never deleted it", "UPSTREAM_LOG_EXPIRED"),
+        ("[DELTA_MISSING_FILES_UNEXPECTED_VERSION] The stream from your Delta table", "UPSTREAM_LOG_EXPIRED"),
+        ("[DELTA_VERSION_NOT_FOUND] Cannot time travel Delta table to version 9", "START_INVALID"),
+        ("[DELTA_TIMESTAMP_GREATER_THAN_COMMIT] Timestamp 2999 is after", "START_INVALID"),
+    ],
+)
+def test_a_table_that_does_not_go_back_so_far_is_named(message: str, expected: str) -> None:
+    assert code(message) == (expected, False)

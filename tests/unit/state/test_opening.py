@@ -422,3 +422,100 @@ def test_no_refusal_names_a_resume_that_would_itself_be_refused(
     except HeadraceError:
         possible = None
     assert proposed == (possible is not None)
+
+
+# Topics by a pattern, and by partitions.
+
+PATTERN = "sales.*"
+
+
+def matched(**ids: str | None) -> SourceIdentity:
+    return SourceIdentity(index=0, kind="kafka", identity={"topics": ids, "pattern": PATTERN})
+
+
+def subscribed(**ids: str | None) -> FlowFacts:
+    kafka = KafkaFacts(
+        ids=ids, earliest={t: {0: 0, 1: 0} for t in ids}, latest={t: {0: 100, 1: 100} for t in ids}
+    )
+    return replace(FLOW, sources=(matched(**ids),), kafka={0: kafka})
+
+
+JOINED = {0: {"sales": {"0": 40, "1": 50}, "sales2": {"0": 1, "1": 0}}}
+
+
+def test_topics_may_join_a_pattern() -> None:
+    checkpoint = read_by(matched(sales="id-1"))
+    assert isinstance(decide(subscribed(sales="id-1", sales2="id-2"), TABLE, checkpoint), Continue)
+    plain = replace(TABLE, sources=(matched(sales="id-1"),))
+    assert isinstance(decide(subscribed(sales="id-1", sales2="id-2"), plain, CHECKPOINT), Continue)
+
+
+@pytest.mark.parametrize(
+    ("now", "code"),
+    [({"sales2": "another"}, "TOPIC_RECREATED"), ({}, "TOPIC_NOT_FOUND"), ({"sales2": "id-2"}, None)],
+)
+def test_a_topic_that_has_joined_is_watched_by_the_id_of_its_commit(
+    now: dict[str, str], code: str | None
+) -> None:
+    """The checkpoint's identity is older than the topic."""
+    table = replace(TABLE, positions=JOINED, sources=(matched(sales="id-1", sales2="id-2"),))
+    flow = subscribed(sales="id-1", **now)
+    # A query may have named its topics before it had a pattern.
+    for then in (matched(sales="id-1"), KAFKA):
+        checkpoint = replace(read_by(then), positions=JOINED)
+        if code is None:
+            assert isinstance(decide(flow, table, checkpoint), Continue)
+            continue
+        error = refused(flow, table, checkpoint)
+        assert (error.code, error.params["topic"]) == (code, "sales2")
+        assert any("--new-generation sales" in remedy for remedy in error.remedies)
+
+
+def test_a_topic_of_a_batch_that_was_never_committed_has_no_id_to_compare() -> None:
+    table = replace(TABLE, sources=(matched(sales="id-1"),))
+    planned = {0: {"sales": {"0": 40, "1": 50}, "sales2": {"0": 0}}}
+    checkpoint = replace(read_by(matched(sales="id-1")), last_planned=8, positions=planned)
+    assert isinstance(decide(subscribed(sales="id-1", sales2="any"), table, checkpoint), Continue)
+    assert refused(subscribed(sales="id-1"), table, checkpoint).code == "TOPIC_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    ("now", "code"),
+    [
+        ({}, "TOPIC_NOT_FOUND"),
+        ({"sales2": "another"}, "TOPIC_RECREATED"),
+        ({"sales2": "id-2"}, "CHECKPOINT_BEHIND_TABLE"),
+    ],
+)
+def test_a_batch_that_was_planned_while_a_topic_was_gone_is_no_old_copy(
+    now: dict[str, str], code: str
+) -> None:
+    """Spark leaves such a topic out of the batch, and will never read the batch."""
+    table = replace(TABLE, positions=JOINED, sources=(matched(sales="id-1", sales2="id-2"),))
+    planned = {0: {"sales": {"0": 40, "1": 50}}}
+    checkpoint = replace(read_by(matched(sales="id-1")), last_planned=8, positions=planned)
+    assert refused(subscribed(sales="id-1", **now), table, checkpoint).code == code
+
+
+def test_other_partitions_are_another_source() -> None:
+    def assigned(*partitions: int) -> SourceIdentity:
+        identity = {"topics": {"sales": "id-1"}, "partitions": {"sales": list(partitions)}}
+        return SourceIdentity(index=0, kind="kafka", identity=identity)
+
+    flow = replace(FLOW, sources=(assigned(0),))
+    assert isinstance(decide(flow, TABLE, read_by(assigned(0))), Continue)
+    for then in (assigned(0, 1), KAFKA):
+        assert refused(flow, TABLE, read_by(then)).code == "SOURCES_CHANGED"
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "source", "recorded"), [("refuse", "record", True), ("record", "refuse", False)]
+)
+def test_a_source_s_own_loss_policy_comes_first(pipeline: Any, source: Any, recorded: bool) -> None:
+    kafka = broker(earliest={"sales": {0: 45, 1: 0}}, on_data_loss=source)
+    flow = replace(FLOW, on_data_loss=pipeline, kafka=kafka)
+    if recorded:
+        opening = decide(flow, TABLE, CHECKPOINT)
+        assert isinstance(opening, Open) and opening.reason == "data-loss"
+    else:
+        assert refused(flow, TABLE, CHECKPOINT).code == "OFFSETS_EXPIRED"

@@ -432,7 +432,7 @@ class TestStreamsFromTables:
         table.id = table_id
         report = verify.grade("records", "silver")
         assert report.verdict == "unjudged"
-        assert "is no dataset of this storage" in report.reasons[0]
+        assert "is no dataset of a pipeline" in report.reasons[0]
 
 
 def test_a_table_without_coordinates_cannot_be_judged_by_records(lake: Lake, verify: Verify) -> None:

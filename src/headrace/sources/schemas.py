@@ -1,0 +1,240 @@
+"""Schemas as users give them: a DDL string, a ``StructType``, or a file that holds one of the two."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import linecache
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SchemaInvalidError, SourceLocation
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+_DDL, _JSON = (".ddl", ".sql"), (".json",)
+_OTHER = (".avsc", ".avro", ".proto", ".xsd", ".yml", ".yaml", ".txt")
+_COMMENT = re.compile(r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`)|--[^\n]*|/\*.*?\*/""", re.DOTALL)
+_COLUMNS = "write columns as in CREATE TABLE: id LONG, at TIMESTAMP"
+_POSITION = re.compile(r"line (\d+),? pos (\d+)")
+
+
+@dataclass(frozen=True)
+class SchemaFile:
+    """A schema's file, read and not yet parsed, so that whoever holds it needs no pyspark.
+
+    Args:
+        path: As the user would type it.
+        text: What the file holds.
+    """
+
+    path: str
+    text: str
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def is_json(self) -> bool:
+        return self.path.lower().endswith(_JSON)
+
+
+Schema = Any
+"""A DDL string, a ``StructType``, a file's path, or a `SchemaFile`."""
+
+
+def names_file(given: object) -> bool:
+    """Whether a text names a file and is no DDL: no DDL string ends in such a suffix."""
+    return isinstance(given, str) and given.strip().lower().endswith((*_DDL, *_JSON, *_OTHER))
+
+
+def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
+    """The schema with its file read, where it names one; needs no pyspark.
+
+    Args:
+        given: A DDL string, a ``StructType``, or a file's path, relative to the pipeline's folder.
+        root: The pipeline's folder.
+        location: Where it is given.
+
+    Raises:
+        SchemaInvalidError: The file is missing, is no UTF-8, or is of a kind that is not read.
+    """
+    if not names_file(given):
+        return given
+    name = given.strip()
+    if name.lower().endswith(_OTHER):
+        raise SchemaInvalidError(
+            f"the schema file {name} is of a kind that cannot be read",
+            location=location,
+            remedies=["give a .ddl or .sql file of columns, or a .json file as StructType.json() writes it"],
+            params={"file": name},
+        )
+    path = root / name
+    try:
+        return SchemaFile(name, path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        before = path.read_bytes()[: error.start]
+        line = before.count(b"\n") + 1
+        column = error.start - (before.rfind(b"\n") + 1) + 1
+        raise SchemaInvalidError(
+            f"the schema file {name} is not UTF-8 text",
+            location=SourceLocation(name, line, column),
+            facts=[f"byte 0x{error.object[error.start]:02x} at position {error.start}"],
+            remedies=["save the file as UTF-8"],
+            params={"file": name, "line": line, "column": column},
+        ) from error
+    except OSError as error:
+        raise SchemaInvalidError(
+            f"the schema file {name} cannot be read: {error.strerror or error}",
+            location=location,
+            facts=[f"looked for {path.absolute()}"],
+            remedies=[_nearest(path) or "name a file in the pipeline's folder, such as schemas/orders.ddl"],
+            params={"file": name},
+        ) from error
+
+
+def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructType:
+    """The columns that a user's schema means.
+
+    Args:
+        given: A DDL string, a ``StructType``, a file's path, or a `SchemaFile`.
+        root: The pipeline's folder, which files' paths are relative to.
+        location: Where it is given, for errors.
+
+    Raises:
+        SchemaInvalidError: It cannot be read; the place is that of the mistake as far as it is known,
+            in the file or in the text within the user's code.
+    """
+    from pyspark.sql.types import StructType
+
+    found = read_schema(given, root, location)
+    if isinstance(found, StructType):
+        return found
+    if isinstance(found, SchemaFile):
+        start = SourceLocation(found.path, 1)
+        if found.is_json:
+            return _parse_json(found.text, start)
+        return _parse_ddl(found.text, start, found.text)
+    if not isinstance(found, str):
+        raise SchemaInvalidError(
+            f"a schema is a DDL string, a StructType or a file, not a {type(found).__name__}",
+            location=location,
+            remedies=[_COLUMNS],
+            params={"given": type(found).__name__},
+        )
+    return _parse_ddl(found, location, _users_text(location, root))
+
+
+def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
+    """Columns of a DDL text that stands somewhere in ``content``, which is the file of ``location``."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.types import StructType
+
+    # Comments become blanks, so that every position stays where it is.
+    text = _COMMENT.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), ddl)
+    text = re.sub(r"[,;](\s*)\Z", r" \1", text)
+    try:
+        parsed = StructType.fromDDL(text) if text.strip() else None
+    except AnalysisException as error:
+        raise _not_columns(error, ddl, location, content) from error
+    if not isinstance(parsed, StructType) or not parsed.fields:
+        raise SchemaInvalidError(
+            "a schema names no column",
+            location=location,
+            remedies=[_COLUMNS],
+            params={},
+        )
+    return parsed
+
+
+def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: str) -> SchemaInvalidError:
+    message = str(error).strip().splitlines()[0]
+    found = _POSITION.search(str(error))
+    place = location
+    if found is not None:
+        lines = ddl.split("\n")
+        line = min(int(found[1]), len(lines))
+        index = sum(len(one) + 1 for one in lines[: line - 1]) + int(found[2])
+        if content.count(ddl) == 1:
+            place = _place(location, content, content.index(ddl) + min(index, max(len(ddl) - 1, 0)))
+    return SchemaInvalidError(
+        "a schema cannot be read as columns",
+        location=place,
+        facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", message).strip()],
+        remedies=[_COLUMNS],
+        params={"schema": ddl[:200], "line": place.line, "column": place.column},
+    )
+
+
+def _parse_json(text: str, location: SourceLocation) -> StructType:
+    from pyspark.sql.types import StructType
+
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        place = replace(location, line=error.lineno, column=error.colno)
+        raise _not_json(f"it is no JSON: {error.msg}", place) from error
+    try:
+        if not isinstance(value, Mapping) or value.get("type") != "struct":
+            raise _not_json('its outermost value is no {"type": "struct", "fields": [..]}', location)
+        parsed = StructType.fromJson(dict(value))
+        return _checked(parsed)
+    except SchemaInvalidError:
+        raise
+    except KeyError as error:
+        raise _not_json(f"a field, or the whole, has no {error}", location) from error
+    except Exception as error:  # pyspark meets what it does not expect with whatever Python raises
+        words = re.sub(r"^\[[A-Z0-9_.]+\] ", "", str(error)).splitlines()[0]
+        raise _not_json(words, _place_of_words(location, text, words)) from error
+
+
+def _checked(schema: StructType) -> StructType:
+    names = [field.name for field in schema.fields]
+    if not names:
+        raise ValueError("it has no fields")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"the field '{twice}' stands there twice")
+    return schema
+
+
+def _not_json(why: str, place: SourceLocation) -> SchemaInvalidError:
+    return SchemaInvalidError(
+        f"the schema file {place.path} cannot be read as a StructType",
+        location=place,
+        facts=[why],
+        remedies=["write what StructType.json() prints, or columns in a .ddl file"],
+        params={"file": place.path, "line": place.line, "column": place.column},
+    )
+
+
+def _place_of_words(location: SourceLocation, text: str, message: str) -> SourceLocation:
+    """Where the last word of an error that stands in the file does so; its first line where none does."""
+    for word in reversed(re.findall(r"[\w(),]*\w\)?", message)):
+        if (at := text.find(f'"{word}"')) >= 0:
+            return _place(location, text, at)
+    return location
+
+
+def _place(location: SourceLocation, content: str, index: int) -> SourceLocation:
+    line = content.count("\n", 0, index) + 1
+    return replace(location, line=line, column=index - (content.rfind("\n", 0, index) + 1) + 1)
+
+
+def _users_text(location: SourceLocation, root: Path) -> str:
+    path = Path(location.path)
+    return "".join(linecache.getlines(str(path if path.is_absolute() else root / path)))
+
+
+def _nearest(path: Path) -> str | None:
+    import difflib
+
+    if not path.parent.is_dir():
+        return None
+    near = difflib.get_close_matches(path.name, [one.name for one in path.parent.iterdir()], n=1)
+    return f"did you mean {near[0]}?" if near else None

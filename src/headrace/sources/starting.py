@@ -1,0 +1,202 @@
+"""Where a Kafka source without a checkpoint starts, as its options say, and whether it can."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from headrace.errors import SourceLocation, StartInvalidError
+from headrace.sources.cluster import KafkaCluster, Offsets
+from headrace.sources.subscription import EARLIEST, LATEST
+from headrace.state.opening import KafkaFacts
+
+_CLOCK_MS = 60_000
+"""How far a producer's clock may be ahead of ours before a moment counts as one that is to come."""
+
+_NAMED = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """Where a source starts.
+
+    Args:
+        at: ``earliest`` or ``latest`` everywhere, or what the other fields say of each partition.
+        offsets: By topic and partition; -1 and -2 stand for its end and its beginning.
+        timestamp_ms: The moment for all partitions.
+        timestamps_ms: The moment for each partition.
+        lenient: Whether a partition without a record since that moment starts at its end.
+    """
+
+    at: Literal["earliest", "latest", "offsets", "timestamp", "timestamps"]
+    offsets: Offsets = field(default_factory=dict)
+    timestamp_ms: int = 0
+    timestamps_ms: Offsets = field(default_factory=dict)
+    lenient: bool = False
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, default: Literal["earliest", "latest"]) -> Start:
+        """What a reader's options say; Spark looks at them in this order.
+
+        Raises:
+            ValueError: A value cannot be read; the text is for users.
+        """
+        chosen = {key.lower(): value.strip() for key, value in options.items()}
+        strategy = chosen.get("startingoffsetsbytimestampstrategy", "error").lower()
+        if strategy not in ("error", "latest"):
+            raise ValueError(f"`startingOffsetsByTimestampStrategy` is error or latest, not {strategy}")
+        lenient = strategy == "latest"
+        if (text := chosen.get("startingtimestamp")) is not None:
+            return cls(at="timestamp", timestamp_ms=_moment("startingTimestamp", text), lenient=lenient)
+        if (text := chosen.get("startingoffsetsbytimestamp")) is not None:
+            moments = _by_partition("startingOffsetsByTimestamp", text, "1700000000000")
+            for partitions in moments.values():
+                for moment in partitions.values():
+                    _moment("startingOffsetsByTimestamp", str(moment))
+            return cls(at="timestamps", timestamps_ms=moments, lenient=lenient)
+        text = chosen.get("startingoffsets", default)
+        match text.lower():
+            case "earliest":
+                return cls(at="earliest")
+            case "latest":
+                return cls(at="latest")
+            case _:
+                return cls(at="offsets", offsets=_by_partition("startingOffsets", text, "17"))
+
+    def describe(self) -> str:
+        """In words, for a plan."""
+        match self.at:
+            case "timestamp":
+                return f"from {_shown(self.timestamp_ms)}"
+            case "timestamps":
+                return "from given moments"
+            case "offsets":
+                return "given offsets"
+            case end:
+                return end
+
+
+def check_start(start: Start, facts: KafkaFacts, cluster: KafkaCluster, location: SourceLocation) -> None:
+    """Make sure that a flow which has read nothing yet can start where it is told to.
+
+    Args:
+        start: Where.
+        facts: What the broker holds of the partitions that are subscribed to.
+        cluster: Is asked for moments.
+        location: Where the query reads them.
+
+    Raises:
+        StartInvalidError: It cannot.
+        BrokerUnreachableError: No broker answered in time.
+    """
+    given = start.offsets if start.at == "offsets" else start.timestamps_ms
+    if start.at in ("offsets", "timestamps"):
+        _check_partitions(given, facts, location)
+    if start.at == "offsets":
+        _check_offsets(given, facts, location)
+    if start.at in ("timestamp", "timestamps") and not start.lenient:
+        moments = (
+            given
+            if start.at == "timestamps"
+            else {t: dict.fromkeys(parts, start.timestamp_ms) for t, parts in facts.earliest.items()}
+        )
+        _check_moments(moments, cluster, location)
+
+
+def _check_partitions(given: Offsets, facts: KafkaFacts, location: SourceLocation) -> None:
+    there = {(topic, partition) for topic, parts in facts.earliest.items() for partition in parts}
+    named = {(topic, partition) for topic, parts in given.items() for partition in parts}
+    if unknown := sorted(named - there):
+        raise StartInvalidError(
+            f"the start names {_places(unknown)}, which the subscription does not hold",
+            location=location,
+            facts=[f"it holds {_places(sorted(there))}"],
+            remedies=["name its partitions alone"],
+            params={"unknown": [list(place) for place in unknown]},
+        )
+    if lacking := sorted(there - named):
+        raise StartInvalidError(
+            f"the start does not name {_places(lacking)}",
+            location=location,
+            facts=["a start that is given by partitions names them all"],
+            remedies=["name each partition; -2 is its beginning, and -1 its end"],
+            params={"lacking": [list(place) for place in lacking]},
+        )
+
+
+def _check_offsets(given: Offsets, facts: KafkaFacts, location: SourceLocation) -> None:
+    for topic, parts in given.items():
+        for partition, offset in parts.items():
+            low, high = facts.earliest[topic][partition], facts.latest[topic][partition]
+            if offset in (LATEST, EARLIEST) or low <= offset <= high:
+                continue
+            raise StartInvalidError(
+                f"the start {offset} of {topic}/{partition} is not among the offsets that the broker holds",
+                location=location,
+                facts=[
+                    f"it holds {low} to {high - 1}" if high > low else f"it is empty, and goes on at {high}"
+                ],
+                remedies=[f"give one from {low} to {high}, or -2 for the beginning, or -1 for the end"],
+                params={"topic": topic, "partition": partition, "offset": offset, "low": low, "high": high},
+            )
+
+
+def _check_moments(moments: Offsets, cluster: KafkaCluster, location: SourceLocation) -> None:
+    found = cluster.offsets_since(moments)
+    none = sorted((t, p) for t, parts in found.items() for p, offset in parts.items() if offset < 0)
+    if not none:
+        return
+    topic, partition = none[0]
+    raise StartInvalidError(
+        f"{_places(none)} {'has' if len(none) == 1 else 'have'} no record since "
+        f"{_shown(moments[topic][partition])}",
+        location=location,
+        remedies=["option startingOffsetsByTimestampStrategy=latest starts such a partition at its end"],
+        params={"partitions": [list(place) for place in none], "timestamp_ms": moments[topic][partition]},
+    )
+
+
+def _moment(option: str, text: str) -> int:
+    if not text.isdigit():
+        raise ValueError(f"`{option}` is a moment in milliseconds since 1970, not {text}")
+    moment = int(text)
+    if moment > time.time() * 1000 + _CLOCK_MS:
+        raise ValueError(f"`{option}` is {moment}, a moment that is still to come ({_shown(moment)})")
+    return moment
+
+
+def _shown(moment_ms: int) -> str:
+    try:
+        return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return "far beyond the calendar"
+
+
+def _by_partition(option: str, text: str, example: str) -> Offsets:
+    words = "is earliest, latest, or " if option == "startingOffsets" else "is "
+    wanted = f'`{option}` {words}{{"topic": {{"0": {example}}}}}'
+    try:
+        value: Any = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{wanted}; {text[:60]} is neither: {error}") from error
+    if not isinstance(value, dict) or not value:
+        raise ValueError(wanted)
+    offsets: Offsets = {}
+    for topic, parts in value.items():
+        if not isinstance(parts, dict):
+            raise ValueError(f"{wanted}; `{topic}` has {json.dumps(parts)}")
+        for partition, offset in parts.items():
+            is_offset = isinstance(offset, int) and not isinstance(offset, bool) and offset >= EARLIEST
+            if not partition.isdigit() or not is_offset:
+                raise ValueError(f"{wanted}; `{topic}` has {json.dumps({partition: offset})}")
+            offsets.setdefault(topic, {})[int(partition)] = offset
+    return offsets
+
+
+def _places(places: list[tuple[str, int]]) -> str:
+    listed = ", ".join(f"{topic}/{partition}" for topic, partition in places[:_NAMED])
+    return listed + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "") or "no partition"
