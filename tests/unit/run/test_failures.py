@@ -63,7 +63,7 @@ def test_a_cluster_that_turns_the_flow_away_is_asked_no_second_time(message: str
         {"sasl.username": place, "security.protocol": place},
     )
     text = f"STREAM_FAILED\nCaused by: org.apache.kafka.common.errors.{message}\n\tat java.lang"
-    error = as_error(Exception(text), None, FLOW, None, kafka)
+    error = as_error(Exception(text), None, FLOW, None, kafka=kafka)
     assert (error.code, error.transient, error.location) == (expected, False, place)
     assert error.params.get("name") == "sales"
 
@@ -135,7 +135,7 @@ def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> Non
         start={"orders": {"0": 120, "1": 7}},
         until={"orders": {"0": 164, "1": 7, "2": 3}},
     )
-    error = as_error(Exception(MALFORMED), None, FLOW, None, Reading(17, (source,)))
+    error = as_error(Exception(MALFORMED), None, FLOW, None, reading=Reading(17, (source,)))
     assert (error.code, error.transient, error.location) == ("RECORD_UNPARSEABLE", False, HERE)
     assert "it is in batch 17: orders/0 [120, 164), orders/2 [0, 3)" in error.facts
     assert error.params == {"flow": "sales", "batch": 17}
