@@ -150,7 +150,8 @@ class Explanation:
             count = sum(self.plan.partitions.get(topic, 0) for topic in source.topics)
             topics += f", {_count(count, 'partition')}" if count else ""
             return f"Kafka {topics}, {start if start in ('earliest', 'latest') else 'given offsets'}"
-        return self._source_label(source)
+        found = self.plan.folders.get(source.location)
+        return self._source_label(source) + ("" if found is None else f", {found}")
 
     # -- JSON ------------------------------------------------------------------------------------
 
@@ -230,7 +231,7 @@ class Explanation:
         if source.table is not None:
             return self.name_of(source.table)
         path = _shown_path(Path(source.path or ""), self.plan.project.root)
-        return f"{source.kind} {path}"
+        return f"{source.kind} {path}" if source.format is None else f"{source.format} files {path}"
 
     # -- parts of the plan -----------------------------------------------------------------------
 
@@ -372,6 +373,7 @@ def _source_json(source: PlannedSource) -> dict[str, Any]:
         found |= {"topics": list(source.topics), "topic_pattern": source.topic_pattern}
     else:
         found |= {"table": None if source.table is None else str(source.table), "path": source.path}
+        found |= {} if source.format is None else {"format": source.format}
     return found
 
 

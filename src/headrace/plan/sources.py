@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from headrace.errors import FeatureUnsupportedError, SourceLocation, SourceUnsupportedError
+from headrace.model.folders import local_path
 from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.options import ADAPTIVE, ERASURES_ONLY, FILE_FORMATS
 from headrace.plan.stages import PlannedSource
+from headrace.sources.files import FORMAT_OPTION
 
 
 class KnownFolders(Protocol):
@@ -110,6 +112,13 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             options=options,
             adaptive=adaptive,
         )
+    if leaf.provider in FILE_FORMATS and local_path(str(path)) is None:
+        raise FeatureUnsupportedError(
+            f"a stream reads the files of {path}, which are not on this machine",
+            location=place,
+            remedies=["files are read from local folders so far"],
+            params={"path": path},
+        )
     if leaf.provider == "delta" or leaf.provider in FILE_FORMATS:
         return PlannedSource(
             index=leaf.index,
@@ -117,6 +126,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             kind="delta" if leaf.provider == "delta" else "files",
             location=place,
             path=path,
+            format=None if leaf.provider == "delta" else options.pop(FORMAT_OPTION, leaf.provider),
             options=options,
             erasures_only=erasures_only,
             adaptive=adaptive,

@@ -37,6 +37,7 @@ class PlannedSource:
         topics: Kafka topics by name; empty for other kinds, and for a topic pattern.
         table: The dataset behind a delta source of our own storage.
         path: The path of a delta or files source.
+        format: What the files of a files source hold.
         options: The source's options as Spark holds them; they can hold secrets.
         folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where
             the query reads one DataFrame several times, since Spark opens such a source once.
@@ -51,6 +52,7 @@ class PlannedSource:
     topic_pattern: str | None = None
     table: TableName | None = None
     path: str | None = None
+    format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: int | None = None
     erasures_only: bool = False
@@ -154,6 +156,7 @@ class Plan:
         levels: Stages in dependency order; the stages of one level do not depend on each other.
         changes: Against the storage; ``None`` when planned offline.
         partitions: Of each Kafka topic, as far as a broker was there to be asked.
+        folders: What each files source finds now, in words, by the place of its read.
     """
 
     project: ProjectSettings
@@ -164,3 +167,4 @@ class Plan:
     schemas: Mapping[TableName, Mapping[str, Any]]
     changes: tuple[Change, ...] | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
+    folders: Mapping[SourceLocation, str] = field(default_factory=dict)

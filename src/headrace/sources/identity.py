@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -10,6 +10,7 @@ from headrace.errors import SourceLocation, TopicNotFoundError
 from headrace.model.names import Storage, TableName
 from headrace.model.ranges import SourceKind
 from headrace.sources.cluster import KafkaCluster
+from headrace.sources.limits import FILES_MAX_AGE
 from headrace.state.identity import SourceIdentity
 from headrace.state.opening import KafkaFacts
 
@@ -29,6 +30,8 @@ class DescribedSource(Protocol):
     def table(self) -> TableName | None: ...
     @property
     def path(self) -> str | None: ...
+    @property
+    def options(self) -> Mapping[str, str]: ...
 
 
 def identify(
@@ -54,13 +57,26 @@ def identify(
             path = storage.table(source.table) if source.table else Path(source.path or "")
             identity = {"table_id": table_id, "path": str(path)}
         case "files":
-            identity = {"path": source.path}
+            identity = files_identity(source)
     return SourceIdentity(
         index=source.index,
         kind=source.kind,
         identity=identity,
         folder=None if source.folder == source.index else source.folder,
     )
+
+
+def files_identity(source: DescribedSource) -> dict[str, Any]:
+    """Which files a source reads: where they lie, and what chooses among them."""
+    chosen = {key.lower(): value for key, value in source.options.items()}
+    identity: dict[str, Any] = {"path": source.path}
+    if chosen.get("recursivefilelookup", "").lower() == "true":
+        identity["recursive"] = True
+    if "pathglobfilter" in chosen:
+        identity["glob"] = chosen["pathglobfilter"]
+    if chosen.get("maxfileage", FILES_MAX_AGE) != FILES_MAX_AGE:
+        identity["max_age"] = chosen["maxfileage"]
+    return identity
 
 
 def kafka_facts(topics: Sequence[str], ids: dict[str, str | None], cluster: KafkaCluster) -> KafkaFacts:
