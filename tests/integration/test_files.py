@@ -70,6 +70,39 @@ def test_folders_below_patterns_and_hidden_files(site: Site) -> None:
     assert [flow.outcome for flow in site.run_well().flows] == ["up to date"]
 
 
+SEVERAL = """
+import headrace as hr
+
+def read(folder):
+    return hr.read_files(folder, format="json", schema="id LONG")
+
+@hr.table
+def visits():
+    return read("landing").unionByName(read("landing/more"))
+
+@hr.table
+def split():
+    rows = read("landing")
+    return rows.where("id > 1").unionByName(rows.where("id <= 1"))
+"""
+
+
+def test_a_query_may_read_several_folders_and_one_of_them_twice(site: Site) -> None:
+    site.write(SEVERAL)
+    site.put("a.json", {"id": 1})
+    site.put("empty.json")
+    site.put("b#?%.json", {"id": 2})
+    (site.landing / "more").mkdir()
+    site.run_well()
+    site.put("more/c.json", {"id": 3})
+    site.run_well()
+    assert site.ids() == [1, 2, 3]
+    assert sorted(row["id"] for row in site.rows("split")) == [1, 2]
+    proof = site.verify()
+    assert proof.proven, proof.to_json()
+    assert {flow.grades[2].verdict for one in proof.datasets for flow in one.flows} == {"proven"}
+
+
 def test_folders_named_for_a_value_give_a_column(site: Site) -> None:
     read = '"landing", format="json", schema="id LONG, day STRING"'
     site.reads(read)

@@ -34,4 +34,5 @@ def describe_folder(folder: FileFolder) -> str:
     if folder.glob is None:
         return words
     others = sum(1 for _ in replace(folder, glob=None).files()) - count
-    return f"{words} that match {folder.glob}" + (f" ({others:,} that do not)" if others else "")
+    match, miss = ("matches" if count == 1 else "match"), ("does" if others == 1 else "do")
+    return f"{words} that {match} {folder.glob}" + (f" ({others:,} that {miss} not)" if others else "")
