@@ -23,6 +23,8 @@ SPARK = [
     "io.delta:delta-kernel-unitycatalog:4.4.0",
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+    # 4.2.0 does not resolve everywhere; this one works with Spark 4.2.
+    "org.apache.spark:spark-avro_2.13:4.1.1",
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
     "org.scala-lang.modules:scala-parallel-collections_2.13:1.2.0",

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.declare.file_reads import read_files
     from headrace.declare.python import (
         append_flow,
         create_streaming_table,
@@ -32,6 +33,7 @@ __all__ = [
     "create_streaming_table",
     "materialized_view",
     "parse_json",
+    "read_files",
     "read_kafka",
     "spark",
     "table",
@@ -45,6 +47,7 @@ _HOMES = {
     "create_streaming_table": "headrace.declare.python",
     "materialized_view": "headrace.declare.python",
     "parse_json": "headrace.declare.reads",
+    "read_files": "headrace.declare.file_reads",
     "read_kafka": "headrace.declare.reads",
     "spark": "headrace.declare.session",
     "table": "headrace.declare.python",

@@ -34,7 +34,12 @@ RANGES = (
         until={"sourceVersion": 1, "reservoirId": "up", "reservoirVersion": 4, "index": -1},
     ),
     SourceRange(
-        index=2, kind="files", identity={"path": "/in"}, start={"logOffset": 0}, until={"logOffset": 1}
+        index=2,
+        kind="files",
+        identity={"path": "/in"},
+        start={"logOffset": 0},
+        until={"logOffset": 1},
+        files={"count": 2, "bytes": 17, "sha256": "ab12", "total": 5},
     ),
 )
 SEED = SourceRange(

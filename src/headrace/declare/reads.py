@@ -82,7 +82,7 @@ def read_kafka(
             pattern=pattern,
             allow_no_match=allow_no_match,
             format=format,
-            schema=_schema(active, arguments, schema),
+            schema=declared_schema(active, arguments, schema),
             starting_offsets=starting_offsets,
             starting_timestamp=starting_timestamp,
             max_offsets_per_trigger=max_offsets_per_trigger,
@@ -126,11 +126,11 @@ def parse_json(
     active = current_pipeline()
     root = Path() if active is None else active.settings.root
     arguments = Arguments("hr.parse_json", caller_location(None if active is None else root))
-    given = schema if active is None else _schema(active, arguments, schema)
+    given = schema if active is None else declared_schema(active, arguments, schema)
     return records.parse_json(value, load_schema(given, root, arguments.location), at=at, on_null=on_null)
 
 
-def _schema(active: ActivePipeline, arguments: Arguments, given: Any) -> Any:
+def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) -> Any:
     """The schema with its file read, and the file remembered: a plan is made of it too."""
     found = arguments.schema(given, active.settings.root)
     if isinstance(found, SchemaFile):

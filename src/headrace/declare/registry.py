@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DuplicateNameError, NoActivePipelineError, SourceLocation
 from headrace.model.declarations import Dataset, Declarations, Flow
 from headrace.model.project import ProjectSettings
+from headrace.state.kept_schemas import SchemaKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,12 +76,14 @@ class ActivePipeline:
         session: Gives the Spark session; starts one at the first call.
         registry: Where decorators register; ``None`` once the files have been loaded.
         schema_files: The files that schemas were read from, by the hash of what they hold.
+        inferred: The schemas that reads have inferred, for a run to keep.
     """
 
     settings: ProjectSettings
     session: Callable[[], SparkSession]
     registry: Registry | None = None
     schema_files: dict[str, str] = field(default_factory=dict)
+    inferred: list[tuple[SchemaKey, Mapping[str, Any]]] = field(default_factory=list)
 
     def with_session(self, session: SparkSession) -> ActivePipeline:
         """The same pipeline on another session, such as a flow's own clone."""

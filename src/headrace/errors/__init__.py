@@ -111,9 +111,14 @@ from headrace.errors.runtime import (
 )
 from headrace.errors.sources import (
     BrokerUnreachableError as BrokerUnreachableError,
+    FileChangedError as FileChangedError,
+    FilesNotFoundError as FilesNotFoundError,
+    FileUnreadableError as FileUnreadableError,
+    FileVanishedError as FileVanishedError,
     KafkaForbiddenError as KafkaForbiddenError,
     KafkaLoginError as KafkaLoginError,
     KafkaTlsError as KafkaTlsError,
+    KeptSchemaUnreadableError as KeptSchemaUnreadableError,
     OffsetsBeyondEndError as OffsetsBeyondEndError,
     OffsetsExpiredError as OffsetsExpiredError,
     RecordUnparseableError as RecordUnparseableError,

@@ -58,10 +58,56 @@ class StartInvalidError(UsageError):
 class RecordUnparseableError(RunError):
     """A record does not fit the declared format; its batch was not committed.
 
-    Correct the schema, or read the topic with `format="raw"` and handle such records in the query.
+    Correct the schema, or read the topic with `format="raw"` (files with `format="text"`) and handle
+    such records in the query.
     """
 
     code = "RECORD_UNPARSEABLE"
+
+
+class FilesNotFoundError(UsageError):
+    """A folder of files is not there, or holds none from which columns could be inferred.
+
+    Correct the path, or give `hr.read_files` a schema.
+    """
+
+    code = "FILES_NOT_FOUND"
+
+
+class KeptSchemaUnreadableError(RunError):
+    """The columns that a run has inferred and kept cannot be read.
+
+    Put the file back, or remove it: the next run infers the columns anew.
+    """
+
+    code = "KEPT_SCHEMA_UNREADABLE"
+
+
+class FileUnreadableError(RunError):
+    """A file is not what its format says; its batch was not committed.
+
+    Repair or replace the file. A file that is taken away is reported as vanished.
+    """
+
+    code = "FILE_UNREADABLE"
+
+
+class FileChangedError(TransientError):
+    """A file was written while a batch read it; the batch is read again until its files rest.
+
+    Write files elsewhere, and move them into the folder when they are complete.
+    """
+
+    code = "FILE_CHANGED"
+
+
+class FileVanishedError(RefusedError):
+    """A file that a batch has to read is gone.
+
+    Put it back. With `on_data_loss: record` the flow goes on without it, and the ledger keeps its name.
+    """
+
+    code = "FILE_VANISHED"
 
 
 class TopicRecreatedError(RefusedError):

@@ -47,6 +47,10 @@ class Storage:
     def plans(self) -> Path:
         return self.root / "plans"
 
+    @property
+    def schemas(self) -> Path:
+        return self.root / "schemas"
+
     def table(self, dataset: TableName) -> Path:
         return self.tables / dataset.schema / dataset.name
 

@@ -31,6 +31,9 @@ class SourceRange:
         until: Exclusive for kafka; holds every partition, not only those that moved.
         seen: The last version of a delta source that was read, with the mark of its commit: a table
             that was rolled back uses the number again for another commit.
+        files: What a files source read: ``count`` and ``bytes``, the ``sha256`` of the list that the
+            ledger holds, and the ``total`` of files up to here. ``carried`` marks the list of a
+            seeded checkpoint: files that earlier ones have read.
     """
 
     index: int
@@ -39,13 +42,18 @@ class SourceRange:
     start: Position | None
     until: Position
     seen: Mapping[str, Any] | None = None
+    files: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        said = {
+        said: dict[str, Any] = {
             "index": self.index,
             "kind": self.kind,
             "identity": dict(self.identity),
             "from": None if self.start is None else dict(self.start),
             "until": dict(self.until),
         }
-        return said if self.seen is None else {**said, "seen": dict(self.seen)}
+        if self.seen is not None:
+            said["seen"] = dict(self.seen)
+        if self.files is not None:
+            said["files"] = dict(self.files)
+        return said

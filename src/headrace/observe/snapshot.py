@@ -11,12 +11,15 @@ from typing import Any
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
+from headrace.model.folders import FileFolder, FoundFile, local_path
 from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import Driver, FlowState, Trouble, find_driver, load_troubles
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
 from headrace.observe.table_tail import TableTail, at_of, load_tail
 from headrace.sources.cluster import KafkaCluster
+from headrace.state.file_log import folder_of, load_seen
+from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
 
 _ANSWER_S = 1.0
@@ -142,6 +145,7 @@ class _Looks:
         trouble = self._troubles.get(flow)
         batch = None if words is None else _last(words)
         planned = _planned(self._storage.flow_checkpoints(name, flow))
+        waiting = self._waiting_files(name, flow, words)
         return FlowStatus(
             flow=flow,
             state=_state(driver, trouble, batch),
@@ -150,7 +154,8 @@ class _Looks:
             version=commit.version if commit is not None else None if words is None else _version(words),
             committed=None if commit is None else at_of(commit),
             pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
-            lag=None if words is None else self._lag(words),
+            lag=None if words is None else self._lag(words, waiting),
+            lag_bytes=None if waiting is None else sum(file.size for file in waiting),
             rate=tail.rate(checkpoint, self._now) if driver is not None else None,
             late=Ledger(self._storage.ledger(name, flow), name, flow).late_rows(checkpoint),
             driver=driver,
@@ -207,8 +212,35 @@ class _Looks:
             return None
         return tail.rows_since(int(source["until"]["reservoirVersion"]), foreign=True)
 
-    def _lag(self, words: Mapping[str, Any]) -> int | None:
-        lags = [self._lag_of(source) for source in words["sources"]]
+    def _waiting_files(
+        self, name: TableName, flow: str, words: Mapping[str, Any] | None
+    ) -> list[FoundFile] | None:
+        """The files that a flow has not read yet; ``None`` where it reads none, or nobody can tell."""
+        read_from = () if words is None else words["sources"]
+        sources = [one for one in read_from if one["kind"] == "files"]
+        newest = generations(self._storage.flow_checkpoints(name, flow))
+        if not sources or not newest:
+            return None
+        waiting = []
+        try:
+            folders = {one.index: folder_of(one) for one in load_identity(newest[-1]).sources}
+            for source in sources:
+                folder = FileFolder.of_identity(source["identity"])
+                seen = load_seen(newest[-1], folders[source["index"]])
+                until = source["until"]["logOffset"]
+                read = {local_path(uri) for uri, entry in seen.items() if entry <= until}
+                if folder.is_sinks:
+                    return None
+                waiting += [file for file in folder.files() if file.path not in read]
+        except (HeadraceError, OSError, KeyError):
+            return None
+        return waiting
+
+    def _lag(self, words: Mapping[str, Any], waiting: Sequence[FoundFile] | None) -> int | None:
+        others = [source for source in words["sources"] if source["kind"] != "files"]
+        lags = [self._lag_of(source) for source in others]
+        if len(others) < len(words["sources"]):
+            lags.append(None if waiting is None else len(waiting))
         known = [lag for lag in lags if lag is not None]
         return sum(known) if known and len(known) == len(lags) else None
 

@@ -20,7 +20,8 @@ class FlowStatus:
     Args:
         batch: The last committed batch, in the table's ``version``.
         pending: A batch that Spark has planned and not committed yet.
-        lag: Records that its sources hold beyond the last batch; ``None`` where unknown.
+        lag: Records that its sources hold beyond the last batch, or files; ``None`` where unknown.
+        lag_bytes: The size of those files; ``None`` for a flow that reads no files.
         rate: Rows per second lately, of a flow that runs.
         late: Rows that its query has left out as too late since its checkpoint was opened.
         driver: The process that runs it.
@@ -35,6 +36,7 @@ class FlowStatus:
     committed: datetime | None = None
     pending: int | None = None
     lag: int | None = None
+    lag_bytes: int | None = None
     rate: float | None = None
     late: int = 0
     driver: Driver | None = None
@@ -50,6 +52,7 @@ class FlowStatus:
             "committed": None if self.committed is None else self.committed.isoformat(),
             "pending": self.pending,
             "lag": self.lag,
+            "lag_bytes": self.lag_bytes,
             "rows_per_s": None if self.rate is None else round(self.rate, 1),
             "late": self.late,
             "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},

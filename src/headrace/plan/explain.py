@@ -159,7 +159,8 @@ class Explanation:
             text += f", {_count(count, 'partition')}" if count else ""
             text += " (lost records are recorded)" if source.on_data_loss == "record" else ""
             return f"Kafka {text}, {Start.of(source.options, default='latest').describe()}"
-        return self._source_label(source)
+        found = self.plan.folders.get(source.location)
+        return self._source_label(source) + ("" if found is None else f", {found}")
 
     # -- JSON ------------------------------------------------------------------------------------
 
@@ -240,7 +241,7 @@ class Explanation:
         if source.table is not None:
             return self.name_of(source.table)
         path = _shown_path(Path(source.path or ""), self.plan.project.root)
-        return f"{source.kind} {path}"
+        return f"{source.kind} {path}" if source.format is None else f"{source.format} files {path}"
 
     # -- parts of the plan -----------------------------------------------------------------------
 
@@ -382,6 +383,7 @@ def _source_json(source: PlannedSource) -> dict[str, Any]:
         found |= {"topics": list(source.topics), "topic_pattern": source.topic_pattern}
     else:
         found |= {"table": None if source.table is None else str(source.table), "path": source.path}
+        found |= {} if source.format is None else {"format": source.format}
     return found
 
 

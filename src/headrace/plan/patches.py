@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock
@@ -26,7 +28,7 @@ from headrace.plan.intercept import (
     is_quiet,
     suspended,
 )
-from headrace.plan.options import ReadRequest
+from headrace.plan.options import FILE_FORMATS, ReadRequest
 from headrace.plan.sqltext import edited
 
 Method = Callable[..., Any]
@@ -54,12 +56,15 @@ class _Asked:
     options: dict[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
 
-    def request(self, *, streaming: bool, format: str | None = None, **options: str) -> ReadRequest:
+    def request(
+        self, *, streaming: bool, format: str | None = None, path: str | None = None, **options: str
+    ) -> ReadRequest:
         return ReadRequest(
             streaming=streaming,
             format=(format or self.format or "parquet").lower(),
             options={**self.options, **options},
             columns=self.columns,
+            path=path,
         )
 
     @property
@@ -304,6 +309,9 @@ def _load(streaming: bool, original: Method) -> Method:
         asked = _asked(self)
         request = asked.request(streaming=streaming)
         folder = path if isinstance(path, str) else request.value("path") if path is None else None
+        if streaming and request.format in FILE_FORMATS and folder is not None:
+            path = folder = _in_folder(folder, interception)
+            request = asked.request(streaming=streaming, path=folder)
         answer = interception.read_path(
             folder, format=request.format, streaming=streaming, changes=asked.changes
         )
@@ -329,16 +337,21 @@ def _load_files(streaming: bool, format: str, original: Method) -> Method:
         interception = current_interception()
         if interception is None:
             return original(self, *args, **kwargs)
-        given = signature.bind(self, *args, **kwargs).arguments
+        bound = signature.bind(self, *args, **kwargs)
+        given = bound.arguments
         if given.get("schema") is not None:
             _asked(self).columns = _columns(given["schema"])
         options = {**given, **given.get("options", {})}
         for name in ("self", "path", "paths", "schema", "options"):
             options.pop(name, None)
         chosen = {key: _text(value) for key, value in options.items() if value is not None}
-        _complete(self, interception, _asked(self).request(streaming=streaming, format=format, **chosen))
+        folder = given.get("path") if streaming else None
+        if isinstance(folder, str):
+            folder = given["path"] = _in_folder(folder, interception)
+        request = _asked(self).request(streaming=streaming, format=format, path=folder, **chosen)
+        _complete(self, interception, request)
         with suspended():
-            return original(self, *args, **kwargs)
+            return original(*bound.args, **bound.kwargs)
 
     return load_files
 
@@ -379,6 +392,13 @@ def _filter(original: Method) -> Method:
 def _parsing(text: Any) -> Any:
     """An SQL expression in which what cannot be parsed is no null."""
     return edited(text, failfast_edits(text)) if isinstance(text, str) else text
+
+
+def _in_folder(path: str, interception: Interception) -> str:
+    """A path relative to the pipeline's folder, wherever the process happens to have been started."""
+    if interception.root is None or re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", path):
+        return path
+    return os.path.normpath(interception.root.absolute() / path)
 
 
 # -- actions

@@ -14,6 +14,7 @@ from headrace.errors import (
     SourceLocation,
     SourceUnsupportedError,
 )
+from headrace.model.folders import local_path
 from headrace.model.names import Storage, TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
@@ -21,6 +22,7 @@ from headrace.plan.kafka_options import same_servers
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.options import ADAPTIVE, ERASURES_ONLY, FILE_FORMATS
 from headrace.plan.stages import PlannedSource
+from headrace.sources.files import FORMAT_OPTION
 from headrace.sources.kafka import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.subscription import Subscription
 
@@ -113,6 +115,13 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
         )
     if leaf.provider == "kafka":
         return _kafka_source(leaf, options, place, adaptive=adaptive)
+    if leaf.provider in FILE_FORMATS and local_path(str(path)) is None:
+        raise FeatureUnsupportedError(
+            f"a stream reads the files of {path}, which are not on this machine",
+            location=place,
+            remedies=["files are read from local folders so far"],
+            params={"path": path},
+        )
     if leaf.provider == "delta" or leaf.provider in FILE_FORMATS:
         return PlannedSource(
             index=leaf.index,
@@ -120,6 +129,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
             kind="delta" if leaf.provider == "delta" else "files",
             location=place,
             path=absolute_path(path) if path and leaf.provider == "delta" else path,
+            format=None if leaf.provider == "delta" else options.pop(FORMAT_OPTION, leaf.provider),
             options=options,
             erasures_only=erasures_only,
             adaptive=adaptive,

@@ -41,6 +41,7 @@ class PlannedSource:
         on_data_loss: The policy of this source alone; ``None`` takes the pipeline's.
         table: The dataset behind a delta source of our own storage.
         path: The path of a delta or files source.
+        format: What the files of a files source hold.
         options: The source's options as Spark holds them; they can hold secrets.
         folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where
             the query reads one DataFrame several times, since Spark opens such a source once.
@@ -58,6 +59,7 @@ class PlannedSource:
     on_data_loss: OnDataLoss | None = None
     table: TableName | None = None
     path: str | None = None
+    format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: int | None = None
     erasures_only: bool = False
@@ -162,6 +164,7 @@ class Plan:
         changes: Against the storage; ``None`` when planned offline.
         partitions: Of each Kafka topic, as far as a broker was there to be asked.
         matches: The topics of each pattern, as far as a broker was there to be asked.
+        folders: What each files source finds now, in words, by the place of its read.
     """
 
     project: ProjectSettings
@@ -173,3 +176,4 @@ class Plan:
     changes: tuple[Change, ...] | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    folders: Mapping[SourceLocation, str] = field(default_factory=dict)

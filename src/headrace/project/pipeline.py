@@ -102,6 +102,10 @@ class Pipeline:
         with self._redacted():
             settings = self._reachable(start=False)
             plan = self._plan(settings, datasets, offline=offline)
+            if not offline:
+                from headrace.plan.folders import find_files
+
+                plan = find_files(plan)
             if offline or settings.kafka.bootstrap_servers == _UNREACHED:
                 return plan
             from headrace.plan.topics import find_topics
@@ -154,7 +158,7 @@ class Pipeline:
 
         with self._redacted():
             settings = self._reachable(start=True)
-            plan = self._plan(settings, (), offline=True)
+            plan = self._plan(settings, (), offline=True, keep=True)
             update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
             context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
             try:
@@ -231,7 +235,7 @@ class Pipeline:
                     emit=_fan_out(emitters, redactor),
                     started=began,
                 )
-        plan = self._plan(settings, datasets, offline=True, record=not datasets)
+        plan = self._plan(settings, datasets, offline=True, record=not datasets, keep=True)
         check_remedies(remedies, plan)
         with EventLog.open(settings.storage, update) as log:
             emitters.append(log)
@@ -244,12 +248,19 @@ class Pipeline:
                 context.close()
 
     def _plan(
-        self, settings: ProjectSettings, datasets: Sequence[str], *, offline: bool, record: bool = False
+        self,
+        settings: ProjectSettings,
+        datasets: Sequence[str],
+        *,
+        offline: bool,
+        record: bool = False,
+        keep: bool = False,
     ) -> Plan:
         from headrace.declare.loader import load_declarations
         from headrace.plan.intercept import loading
         from headrace.plan.resolve import build_plan
         from headrace.project.standing import record_plan
+        from headrace.state.kept_schemas import keep_schema
 
         active = ActivePipeline(settings, self._session)
         with loading(settings, self._session) as session:
@@ -258,6 +269,9 @@ class Pipeline:
             settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
         with activate(active):
             plan = build_plan(self._session(), settings, declarations, offline=offline)
+        if keep:
+            for key, schema in active.inferred:
+                keep_schema(settings.storage.schemas, key, schema)
         if record:
             record_plan(plan, declarations, active.schema_files)
         return select(plan, datasets) if datasets else plan

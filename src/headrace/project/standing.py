@@ -41,6 +41,10 @@ _OUTSIDE = {"environ", "getenv", "open", "read_text", "now", "today", "time"}
 """Names by which a query function reaches for what no digest sees."""
 
 
+_FILE_OPTIONS = {"recursivefilelookup", "pathglobfilter"}
+"""Options that say which files a source reads."""
+
+
 class _Uncertain(Exception):
     """It cannot be told without Spark."""
 
@@ -182,7 +186,10 @@ def _described(source: PlannedSource) -> dict[str, Any]:
         "on_data_loss": source.on_data_loss,
         "table": None if source.table is None else [source.table.schema, source.table.name],
         "path": source.path,
+        "folder": source.folder,
         "erasures_only": source.erasures_only,
+        # The rest can hold secrets.
+        "options": {k: v for k, v in source.options.items() if k.lower() in _FILE_OPTIONS},
     }
 
 
@@ -200,6 +207,8 @@ def _stub(record: Mapping[str, Any]) -> PlannedFlow:
             table=None if one["table"] is None else TableName(*one["table"]),
             path=one["path"],
             erasures_only=one["erasures_only"],
+            options=one["options"],
+            folder=one["folder"],
         )
         for one in record["sources"]
     )

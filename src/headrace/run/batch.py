@@ -10,13 +10,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import CheckpointBehindTableError
+from headrace.errors import CheckpointBehindTableError, HeadraceError
 from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
+from headrace.run.bad_files import explain_bad_file
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading, upstream_rewritten
+from headrace.run.file_batch import FileBatch, FlowFiles, listed_files
 from headrace.run.lag import LagGauge
 from headrace.run.stop import StopRequested
 from headrace.runtime.defaults import available_cores
@@ -30,7 +32,7 @@ from headrace.state.opening import topic_recreated
 from headrace.state.table_log import follow_commits, see_version
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _SMALL_BATCH = 20_000
 """Records up to which a batch is written as one file: its tasks cost more than its rows."""
@@ -67,6 +69,7 @@ class BatchFunction:
         sources: tuple[SourceIdentity, ...],
         lease: Lease,
         progress: Progress,
+        files: FlowFiles,
     ) -> None:
         self._planned = planned
         self._flow = planned.flow
@@ -76,6 +79,8 @@ class BatchFunction:
         self._sources = sources
         self._lease = lease
         self._progress = progress
+        self._files = files
+        self.session: SparkSession | None = None
         self._busy = threading.Lock()
         table = context.settings.storage.table(self._flow.target)
         self._target = Target(path=table, reads_target=planned.reads_target)
@@ -113,7 +118,8 @@ class BatchFunction:
         self._lease.check(flow.name)
         reach("batch-start", flow.name, batch)
         read = load_ranges(self._checkpoint, batch, self._sources)
-        ranges = tuple(self._seen(self._identified(one)) for one in read)
+        files = self._files.begin(batch, tuple(self._seen(self._identified(one)) for one in read))
+        ranges = files.ranges
         self.reading = Reading(batch, ranges)
         stamp = BatchStamp(
             pipeline=self._context.settings.name,
@@ -125,13 +131,24 @@ class BatchFunction:
         self._context.emit(
             BatchStarted(update=self._context.update, flow=flow.name, dataset=flow.target, batch=batch)
         )
-        appended = append(
-            self._sized(df, ranges), self._target, stamp, lambda: self._before_commit(batch, ranges)
-        )
+        try:
+            appended = append(
+                self._sized(df, ranges), self._target, stamp, lambda: self._before_commit(batch, files)
+            )
+        except Exception as error:
+            if isinstance(error, HeadraceError):
+                raise
+            self._files.refuse_changed(files, error)
+            bad = explain_bad_file(error, flow, self._session()) if files.files else None
+            if bad is None:
+                raise
+            raise bad from error
         reach("after-commit", flow.name, batch)
+        self._files.committed(files)
         if appended is None:
-            self._compare_replay(stamp)
+            self._compare_replay(stamp, files)
             if self._planned.stateful:
+                self._files.refuse_other_rows(files)
                 # The batch's watermark, which closes windows and drops late rows, is learned from its rows.
                 df.write.format("noop").mode("overwrite").save()
             self._context.emit(
@@ -197,11 +214,12 @@ class BatchFunction:
         ids = {topic: known[topic] for topic in one.until}
         return replace(one, identity={**one.identity, "topics": ids})
 
-    def _before_commit(self, batch: int, ranges: tuple[SourceRange, ...]) -> None:
+    def _before_commit(self, batch: int, files: FileBatch) -> None:
         """The last look before the table changes: nobody else drives, and the topics are the same."""
-        reach("before-commit", self._flow.name, batch)
+        reach("before-commit", self._flow.name, files.batch)
         self._lease.check(self._flow.name)
-        for one in ranges:
+        self._files.before_commit(files, lambda: listed_files(self._session(), self._flow.name))
+        for one in files.ranges:
             if one.kind != "kafka":
                 continue
             known: Mapping[str, str | None] = one.identity["topics"]
@@ -216,6 +234,10 @@ class BatchFunction:
                         now,
                     )
 
+    def _session(self) -> SparkSession:
+        assert self.session is not None, "set before the query is started"
+        return self.session
+
     def _sized(self, df: DataFrame, ranges: tuple[SourceRange, ...]) -> DataFrame:
         """The batch in as many files as it is worth, and in no more tasks than leave room for other flows."""
         if self._planned.stateful:
@@ -223,7 +245,7 @@ class BatchFunction:
         small = all(one.kind == "kafka" for one in ranges) and records(ranges) <= _SMALL_BATCH
         return df.coalesce(1 if small else self._tasks)
 
-    def _compare_replay(self, stamp: BatchStamp) -> None:
+    def _compare_replay(self, stamp: BatchStamp, files: FileBatch) -> None:
         """A replayed batch must have the ranges that were committed.
 
         Raises:
@@ -235,7 +257,8 @@ class BatchFunction:
         )
         said = ledger.last_batch(self._target.path, stamp.checkpoint, stamp.batch)
         ours = [r.to_json()["until"] for r in stamp.ranges]
-        if said is not None and [source["until"] for source in said["sources"]] == ours:
+        same_ends = said is not None and [source["until"] for source in said["sources"]] == ours
+        if same_ends and self._files.is_replay(files):
             return
         raise CheckpointBehindTableError(
             f"flow {self._flow.name}: the table holds batch {stamp.batch} with other ranges",

@@ -12,6 +12,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import BatchFunction, Progress
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
+from headrace.run.file_batch import FlowFiles
 from headrace.run.gate import OpeningGate
 from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
@@ -19,6 +20,8 @@ from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
 from headrace.run.stop import StopRequested
 from headrace.run.survey import is_drained
 from headrace.state.lease import Lease
+from headrace.state.ledger import Ledger
+from headrace.state.offset_log import is_seeded, load_next_positions
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -66,6 +69,7 @@ class FlowRunner:
                 sources=opened.sources,
                 lease=lease,
                 progress=self.progress,
+                files=self._compared_files(opened),
             )
             limits = BatchLimits(self.planned, context)
             function.after_batch = limits.follow
@@ -81,6 +85,24 @@ class FlowRunner:
             limits.close()
             self.progress.late += late.rows
 
+    def _compared_files(self, opened: OpenedFlow) -> FlowFiles:
+        flow, settings = self.planned.flow, self._context.settings
+        files = FlowFiles(
+            flow,
+            checkpoint=opened.path,
+            identity=opened.identity.checkpoint,
+            sources=opened.sources,
+            ledger=Ledger(settings.storage.ledger(flow.target, flow.name), flow.target, flow.name),
+            on_data_loss=settings.on_data_loss,
+        )
+        if opened.checkpoint is not None:
+            files.compare(opened.checkpoint.positions)
+        else:
+            files.compare(
+                load_next_positions(opened.path, 1, opened.sources) if is_seeded(opened.path) else {}
+            )
+        return files
+
     def _start(self, opened: OpenedFlow, function: BatchFunction, limit: int) -> StreamingQuery:
         flow, context = self.planned.flow, self._context
         session = context.session(dict(flow.spark_conf))
@@ -88,6 +110,7 @@ class FlowRunner:
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
         df = context.build(session, flow, kafka_limit=limit)
+        function.session = session
         writer = (
             df.writeStream.queryName(flow.name)
             .option("checkpointLocation", str(opened.path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from headrace.errors import (
     HeadraceError,
     TableLostError,
 )
+from headrace.model.declarations import Flow
 from headrace.model.events import ForeignCommitSeen
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
@@ -23,6 +24,8 @@ from headrace.sinks.delta.commit import OpenedGeneration, TableLayout, open_gene
 from headrace.sinks.delta.table import TableState, is_table, read_state
 from headrace.sources.identity import require_topics
 from headrace.sources.starting import Start, check_start
+from headrace.state.file_lists import FileLists, ReadFile, describe_files
+from headrace.state.file_log import COMPACT_INTERVAL, seed_log
 from headrace.state.files import write_json
 from headrace.state.identity import (
     FILE,
@@ -221,6 +224,13 @@ def _open(
     _rewind_ledger(flow.target, flow.name, table, context)
     path = storage.checkpoint(flow.target, flow.name, generation)
     seed = {} if opening.positions is None else seed_files(opening.positions, sources)
+    carried = _carry_files(flow, opening, identity, context)
+    chosen = {**context.settings.configuration, **flow.spark_conf}
+    interval = int(chosen.get(COMPACT_INTERVAL) or context.spark.conf.get(COMPACT_INTERVAL, "10"))
+    for source in sources:
+        if source.index in carried and opening.positions is not None:
+            position = opening.positions[source.index]
+            seed |= seed_log(source, position, carried[source.index], interval)
     write_checkpoint(path, identity, seed)
     ranges = tuple(
         SourceRange(
@@ -231,6 +241,9 @@ def _open(
             until=opening.positions[source.index],
             seen=see_version(Path(source.identity["path"]), opening.positions[source.index])
             if source.kind == "delta"
+            else None,
+            files=describe_files(carried[source.index], len(carried[source.index]))
+            if source.index in carried
             else None,
         )
         for source in sources
@@ -268,6 +281,21 @@ def _require_readable(
         if opening.positions is None or source.index not in opening.positions:
             start = Start.of(source.options, default="latest")
             check_start(start, kafka[source.index], context.cluster, source.location)
+
+
+def _carry_files(
+    flow: Flow, opening: Open, identity: CheckpointIdentity, context: UpdateContext
+) -> dict[int, tuple[ReadFile, ...]]:
+    """The files that the checkpoint before has read, by source; the new one's own list takes them over."""
+    lists = FileLists.of_ledger(context.settings.storage.ledger(flow.target, flow.name))
+    carried = {}
+    for source in identity.sources:
+        if source.kind == "files" and opening.positions is not None and source.index in opening.positions:
+            read = lists.load_source(opening.fences or "", source.index, opening.positions[source.index])
+            carried[source.index] = tuple(replace(file, carried=True) for file in read)
+    if carried:
+        lists.write(identity.checkpoint, 0, (file for files in carried.values() for file in files))
+    return carried
 
 
 def _rewind_ledger(dataset: TableName, flow: str, table: TableState, context: UpdateContext) -> None:
@@ -319,6 +347,8 @@ def _rename(
             adopted=old,
         )
         open_generation(context.spark, storage.table(flow.target), opened)
+    old_lists = FileLists.of_ledger(storage.ledger(flow.target, old))
+    FileLists.of_ledger(storage.ledger(flow.target, flow.name)).adopt(old_lists, identity.checkpoint)
     write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
     folder = storage.flow_checkpoints(flow.target, flow.name)
     if folder.exists():

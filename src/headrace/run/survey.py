@@ -14,6 +14,7 @@ from headrace.errors import (
     RefreshUnfinishedError,
     UpstreamMissingError,
 )
+from headrace.model.folders import FileFolder, local_path
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
@@ -21,7 +22,9 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table
 from headrace.sources.cluster import KafkaCluster
-from headrace.sources.identity import identify, kafka_facts
+from headrace.sources.identity import files_identity, identify, kafka_facts
+from headrace.state.file_lists import FileLists, are_whole
+from headrace.state.file_log import last_entry, load_seen
 from headrace.state.identity import SourceIdentity, generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, load_next_positions, load_state
@@ -188,6 +191,7 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
     positions = None
     read: tuple[SourceIdentity, ...] = ()
     rolled_back: dict[str, str] = {}
+    unlisted: frozenset[int] = frozenset()
     current = table.checkpoints.get(flow.flow)
     if current is not None and current in table.transactions:
         said = ledger.last_batch(path, current, table.transactions[current])
@@ -198,6 +202,9 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
                 for s in said["sources"]
             )
             rolled_back = _rolled_back(flow.sources, said["sources"])
+            # A list can be long, and only a new checkpoint needs to know all that was read.
+            if flow.resume or flow.new_generation or flow.on_data_loss == "record":
+                unlisted = _unlisted(FileLists.of_ledger(ledger.folder), current, said["sources"])
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,
@@ -208,7 +215,19 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
         version=table.version,
         folded=ledger.next_version(table.table_id) - 1,
         rolled_back=rolled_back,
+        unlisted=unlisted,
     )
+
+
+def _unlisted(lists: FileLists, checkpoint: str, read: Sequence[Mapping[str, Any]]) -> frozenset[int]:
+    """The files sources whose lists in the ledger do not hold all that was read."""
+    found = []
+    for one in read:
+        if one["kind"] == "files":
+            listed = lists.load_source(checkpoint, one["index"], one["until"])
+            if not are_whole(listed, one["until"], one.get("files")):
+                found.append(one["index"])
+    return frozenset(found)
 
 
 def _rolled_back(now: tuple[SourceIdentity, ...], read: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -238,20 +257,31 @@ def is_drained(
         return False
     if checkpoint.last_finished != checkpoint.last_planned:
         return False
+    flow = planned.flow
+    path = storage.checkpoint(flow.target, flow.name, checkpoint.identity.generation)
     return all(
-        _is_at_end(source, checkpoint.positions.get(source.index), kafka, storage)
+        _is_at_end(source, checkpoint.positions.get(source.index), kafka, storage, path)
         for source in planned.sources
     )
 
 
 def _is_at_end(
-    source: PlannedSource, position: Position | None, kafka: Mapping[int, KafkaFacts], storage: Storage
+    source: PlannedSource,
+    position: Position | None,
+    kafka: Mapping[int, KafkaFacts],
+    storage: Storage,
+    checkpoint: Path,
 ) -> bool:
     if position is None:
         return False
     if source.kind == "kafka":
         read = {topic: {int(p): o for p, o in offsets.items()} for topic, offsets in position.items()}
         return bool(read == kafka[source.index].latest)
+    if source.kind == "files":
+        folder = source.index if source.folder is None else source.folder
+        return last_entry(checkpoint, folder) == position["logOffset"] and not _has_new_files(
+            FileFolder.of_identity(files_identity(source)), load_seen(checkpoint, folder)
+        )
     if source.kind == "delta" and position.get("index") == -1:
         # A stream's position stays before commits that bring it nothing.
         path = storage.table(source.table) if source.table is not None else Path(source.path or "")
@@ -262,3 +292,13 @@ def _is_at_end(
             for commit in ahead
         )
     return False
+
+
+def _has_new_files(folder: FileFolder, seen: Mapping[str, int]) -> bool:
+    """Whether a folder holds files that Spark's log does not name; so, too, where that cannot be told."""
+    read = set(map(local_path, seen))
+    try:
+        return folder.is_sinks or any(file.path not in read for file in folder.files())
+    except OSError:
+        # A folder that cannot be listed is the run's to complain about.
+        return True

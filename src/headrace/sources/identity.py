@@ -12,6 +12,7 @@ from headrace.model.names import Storage, TableName
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import SourceKind
 from headrace.sources.cluster import KafkaCluster, Offsets
+from headrace.sources.limits import FILES_MAX_AGE
 from headrace.sources.subscription import shown
 from headrace.state.identity import SourceIdentity
 from headrace.state.opening import KafkaFacts
@@ -40,6 +41,8 @@ class DescribedSource(Protocol):
     def table(self) -> TableName | None: ...
     @property
     def path(self) -> str | None: ...
+    @property
+    def options(self) -> Mapping[str, str]: ...
 
 
 def identify(
@@ -71,7 +74,7 @@ def identify(
             path = storage.table(source.table) if source.table else Path(source.path or "")
             identity = {"table_id": table_id, "path": str(path)}
         case "files":
-            identity = {"path": source.path}
+            identity = files_identity(source)
     return SourceIdentity(
         index=source.index,
         kind=source.kind,
@@ -83,6 +86,19 @@ def identify(
 def topics_of(source: DescribedSource, cluster: KafkaCluster) -> tuple[str, ...]:
     """The topics that a source reads: those that it names, or those that its pattern matches now."""
     return source.topics if source.topic_pattern is None else cluster.matching(source.topic_pattern)
+
+
+def files_identity(source: DescribedSource) -> dict[str, Any]:
+    """Which files a source reads: where they lie, and what chooses among them."""
+    chosen = {key.lower(): value for key, value in source.options.items()}
+    identity: dict[str, Any] = {"path": source.path}
+    if chosen.get("recursivefilelookup", "").lower() == "true":
+        identity["recursive"] = True
+    if "pathglobfilter" in chosen:
+        identity["glob"] = chosen["pathglobfilter"]
+    if chosen.get("maxfileage", FILES_MAX_AGE) != FILES_MAX_AGE:
+        identity["max_age"] = chosen["maxfileage"]
+    return identity
 
 
 def kafka_facts(source: DescribedSource, ids: Mapping[str, str | None], cluster: KafkaCluster) -> KafkaFacts:

@@ -23,6 +23,12 @@ DELTA_MAX_FILES_PER_TRIGGER: Final = 1000
 FILES_MAX_FILES_PER_TRIGGER: Final = 1000
 """Spark's default has no limit: the first batch of an old folder would read all of it."""
 
+FILES_MAX_BYTES_PER_TRIGGER: Final = 256 * 1024 * 1024
+"""Of files so large that a thousand of them would be more; Spark takes one of the two limits."""
+
+FILES_MAX_AGE: Final = "36500d"
+"""Spark's default passes over files that are a week older than the newest one, without a word."""
+
 BATCH_S: Final = 10.0
 """Seconds that a batch of a backlog is to take: longer ones gain nothing more, measured."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import RecordUnparseableError, SourceLocation
@@ -26,6 +26,7 @@ def parse_json(
     *,
     at: Sequence[str | Column] = (),
     on_null: Literal["refuse", "keep"] = "refuse",
+    options: Mapping[str, str] | None = None,
 ) -> Column:
     """Parse JSON text or bytes into a struct; a record that does not fit stops the flow.
 
@@ -34,6 +35,7 @@ def parse_json(
         schema: The record's fields, as a DDL string or a ``StructType``.
         at: Columns that say where the record comes from, for the error.
         on_null: Whether a record without a value stops the flow or gives a null struct.
+        options: Further options of Spark's JSON parser, such as ``timestampFormat``.
 
     Returns:
         A struct column with the fields of ``schema``.
@@ -45,9 +47,9 @@ def parse_json(
     text = column.cast("string")
     fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     checked = StructType([StructField(_RECORD, fields), StructField(_CORRUPT, StringType())])
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    chosen = {**(options or {}), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     # Within an object of our own, for by itself Spark reads one value and ignores what follows it.
-    parsed = F.from_json(F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit("}")), checked, options)
+    parsed = F.from_json(F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit("}")), checked, chosen)
     place = F.to_json(F.struct(*(F.col(c) if isinstance(c, str) else c for c in at))) if at else F.lit("{}")
     failure = F.raise_error(
         F.concat_ws(" ", F.lit(_MARK), place, F.coalesce(F.substring(text, 1, _EXCERPT), F.lit("(no value)")))

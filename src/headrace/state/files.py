@@ -18,11 +18,20 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         StorageUnwritableError: The folder cannot be written.
     """
+    write_text(path, json.dumps(value))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace ``path`` by a text, atomically and durably.
+
+    Raises:
+        StorageUnwritableError: The folder cannot be written.
+    """
     staged = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with staged.open("w", encoding="utf-8") as file:
-            json.dump(value, file)
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         staged.replace(path)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.model.names import TableName
+from headrace.state.file_lists import join_descriptions
 from headrace.state.files import unwritable, write_json
 from headrace.state.identity import corrupt
 from headrace.state.table_log import (
@@ -214,7 +215,7 @@ def _follows(before: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
 
 def _continues(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether one range starts where the other ended, with no partition appearing in between."""
-    return bool(before["until"] == after["from"])
+    return bool(before["until"] == after["from"] and ("files" in before) == ("files" in after))
 
 
 def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -224,7 +225,12 @@ def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
         version=[_versions(before)[0], _versions(entry)[1]],
         timestamp=entry["timestamp"],
         sources=[
-            {**one, "until": two["until"], **({"seen": two["seen"]} if "seen" in two else {})}
+            {
+                **one,
+                "until": two["until"],
+                **({"seen": two["seen"]} if "seen" in two else {}),
+                **({"files": join_descriptions(one["files"], two["files"])} if "files" in two else {}),
+            }
             for one, two in zip(before["sources"], entry["sources"], strict=True)
         ],
     )

@@ -138,7 +138,10 @@ def seed_files(
     metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": {}}
     lines = [_VERSION, json.dumps(metadata)]
     lines += [
-        json.dumps(dict(positions[source.index])) if source.index in positions else _UNSET
+        # Spark compares positions as text: with spaces it would take this one for another.
+        json.dumps(dict(positions[source.index]), separators=(",", ":"))
+        if source.index in positions
+        else _UNSET
         for source in sources
     ]
     finished = {"nextBatchWatermarkMs": watermark_ms}

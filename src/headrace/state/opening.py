@@ -52,6 +52,7 @@ class TableFacts:
             ``None`` where neither log nor ledger know.
         sources: Which sources that commit had read, by its own word.
         rolled_back: Of which of them versions that were read are no more, and how that shows.
+        unlisted: The files sources of which the ledger does not hold all files that were read.
     """
 
     table_id: str
@@ -63,6 +64,7 @@ class TableFacts:
     version: int = -1
     folded: int = -1
     rolled_back: Mapping[str, str] = field(default_factory=dict)
+    unlisted: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,8 +223,12 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, identity.sources)
     _compare_sources(flow, identity.checkpoint, known)
-    return _compare_offsets(
-        flow, identity.checkpoint, checkpoint.positions, otherwise=Continue(identity=identity)
+    return _seeded(
+        flow,
+        table,
+        _compare_offsets(
+            flow, identity.checkpoint, checkpoint.positions, otherwise=Continue(identity=identity)
+        ),
     )
 
 
@@ -405,19 +411,21 @@ def offsets_expired(flow: str, location: SourceLocation, losses: list[dict[str, 
 def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
     if flow.stateful:
         raise _resume_impossible(flow, "it keeps state, which the table does not hold")
-    if any(source.kind == "files" for source in flow.sources):
-        raise _resume_impossible(flow, "it reads files, and the table does not say which were read")
     if table.transactions.get(current) is None:
         return Open(reason="resume-from-table", fences=current)
     if table.positions is None:
         raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
     _compare_sources(flow, current, table.sources)
-    return _compare_offsets(
-        flow,
-        current,
-        table.positions,
-        otherwise=Open(reason="resume-from-table", positions=table.positions, fences=current),
-    )
+    resumed = Open(reason="resume-from-table", positions=table.positions, fences=current)
+    return _seeded(flow, table, _compare_offsets(flow, current, table.positions, otherwise=resumed))
+
+
+def _seeded(flow: FlowFacts, table: TableFacts, opening: Opening) -> Opening:
+    """A new checkpoint needs the names of all files that were read, or it would read them again."""
+    positions = opening.positions if isinstance(opening, Open) else None
+    if positions is not None and not table.unlisted.isdisjoint(positions):
+        raise _resume_impossible(flow, "the ledger does not hold the names of all files that were read")
+    return opening
 
 
 def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> Opening:
@@ -439,15 +447,14 @@ def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> 
         if source.kind == "kafka":
             positions[source.index] = _new_offsets(flow.kafka[source.index], table)
         elif then is not None and then.kind == source.kind:
-            same_table = source.identity.get("table_id") == then.identity.get("table_id")
-            if source.kind == "files" and source.identity.get("path") == then.identity.get("path"):
-                raise _resume_impossible(flow, "the table does not say which files were read")
-            if source.kind == "delta" and same_table:
-                positions[source.index] = (table.positions or {})[source.index]
+            key = "table_id" if source.kind == "delta" else "path"
+            # Another folder is read from its beginning; the same one goes on behind what was read.
+            if source.identity.get(key) == then.identity.get(key) and source.index in table.positions:
+                positions[source.index] = table.positions[source.index]
     if not positions:
         return Open(reason="new-generation", fences=current)
     start = Open(reason="new-generation", positions=positions, fences=current)
-    return _compare_offsets(flow, current, positions, otherwise=start)
+    return _seeded(flow, table, _compare_offsets(flow, current, positions, otherwise=start))
 
 
 def _new_offsets(kafka: KafkaFacts, table: TableFacts) -> Position:
@@ -543,9 +550,14 @@ def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: 
 
 def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
     """What to do about a checkpoint that is of no more use."""
-    if flow.stateful or any(source.kind == "files" for source in flow.sources):
+    if flow.stateful:
         return (f"read everything again:   headrace full-refresh {flow.dataset}",)
-    return (f"go on where the table ends:   headrace run --resume-from-table {flow.flow}",)
+    return (resume_command(flow.flow),)
+
+
+def resume_command(flow: str) -> str:
+    """The remedy that opens a new checkpoint at the table's positions."""
+    return f"go on where the table ends:   headrace run --resume-from-table {flow}"
 
 
 def _sources_changed(flow: FlowFacts, known: tuple[SourceIdentity, ...]) -> HeadraceError:

@@ -25,6 +25,8 @@ from headrace.verify.coordinates import (
 )
 from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import Evidence, load_evidence
+from headrace.verify.file_lists import judge_lists
+from headrace.verify.file_records import judge_folder, reads_files_only
 from headrace.verify.lineages import Lineage
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.records import (
@@ -77,6 +79,12 @@ class RecordsJudge:
 
     def judge(self, evidence: Evidence) -> dict[str, GradeReport]:
         """The third grade of every flow of a table, by flow."""
+        of_files = {
+            one.flow: _judge_files(evidence, one) for one in evidence.lineages if reads_files_only(one)
+        }
+        if of_files:
+            reason = "rows of other flows come from files, and have no place in Kafka"
+            return {**self._unjudged(evidence, reason), **of_files}
         try:
             columns = find_columns(evidence.log.metadata)
         except CoordinatesUnreadableError as error:
@@ -219,3 +227,8 @@ class RecordsJudge:
 
     def _unjudged(self, evidence: Evidence, reason: str) -> dict[str, GradeReport]:
         return {lineage.flow: unjudged_records(reason) for lineage in evidence.lineages}
+
+
+def _judge_files(evidence: Evidence, lineage: Lineage) -> GradeReport:
+    judged = judge_lists(lineage, evidence.lists, (), evidence.ledger)
+    return judge_folder(lineage, judged.read, not judged.reasons)

@@ -23,6 +23,7 @@ class CheckpointLog:
         planned: The last batch in its offset log; -1 before the first.
         finished: The last batch in its commit log; -1 before the first.
         positions: The end of each planned batch by source index, as far as it is kept.
+        files: The URIs that Spark's logs of files sources name, with the entry of each, by source index.
     """
 
     folder: Path
@@ -31,6 +32,7 @@ class CheckpointLog:
     planned: int = -1
     finished: int = -1
     positions: Mapping[int, tuple[Position | None, ...]] = field(default_factory=dict)
+    files: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
 
 
 def load_checkpoints(folder: Path) -> tuple[CheckpointLog, ...]:
@@ -53,14 +55,16 @@ def load_checkpoints(folder: Path) -> tuple[CheckpointLog, ...]:
 def _load(folder: Path, generation: int) -> CheckpointLog:
     finished = _batches(folder / "commits")
     planned = _batches(folder / "offsets")
+    identity = _identity(folder / "headrace.json")
     positions = {batch: _positions(folder / "offsets" / str(batch)) for batch in planned[-_KEPT:]}
     return CheckpointLog(
         folder=folder,
         generation=generation,
-        checkpoint=_identity(folder / "headrace.json"),
+        checkpoint=None if identity is None else str(identity["checkpoint"]),
         planned=max(planned, default=-1),
         finished=max(finished, default=-1),
         positions={batch: found for batch, found in positions.items() if found is not None},
+        files={} if identity is None else _logged_files(folder, identity),
     )
 
 
@@ -71,11 +75,45 @@ def _batches(folder: Path) -> list[int]:
         return []
 
 
-def _identity(path: Path) -> str | None:
+def _identity(path: Path) -> dict[str, Any] | None:
     try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["checkpoint"])
-    except (OSError, ValueError, KeyError, TypeError):
+        value = json.loads(path.read_text(encoding="utf-8"))
+        return value if isinstance(value, dict) and "checkpoint" in value else None
+    except (OSError, ValueError):
         return None
+
+
+def _logged_files(checkpoint: Path, identity: Mapping[str, Any]) -> dict[int, dict[str, int]]:
+    """Spark's logs of the files that it took in; a log that cannot be read is left out."""
+    found = {}
+    for source in identity.get("sources", ()):
+        if source.get("kind") == "files":
+            number = source.get("folder")
+            folder = checkpoint / "sources" / str(source["index"] if number is None else number)
+            try:
+                found[int(source["index"])] = _file_entries(folder)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue
+    return found
+
+
+def _file_entries(folder: Path) -> dict[str, int]:
+    """Every URI of a log: the last compacted entry holds all before it."""
+    entries = {
+        int(path.name.removesuffix(".compact")): path
+        for path in folder.iterdir()
+        if path.name.removesuffix(".compact").isdigit()
+    }
+    first = max((n for n, path in entries.items() if path.suffix == ".compact"), default=0)
+    found: dict[str, int] = {}
+    for number in sorted(n for n in entries if n >= first):
+        version, *lines = entries[number].read_text(encoding="utf-8").split("\n")
+        if version != "v1":
+            raise ValueError(f"unknown version {version!r}")
+        for line in lines:
+            value = json.loads(line)
+            found[str(value["path"])] = int(value["batchId"])
+    return found
 
 
 def _positions(path: Path) -> tuple[Position | None, ...] | None:

@@ -353,6 +353,7 @@ def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
             start=None if value["from"] is None else _position(value["from"]),
             until=_position(value["until"]),
             seen=None if value.get("seen") is None else _position(value["seen"]),
+            files=None if value.get("files") is None else _position(value["files"]),
         )
         for value in values
     )

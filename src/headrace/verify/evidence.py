@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from headrace.verify.commits import (
 from headrace.verify.counts import Accounts, Beginning, build_accounts, files_to_inspect
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
+from headrace.verify.file_lists import Lists, load_lists
 from headrace.verify.lineages import Lineage, build_lineages
 
 
@@ -38,6 +39,7 @@ class Evidence:
         since: Judged only from this version on.
         beginning: Where the accounts begin.
         facts: The files as they lie on disk.
+        lists: The files that batches of files sources read.
     """
 
     dataset: TableName
@@ -50,6 +52,7 @@ class Evidence:
     beginning: Beginning
     accounts: Accounts
     facts: Mapping[str, FileFacts]
+    lists: Lists = field(default_factory=dict)
 
     @property
     def kind(self) -> str:
@@ -117,6 +120,7 @@ def load_evidence(
         beginning=beginning,
         accounts=build_accounts(log, said, facts, beginning),
         facts=facts,
+        lists=load_lists(ledgers),
     )
 
 

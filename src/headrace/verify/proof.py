@@ -26,6 +26,7 @@ from headrace.verify.evidence import (
     list_tables,
     load_evidence,
 )
+from headrace.verify.file_lists import ListJudgement, judge_lists
 from headrace.verify.lineages import Lineage
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
@@ -46,6 +47,7 @@ from headrace.verify.witnesses import (
     describe_checkpoint,
     pending_batch,
 )
+from headrace.verify.wording import counted
 
 _ANSWER_S = 5.0
 """How long the broker may take for one question, before the third grade goes without it."""
@@ -147,6 +149,8 @@ def _judge_flow(
     names = {lineage.flow, *(batch.flow for batch in lineage.batches)}
     logs = [log for name in sorted(names) for log in evidence.checkpoints.get(name, ())]
     ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
+    if any(source.kind == "files" for batch in lineage.batches for source in batch.sources):
+        ranges = _with_lists(ranges, judge_lists(lineage, evidence.lists, logs, evidence.ledger))
     others = compare_ledger(lineage, evidence.ledger, evidence.said, evidence.log.first_version)
     others += compare_checkpoints(lineage, logs, evidence.log.transactions)
     others += compare_upstream(lineage, lambda source: _find_table(settings, source))
@@ -164,6 +168,21 @@ def _judge_flow(
         ),
         pending=pending_batch(lineage, logs),
         notes=tuple(describe_checkpoint(lineage, logs)),
+    )
+
+
+def _with_lists(report: GradeReport, judged: ListJudgement) -> GradeReport:
+    findings, reasons = (*report.findings, *judged.findings), (*report.reasons, *judged.reasons)
+    text = f"{counted(judged.count, 'file')}, {report.text.replace('files source, ', '')}"
+    if judged.findings:
+        text = text.replace(", no gap, no overlap", "")
+    return replace(
+        report,
+        findings=findings,
+        reasons=reasons,
+        text=text,
+        verdict=verdict_of(findings, reasons),
+        figures={**report.figures, "files": judged.count},
     )
 
 

@@ -400,7 +400,7 @@ def _other_key(source: SourceRange) -> _Key:
 
 def _judge_losses(lineage: Lineage, ledger: Ledger, found: _Judgement) -> int:
     """Every loss that an opening speaks of must have been written down before."""
-    recorded = {_loss_key(loss) for loss in ledger.losses}
+    recorded = {_loss_key(loss) for loss in ledger.losses if "topic" in loss}
     total = 0
     for generation in lineage.generations:
         for loss in () if generation.opening is None else generation.opening.losses:

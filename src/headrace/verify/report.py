@@ -42,6 +42,7 @@ class GradeReport:
         text: What was compared, in figures.
         reasons: Why the grade is ``partial`` or ``unjudged``.
         figures: The numbers of ``text``.
+        details: What stands behind them, for machines.
     """
 
     grade: Grade
@@ -50,15 +51,17 @@ class GradeReport:
     reasons: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     figures: Mapping[str, int] = field(default_factory=dict)
+    details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        said = {
             "verdict": self.verdict,
             "text": self.text,
             "reasons": list(self.reasons),
             "findings": [finding.to_json() for finding in self.findings],
             "figures": dict(self.figures),
         }
+        return {**said, "details": dict(self.details)} if self.details else said
 
 
 def verdict_of(findings: Iterable[Finding], reasons: Iterable[str]) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -140,11 +141,28 @@ def _compare_entry(
             )
             yield _differs(words, entry, fold)
     if is_whole:
+        yield from _compare_files(entry, held, fold)
         for name in ("input", "accepted", "rejected"):
             said, sums = getattr(entry, name), sum(getattr(batch, name) for batch in held.values())
             if said != sums:
                 words = f"{entry.name}: {said:,} rows {name} in the ledger and {sums:,} in the table's log"
                 yield _differs(words, entry, fold)
+
+
+def _compare_files(entry: Batches, held: Mapping[int, Batches], fold: Fold) -> Iterable[Finding]:
+    """The files that an entry speaks of must be those of its batches, one after another."""
+    for source in entry.sources:
+        if source.files is None:
+            continue
+        chain: str | None = None
+        for number in sorted(held):
+            one = next((s for s in held[number].sources if s.index == source.index), None)
+            if one is not None and one.files is not None:
+                said = str(one.files["sha256"])
+                joined = f"{chain}{said}".encode()
+                chain = said if chain is None else hashlib.sha256(joined).hexdigest()
+        if chain != source.files["sha256"]:
+            yield _differs(f"{entry.name}: other files in the ledger than in the table's log", entry, fold)
 
 
 def _differs(words: str, batch: Batches, fold: Fold) -> Finding:

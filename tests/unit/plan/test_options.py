@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,11 @@ import pytest
 from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation
 from headrace.plan.options import ADAPTIVE, ReadRequest, protocol_options
 from headrace.sources.kafka import LOSS_POLICY
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.limits import (
+    FILES_MAX_AGE,
+    FILES_MAX_BYTES_PER_TRIGGER,
+    KAFKA_MAX_OFFSETS_PER_TRIGGER,
+)
 
 HERE = SourceLocation("orders.py", 3)
 
@@ -34,7 +39,9 @@ def test_what_the_user_chose_stays_whatever_its_case() -> None:
     chosen: dict[str, Any] = {"KAFKA.isolation.LEVEL": "read_committed", "maxoffsetspertrigger": "7"}
     assert given("kafka", **chosen) == {"failOnDataLoss": "true"}
     assert "maxFilesPerTrigger" not in given("delta", maxBytesPerTrigger="1g")
-    assert given("json", mode="DROPMALFORMED", maxFilesPerTrigger="1") == {}
+    assert "mode" not in given("json", streaming=False, mode="DROPMALFORMED")
+    files = given("json", maxfilespertrigger="1", MAXFILEAGE="7d")
+    assert not {"maxFilesPerTrigger", "maxBytesPerTrigger", "maxFileAge"} & set(files)
 
 
 def test_passing_over_lost_records_is_the_policy_to_record_them() -> None:
@@ -85,6 +92,51 @@ def test_what_is_handed_on_to_others_passes() -> None:
 @pytest.mark.parametrize("streaming", [True, False])
 def test_an_unparseable_record_stops_the_flow(format: str, streaming: bool) -> None:
     assert given(format, streaming=streaming)["mode"] == "FAILFAST"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("ignoreMissingFiles", "true"),
+        ("ignorecorruptfiles", "TRUE"),
+        ("fileNameOnly", "true"),
+        ("cleanSource", "archive"),
+        ("modifiedAfter", "2026-01-01T00:00:00"),
+        ("mode", "dropmalformed"),
+        ("mode", "PERMISSIVE"),
+        ("maxFilesPerTrigger", "many"),
+        ("maxBytesPerTrigger", "1g"),
+    ],
+)
+def test_a_stream_of_files_refuses_what_would_lose_records_silently(option: str, value: str) -> None:
+    with pytest.raises(OptionUnsupportedError) as caught:
+        given("json", **{option: value})
+    assert caught.value.params["option"].lower() == option.lower()
+
+
+def test_both_limits_of_files_at_once_are_refused() -> None:
+    with pytest.raises(OptionUnsupportedError):
+        given("json", maxFilesPerTrigger="1", maxBytesPerTrigger="1")
+
+
+def test_a_stream_of_files_never_leaves_a_file_out() -> None:
+    options = given("parquet")
+    assert options["ignoreMissingFiles"] == options["ignoreCorruptFiles"] == "false"
+    assert options["maxFileAge"] == FILES_MAX_AGE
+    assert given("json", mode="PERMISSIVE", cleanSource="off", columns=("_corrupt_record",))
+
+
+def test_the_limit_of_a_batch_fits_the_files_that_are_there(tmp_path: Path) -> None:
+    def limit(path: Path) -> dict[str, str]:
+        request = ReadRequest(streaming=True, format="json", path=str(path))
+        return {k: v for k, v in protocol_options(request, HERE).items() if "PerTrigger" in k}
+
+    assert limit(tmp_path / "not there") == {"maxFilesPerTrigger": "1000"}
+    (tmp_path / "small.json").write_text("{}")
+    assert limit(tmp_path) == {"maxFilesPerTrigger": "1000"}
+    with (tmp_path / "large.json").open("wb") as file:
+        file.truncate(4 * 1024 * 1024)
+    assert limit(tmp_path) == {"maxBytesPerTrigger": str(FILES_MAX_BYTES_PER_TRIGGER)}
 
 
 def test_a_column_for_bad_records_keeps_them() -> None:

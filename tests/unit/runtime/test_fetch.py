@@ -111,4 +111,4 @@ def test_a_jar_that_arrives_with_another_sum_is_never_used(
 
 
 def test_the_lock_of_the_package_is_used_by_default() -> None:
-    assert len(jars.locked_jars("spark", "broker")) == 55
+    assert len(jars.locked_jars("spark", "broker")) == 56

@@ -118,6 +118,8 @@ def test_a_second_flow_of_a_table_opens_its_first_checkpoint() -> None:
 
 # What is refused.
 
+UNLISTED = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,), unlisted=frozenset({0}))
+"""A table whose ledger has lost the names of files that were read."""
 RENAMED = replace(TABLE, checkpoints={"old": OLDER}, transactions={OLDER: 3})
 ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
 
@@ -301,7 +303,7 @@ def test_a_resume_of_a_flow_that_never_ran_is_a_first_start() -> None:
     ("flow", "table", "code"),
     [
         (replace(RESUME, stateful=True), TABLE, "RESUME_IMPOSSIBLE"),
-        (replace(RESUME, sources=(FILES,), kafka={}), TABLE, "RESUME_IMPOSSIBLE"),
+        (replace(RESUME, sources=(FILES,), kafka={}), UNLISTED, "RESUME_IMPOSSIBLE"),
         (RESUME, replace(TABLE, positions=None), "RESUME_IMPOSSIBLE"),
         (RESUME, RENAMED, "FLOW_RENAMED"),
         (replace(RESUME, kafka=EXPIRED), TABLE, "OFFSETS_EXPIRED"),
@@ -389,9 +391,32 @@ def test_a_new_generation_with_a_source_that_was_never_read_reads_the_others_on(
     assert opening == Open(reason="new-generation", positions=READ, fences=OURS)
 
 
-def test_a_new_generation_over_the_same_files_is_refused() -> None:
+def test_a_new_generation_over_the_same_files_goes_on_behind_them() -> None:
     table = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,))
-    assert refused(replace(ANOTHER, sources=(FILES,), kafka={}), table, None).code == "RESUME_IMPOSSIBLE"
+    flow = replace(ANOTHER, sources=(FILES,), kafka={})
+    opening = decide(flow, table, None)
+    assert opening == Open(reason="new-generation", positions={0: {"logOffset": 3}}, fences=OURS)
+    assert refused(flow, replace(table, unlisted=frozenset({0})), None).code == "RESUME_IMPOSSIBLE"
+
+
+def test_a_new_generation_over_another_folder_reads_all_of_it() -> None:
+    table = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,))
+    elsewhere = replace(FILES, identity={"path": "/elsewhere"})
+    opening = decide(replace(ANOTHER, sources=(elsewhere,), kafka={}), table, None)
+    assert opening == Open(reason="new-generation", fences=OURS)
+
+
+def test_a_loss_in_kafka_opens_no_checkpoint_that_would_read_files_again() -> None:
+    second = replace(FILES, index=1)
+    positions = {**READ, 1: {"logOffset": 3}}
+    flow = replace(FLOW, sources=(KAFKA, second), kafka=EXPIRED, on_data_loss="record")
+    table = replace(TABLE, positions=positions, sources=(KAFKA, second))
+    checkpoint = replace(read_by(KAFKA, second), positions=positions)
+    opening = decide(flow, table, checkpoint)
+    assert isinstance(opening, Open)
+    assert opening.positions is not None
+    assert opening.positions[1] == {"logOffset": 3}
+    assert refused(flow, replace(table, unlisted=frozenset({1})), checkpoint).code == "RESUME_IMPOSSIBLE"
 
 
 def test_a_new_generation_of_a_flow_that_never_committed_starts_at_the_beginning() -> None:

@@ -94,10 +94,16 @@ def _flow_row(
         flow.state,
         rows,
         _NONE if flow.rate is None else f"{flow.rate:,.0f}",
-        _NONE if flow.lag is None else f"{flow.lag:,}",
+        _lag(flow),
         _NONE if flow.batch is None else str(flow.batch),
         _commit(flow.version, flow.committed, now),
     )
+
+
+def _lag(flow: FlowStatus) -> str:
+    if flow.lag is None:
+        return _NONE
+    return f"{flow.lag:,}" + ("" if flow.lag_bytes is None else " file" if flow.lag == 1 else " files")
 
 
 def _commit(version: int | None, at: datetime | None, now: datetime) -> str:

@@ -1,0 +1,157 @@
+"""Reading folders of files inside of query functions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.declare.arguments import Arguments
+from headrace.declare.places import caller_location
+from headrace.declare.reads import declared_schema
+from headrace.declare.registry import ActivePipeline, require_pipeline
+from headrace.errors import HeadraceError
+from headrace.model.folders import FileFolder, local_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+def read_files(
+    path: str | Path,
+    *,
+    format: Literal["json", "csv", "parquet", "avro", "text", "orc"],
+    schema: str | StructType | None = None,
+    recursive: bool = False,
+    glob: str | None = None,
+    max_files_per_trigger: int | None = None,
+    max_bytes_per_trigger: int | None = None,
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """The new files of a folder as a streaming DataFrame; each file is read exactly once.
+
+    Every row carries one ``_source`` struct: path, size and modified of its file. A query may keep,
+    flatten or drop it.
+
+    Args:
+        path: The folder; relative to the pipeline's folder. May hold ``*``, ``?``, ``[..]``, ``{a,b}``.
+        format: What the files hold.
+        schema: The columns, as a DDL string, a ``StructType`` or a file. Without one they are inferred
+            from the files that are there at the first run, and kept; text has the one column ``value``.
+        recursive: Whether folders below are read, too. Without it, folders named ``key=value`` are,
+            and give columns.
+        glob: A pattern for the names of files, such as ``*.json``.
+        max_files_per_trigger: The most files that one batch reads.
+        max_bytes_per_trigger: The most bytes that one batch reads, but at least one file; instead of
+            the limit of files. The default keeps a batch under about 30 seconds.
+        options: Further options of Spark's reader for this format.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.table
+        ... def visits():
+        ...     return hr.read_files("landing", format="json", schema="id LONG, page STRING")
+    """
+    active = require_pipeline("read_files")
+    arguments = Arguments("hr.read_files", caller_location(active.settings.root))
+    from headrace.sources import files, schemas
+
+    try:
+        chosen = arguments.settings("options", options)
+        files.check_format(arguments.text("format", format))
+        files.check_options(format, chosen)
+        folder = FileFolder(
+            path=_path(active, arguments, path),
+            recursive=_flag(arguments, "recursive", recursive),
+            glob=_glob(arguments, glob),
+        )
+        limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger, chosen)
+        files.check_folder(folder)
+        given = declared_schema(active, arguments, schema)
+        if format == "text" and given is not None:
+            raise arguments.invalid("schema", "is not for text, which has the one column `value`")
+        columns = None
+        if format != "text":
+            columns = (
+                _kept(active, folder, format, chosen)
+                if given is None
+                else schemas.load_schema(given, active.settings.root, arguments.location)
+            )
+        return files.read(
+            active.session(), folder, format=format, schema=columns, limits=limits, options=chosen
+        )
+    except HeadraceError as error:
+        # The reader does not know the user's files; the place is known here.
+        error.location = error.location or arguments.location
+        raise
+
+
+def _kept(active: ActivePipeline, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:
+    """The schema that the first run has kept, else what the files have now."""
+    from headrace.sources import files
+    from headrace.state.kept_schemas import SchemaKey, load_schema
+
+    choosing = {"recursive": str(folder.recursive), "glob": folder.glob or ""}
+    key = SchemaKey(format=format, path=folder.path, options={**options, **choosing})
+    known = load_schema(active.settings.storage.schemas, key)
+    if known is None:
+        known = next((schema for one, schema in active.inferred if one == key), None)
+    if known is not None:
+        return files.schema_from_json(known)
+    from pyspark.errors import PySparkException
+
+    try:
+        schema = files.infer_schema(active.session(), folder, format, options)
+    except PySparkException as error:
+        raise files.inference_failed(error, folder, format) from error
+    active.inferred.append((key, files.schema_to_json(schema)))
+    return schema
+
+
+def _path(active: ActivePipeline, arguments: Arguments, path: Any) -> str:
+    text = arguments.text("path", os.fspath(path) if isinstance(path, os.PathLike) else path)
+    if not text.strip():
+        raise arguments.invalid("path", "must not be empty")
+    local = local_path(text) if ":/" in text else text
+    if local is None:
+        raise arguments.invalid(
+            "path", f"{text} is not on this machine; files are read from local folders so far"
+        )
+    return os.path.normpath(active.settings.root.absolute() / local)
+
+
+def _flag(arguments: Arguments, name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise arguments.invalid(name, f"must be True or False, not {value!r}")
+    return value
+
+
+def _glob(arguments: Arguments, value: Any) -> str | None:
+    glob = arguments.optional_text("glob", value)
+    if glob is not None and (not glob or "/" in glob):
+        raise arguments.invalid(
+            "glob",
+            f"is a pattern for the names of files, not {glob!r}",
+            'folders go into the path: hr.read_files("landing/2024-*", glob="*.json")',
+        )
+    return glob
+
+
+def _limits(arguments: Arguments, files: Any, size: Any, options: Mapping[str, str]) -> dict[str, str]:
+    limits = {}
+    for name, option, value in (
+        ("max_files_per_trigger", "maxFilesPerTrigger", files),
+        ("max_bytes_per_trigger", "maxBytesPerTrigger", size),
+    ):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise arguments.invalid(name, f"must be a whole number above 0, not {value!r}")
+        limits[option] = str(value)
+    named = {key.lower() for key in options}
+    if len(limits) > 1 or any(option.lower() in named for option in limits):
+        raise arguments.invalid("max_bytes_per_trigger", "is given together with another limit", "keep one")
+    return limits

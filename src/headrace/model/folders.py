@@ -1,0 +1,196 @@
+"""A folder whose files are a stream: which of its files belong to it, by Spark's rules."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_SPECIAL = re.compile(r"[*?\[{]")
+_SINK_LOG = "_spark_metadata"
+
+
+@dataclass(frozen=True)
+class FoundFile:
+    """A file as it lies in its folder.
+
+    Args:
+        modified_ms: When it was last written, in milliseconds since 1970.
+    """
+
+    path: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFolder:
+    """A folder, or a pattern of folders and files, as a stream of files reads it.
+
+    Names that begin with ``.`` or ``_`` are passed over, as are names that end in ``._COPYING_``.
+
+    Args:
+        path: A local path; may hold ``*``, ``?``, ``[..]`` and ``{a,b}``.
+        recursive: Whether folders below it count, too. Otherwise only those named ``key=value`` do.
+        glob: A pattern that the names of files have to match.
+    """
+
+    path: str
+    recursive: bool = False
+    glob: str | None = None
+
+    @classmethod
+    def of_identity(cls, identity: Mapping[str, Any]) -> FileFolder:
+        """The folder of a files source, as its commits name it."""
+        return cls(
+            path=local_path(str(identity["path"])) or str(identity["path"]),
+            recursive=bool(identity.get("recursive")),
+            glob=identity.get("glob"),
+        )
+
+    @property
+    def is_pattern(self) -> bool:
+        return _SPECIAL.search(self.path) is not None
+
+    @property
+    def base(self) -> Path:
+        """The folder that must be there: what comes before the first special character."""
+        found = _SPECIAL.search(self.path)
+        if found is None:
+            return Path(self.path)
+        return Path(self.path[: found.start()].rpartition("/")[0] or "/")
+
+    @property
+    def is_sinks(self) -> bool:
+        """Whether a streaming sink of Spark's wrote it: then the sink's own log says what is in it."""
+        return (Path(self.path) / _SINK_LOG).exists()
+
+    def files(self) -> Iterator[FoundFile]:
+        """The files that a stream would read, in no order; what vanishes meanwhile is left out.
+
+        Raises:
+            OSError: The folder cannot be listed.
+        """
+        named = None if self.glob is None else re.compile(_pattern(self.glob))
+        for found in self._all():
+            if named is None or named.fullmatch(found.path.rpartition("/")[2]):
+                yield found
+
+    def partition_columns(self) -> tuple[str, ...]:
+        """The columns that folders named ``key=value`` give."""
+        if self.recursive:
+            return ()
+        for found in self.files():
+            above = Path(found.path).relative_to(self.base).parent.parts
+            return tuple(part.partition("=")[0] for part in above if "=" in part)
+        return ()
+
+    def _all(self) -> Iterator[FoundFile]:
+        if not self.is_pattern:
+            yield from self._below(self.path)
+            return
+        for path in _matching(self.path):
+            if Path(path).is_dir():
+                yield from self._below(path)
+            else:
+                yield from _found(path)
+
+    def _below(self, folder: str, depth: int = 0) -> Iterator[FoundFile]:
+        try:
+            entries = list(os.scandir(folder))
+        except FileNotFoundError:
+            if depth:
+                return
+            raise
+        for entry in entries:
+            if _is_hidden(entry.name):
+                continue
+            if not entry.is_dir():
+                yield from _found(entry.path)
+            elif self.recursive or "=" in entry.name:
+                yield from self._below(entry.path, depth + 1)
+
+
+def local_path(uri: str) -> str | None:
+    """The path behind a URI of Spark's, or behind a plain path; ``None`` where it is not a local one."""
+    if uri.startswith("/"):
+        return uri
+    parts = urlsplit(uri)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    return unquote(parts.path)
+
+
+def _found(path: str) -> Iterator[FoundFile]:
+    try:
+        stat = Path(path).stat()
+    except FileNotFoundError:
+        return
+    yield FoundFile(path, stat.st_size, stat.st_mtime_ns // 1_000_000)
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """The paths that a pattern of Hadoop's matches, part by part."""
+    seen = set()
+    for expanded in _expanded(pattern):
+        found = ["/"]
+        for part in expanded.strip("/").split("/"):
+            found = [path for above in found for path in _children(above, part)]
+        for path in found:
+            if path not in seen:
+                seen.add(path)
+                yield path
+
+
+def _children(folder: str, part: str) -> Iterator[str]:
+    prefix = folder.rstrip("/")
+    if not _SPECIAL.search(part):
+        if Path(f"{prefix}/{part}").exists():
+            yield f"{prefix}/{part}"
+        return
+    matches = re.compile(_pattern(part))
+    try:
+        names = sorted(one.name for one in Path(folder).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    yield from (f"{prefix}/{name}" for name in names if matches.fullmatch(name) and not _is_hidden(name))
+
+
+def _expanded(pattern: str) -> Iterator[str]:
+    """A pattern without its braces: one for each choice, for a choice may hold a slash."""
+    parts = re.split(r"(\{[^{}]*\})", pattern)
+    yield from map("".join, product(*(p[1:-1].split(",") if p.startswith("{") else [p] for p in parts)))
+
+
+def _pattern(glob: str) -> str:
+    """A pattern of Hadoop's for one name, as a regular expression."""
+    found = []
+    for expanded in _expanded(glob):
+        text, at = "", 0
+        while at < len(expanded):
+            char = expanded[at]
+            end = expanded.find("]", at + 2) if char == "[" else -1
+            if char == "\\" and at + 1 < len(expanded):
+                at += 1
+                text += re.escape(expanded[at])
+            elif char in "*?":
+                text += ".*" if char == "*" else "."
+            elif end > 0:
+                inner = expanded[at + 1 : end]
+                inner = "^" + inner[1:] if inner[0] in "^!" else inner
+                text += f"[{inner}]"
+                at = end
+            else:
+                text += re.escape(char)
+            at += 1
+        found.append(text)
+    return "|".join(f"(?:{one})" for one in found)

@@ -1,0 +1,193 @@
+"""What a file that cannot be read means: its path, the line where there is one, and Spark's reason."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from headrace.errors import FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
+from headrace.model.declarations import Flow
+from headrace.model.folders import local_path
+from headrace.run.file_batch import file_relations
+from headrace.sources.records import unparseable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
+_REASON = re.compile(r"Caused by: ((?!.*(?:SparkException|BadRecordException))[^\n]+)")
+_POSITION = re.compile(r"line: (\d+), column: (\d+)")
+_CORRUPT = "_headrace_corrupt"
+_FORMATS = {"JsonFileFormat": "json", "CSVFileFormat": "csv"}
+_EXCERPT = 120
+"""Characters of a record that an error shows; as many as `sources.records` hands on."""
+_REASON_LENGTH = 300
+
+
+def explain_bad_file(error: BaseException, flow: Flow, session: SparkSession) -> HeadraceError | None:
+    """The error behind a failed batch, where one of its files caused it.
+
+    Args:
+        error: What Spark raised while the batch was written.
+        flow: The flow; its query has the same name, and the batch is still under way.
+        session: The session that the query was started in.
+    """
+    text = "\n".join(_texts(error))
+    refused = unparseable(text, flow.name, flow.location)
+    if refused is not None:
+        return _with_line(refused)
+    found = _PATH.search(text)
+    if found is None:
+        return None
+    uri = found[1]
+    path = local_path(uri) or uri
+    reasons = _REASON.findall(text)
+    reason = _short(reasons[-1]) if reasons else _short(text)
+    if "MALFORMED_RECORD_IN_PARSING" in text:
+        place = _POSITION.search(text)
+        record = _bad_record(session, flow.name, uri)
+        line = int(place[1]) if place else None if record is None else find_line(path, record)
+        column = int(place[2]) if place else None
+        return _unparseable(flow, path, line, column, record, reason)
+    return FileUnreadableError(
+        f"flow {flow.name}: the file {path} cannot be read",
+        location=flow.location,
+        facts=(f"Spark says: {reason}", "the batch was not committed"),
+        remedies=("repair or replace the file; the batch is read again at the next start",),
+        params={"flow": flow.name, "path": path},
+    )
+
+
+def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
+    """The line of a file on which a record begins, counted from 1; ``None`` where it is not found.
+
+    Args:
+        path: The file; may be compressed with gzip or bzip2.
+        record: The record's text, or with ``is_prefix`` how it begins.
+    """
+    first = record.splitlines()[0] if record else ""
+    try:
+        with _open(path) as lines:
+            for number, line in enumerate(lines, 1):
+                text = str(line).rstrip("\r\n").removeprefix("\ufeff")
+                if text == first or (is_prefix and text.startswith(first) and not _is_json(text)):
+                    return number
+    except (OSError, EOFError, UnicodeError):
+        return None
+    return None
+
+
+def _with_line(error: RecordUnparseableError) -> HeadraceError:
+    """A record that `sources.records` refused in a file: its path as users know it, and its line."""
+    uri = error.params.get("path")
+    begins = next((fact for fact in error.facts if fact.startswith("the record begins: ")), None)
+    if uri is None or begins is None:
+        return error
+    path = local_path(str(uri)) or str(uri)
+    record = begins.removeprefix("the record begins: ")
+    line = find_line(path, record, is_prefix=len(record) >= _EXCERPT)
+    where = path if line is None else f"{path}, line {line},"
+    return RecordUnparseableError(
+        f"flow {error.params['flow']}: {where} does not fit the declared schema",
+        location=error.location,
+        facts=error.facts,
+        remedies=_REMEDIES,
+        params={**error.params, "path": path, "line": line},
+    )
+
+
+def _unparseable(
+    flow: Flow, path: str, line: int | None, column: int | None, record: str | None, reason: str
+) -> RecordUnparseableError:
+    where = path if line is None else f"{path}, line {line}" + (f", column {column}," if column else ",")
+    begins = () if record is None or column else (f"the record begins: {record[:_EXCERPT]}",)
+    return RecordUnparseableError(
+        f"flow {flow.name}: {where} does not fit the declared schema",
+        location=flow.location,
+        facts=(*begins, f"Spark says: {reason}", "the batch was not committed"),
+        remedies=_REMEDIES,
+        params={"flow": flow.name, "path": path, "line": line},
+    )
+
+
+_REMEDIES = (
+    "correct the file, and start again:   headrace run",
+    'or correct the schema, or read the files with format="text" and handle such records in the query',
+)
+
+
+@dataclass(frozen=True)
+class _Relation:
+    """How the batch under way reads a file."""
+
+    format: str
+    schema: str
+    options: dict[str, str]
+
+
+def _bad_record(session: SparkSession, name: str, uri: str) -> str | None:
+    """The first record that Spark cannot read in a file, read once more to find it."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructType
+
+    relation = _find_relation(session, name, uri)
+    if relation is None:
+        return None
+    schema = StructType.fromJson(json.loads(relation.schema)).add(_CORRUPT, StringType())
+    reader = session.read.format(relation.format).schema(schema).options(**relation.options)
+    reader = reader.option("mode", "PERMISSIVE").option("columnNameOfCorruptRecord", _CORRUPT)
+    # The path names one file, whatever special characters are in it.
+    rows = reader.option("__globPaths__", "false").load(uri).where(F.col(_CORRUPT).isNotNull()).limit(1)
+    return next((str(row[_CORRUPT]) for row in rows.collect()), None)
+
+
+def _find_relation(session: SparkSession, name: str, uri: str) -> _Relation | None:
+    jvm: Any = session._jvm
+    for relation, paths in file_relations(session, name):
+        kind = _FORMATS.get(relation.fileFormat().getClass().getSimpleName())
+        if kind is None or local_path(uri) not in map(local_path, paths):
+            continue
+        options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(relation.options())
+        said = jvm.com.fasterxml.jackson.databind.ObjectMapper().writeValueAsString(options)
+        chosen = {str(key): str(value) for key, value in json.loads(said).items()}
+        return _Relation(kind, str(relation.dataSchema().json()), chosen)
+    return None
+
+
+def _open(path: str) -> IO[Any]:
+    if path.endswith((".gz", ".bz2")):
+        module = gzip if path.endswith(".gz") else bz2
+        opened: IO[Any] = module.open(path, "rt", encoding="utf-8", errors="replace")
+        return opened
+    return Path(path).open(encoding="utf-8", errors="replace")
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """What an exception says, and what the exceptions behind it in the JVM say."""
+    yield text_of(error)
+    java: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    for _ in range(20):
+        if java is None:
+            return
+        yield f"Caused by: {java.toString()}"
+        java = java.getCause()
+
+
+def _short(reason: str) -> str:
+    words = " ".join(reason.split())
+    words = re.sub(r"^[\w.$]+(?:Exception|Error): ", "", words)
+    return re.sub(r"\.? ?SQLSTATE: \w+", "", words)[:_REASON_LENGTH]

@@ -1,0 +1,295 @@
+"""Folders of files as streaming DataFrames, with every row's file beside it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
+from headrace.model.folders import FileFolder
+from headrace.sources.records import parse_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
+
+FORMAT_OPTION: Final = "headrace.files.format"
+"""An option without effect that carries the format as the user named it."""
+
+_STREAM_OPTIONS = (
+    *("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "cleanSource"),
+    *("sourceArchiveDir", "maxCachedFiles", "discardCachedInputRatio", "pathGlobFilter"),
+    *("recursiveFileLookup", "ignoreMissingFiles", "ignoreCorruptFiles", "modifiedBefore", "modifiedAfter"),
+)
+_TIMES = (
+    "dateFormat",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "timeZone",
+    "locale",
+    "enableDateTimeParsingFallback",
+)
+_RECORDS = (
+    "mode",
+    "columnNameOfCorruptRecord",
+    "multiLine",
+    "encoding",
+    "charset",
+    "lineSep",
+    "samplingRatio",
+)
+_FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "json": (
+        *_TIMES,
+        *_RECORDS,
+        *("primitivesAsString", "prefersDecimal", "allowComments", "allowUnquotedFieldNames"),
+        *("allowSingleQuotes", "allowNumericLeadingZeros", "allowBackslashEscapingAnyCharacter"),
+        *("allowUnquotedControlChars", "dropFieldIfAllNull", "allowNonNumericNumbers", "inferTimestamp"),
+    ),
+    "csv": (
+        *_TIMES,
+        *_RECORDS,
+        *("sep", "delimiter", "quote", "escape", "comment", "header", "inferSchema", "enforceSchema"),
+        *("ignoreLeadingWhiteSpace", "ignoreTrailingWhiteSpace", "nullValue", "nanValue", "positiveInf"),
+        *("negativeInf", "maxColumns", "maxCharsPerColumn", "unescapedQuoteHandling", "emptyValue"),
+        *("charToEscapeQuoteEscaping", "preferDate"),
+    ),
+    "parquet": ("mergeSchema", "datetimeRebaseMode", "int96RebaseMode"),
+    "avro": ("avroSchema", "ignoreExtension", "mode", "datetimeRebaseMode", "positionalFieldMatching"),
+    "text": ("wholetext", "lineSep"),
+    "orc": ("mergeSchema",),
+}
+_NATIVE_JSON = frozenset({"multiline", "mode", "columnnameofcorruptrecord", "encoding", "charset"})
+"""Options that Spark's own reader of JSON files has to see: with them it reads, and not ours."""
+
+_CORRUPT = "_corrupt_record"
+
+
+def check_options(format: str, options: Mapping[str, str]) -> None:
+    """Refuse an option that neither the format nor a stream of files knows.
+
+    Raises:
+        ArgumentInvalidError: There is one.
+    """
+    known = {name.lower(): name for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS[format])}
+    for name in options:
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), known, n=1)
+            raise ArgumentInvalidError(
+                f"read_files: {format} files have no option `{name}`",
+                remedies=(f"did you mean `{known[near[0]]}`?",) if near else ("leave it out",),
+                params={"argument": "options", "option": name},
+            )
+
+
+def check_format(format: str) -> None:
+    """Refuse a format that is not one of those.
+
+    Raises:
+        ArgumentInvalidError: It is not.
+    """
+    formats = get_args(FileFormat)
+    if format not in formats:
+        near = difflib.get_close_matches(format, formats, n=1)
+        raise ArgumentInvalidError(
+            f"read_files: format={format!r} is not one of {', '.join(formats)}",
+            remedies=(f"did you mean `{near[0]}`?",) if near else (),
+            params={"argument": "format", "value": format},
+        )
+
+
+def check_folder(folder: FileFolder) -> None:
+    """Make sure that the folder is there, and is one.
+
+    Raises:
+        FilesNotFoundError: It is not.
+    """
+    base = folder.base
+    if not base.exists():
+        raise FilesNotFoundError(
+            f"the folder {base} does not exist",
+            remedies=(
+                "correct the path; one that is relative starts at the pipeline's folder",
+                f"mkdir -p {base}",
+            ),
+            params={"path": str(base)},
+        )
+    if not base.is_dir():
+        raise FilesNotFoundError(
+            f"{base} is a file, and a stream reads a folder of files",
+            remedies=(f'read its folder: hr.read_files("{base.parent}", glob="{base.name}")',),
+            params={"path": str(base)},
+        )
+
+
+def infer_schema(
+    spark: SparkSession, folder: FileFolder, format: str, options: Mapping[str, str]
+) -> StructType:
+    """The columns that the files have which are there now.
+
+    Raises:
+        FilesNotFoundError: There are none.
+    """
+    if next(folder.files(), None) is None:
+        others = "" if folder.glob is None else f" whose name matches {folder.glob}"
+        raise FilesNotFoundError(
+            f"the folder {folder.path} holds no file{others} from which columns could be inferred",
+            facts=("names that begin with `.` or `_` do not count",),
+            remedies=(
+                'give the columns: hr.read_files(.., schema="id LONG, name STRING")',
+                "or put the first files in",
+            ),
+            params={"path": folder.path, "glob": folder.glob},
+        )
+    stream = {name.lower() for name in _STREAM_OPTIONS}
+    chosen = {name: value for name, value in options.items() if name.lower() not in stream}
+    reader = spark.read.format(format).options(**chosen).options(**_choosing(folder))
+    if format == "csv" and "inferschema" not in {name.lower() for name in chosen}:
+        reader = reader.option("inferSchema", "true")
+    schema: StructType = reader.load(folder.path).schema
+    if not schema.fields:
+        raise FilesNotFoundError(
+            f"the files of {folder.path} have no columns",
+            remedies=('give the columns: hr.read_files(.., schema="id LONG, name STRING")',),
+            params={"path": folder.path},
+        )
+    return schema
+
+
+def read(
+    spark: SparkSession,
+    folder: FileFolder,
+    *,
+    format: FileFormat,
+    schema: StructType | None,
+    limits: Mapping[str, str],
+    options: Mapping[str, str],
+) -> DataFrame:
+    """A folder of files as a streaming DataFrame.
+
+    Args:
+        spark: The session to read with.
+        folder: Which files.
+        format: What they hold.
+        schema: The columns, those from folder names among them; ``None`` for text.
+        limits: Spark's options for the size of a batch.
+        options: Further options of Spark's reader.
+
+    Returns:
+        The columns and ``_source``: path, size and modified of the row's file.
+
+    Raises:
+        ArgumentInvalidError: The schema does not fit the folder.
+    """
+    from pyspark.sql import functions as F
+
+    given = {**_choosing(folder), **limits, **options, FORMAT_OPTION: format}
+    partitions = folder.partition_columns()
+    if schema is not None:
+        _check_schema(schema, partitions)
+    place = F.struct(
+        F.col("_metadata.file_path").alias("path"),
+        F.col("_metadata.file_size").alias("size"),
+        F.col("_metadata.file_modification_time").alias("modified"),
+    ).alias("_source")
+    if format == "json" and schema is not None and not _is_native(schema, options):
+        return _read_json(spark, folder, schema, partitions, given, place)
+    if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
+        # Spark would give the columns by their position, whatever the header says they are.
+        given["enforceSchema"] = "false"
+    reader = spark.readStream.format(format).options(**given)
+    records = (reader if schema is None else reader.schema(schema)).load(folder.path)
+    return records.select("*", place)
+
+
+def _read_json(
+    spark: SparkSession,
+    folder: FileFolder,
+    schema: StructType,
+    partitions: tuple[str, ...],
+    options: Mapping[str, str],
+    place: Any,
+) -> DataFrame:
+    """JSON as lines of text: of two values on one line, Spark's own reader would leave out the second."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StringType, StructType
+
+    for_text = {name.lower() for name in (*_STREAM_OPTIONS, "lineSep", FORMAT_OPTION)}
+    reader = spark.readStream.format("text")
+    reader = reader.options(**{k: v for k, v in options.items() if k.lower() in for_text})
+    if partitions:
+        columns = StructType().add("value", StringType())
+        for name in partitions:
+            columns = columns.add(schema[name])
+        reader = reader.schema(columns)
+    lines = reader.load(folder.path).where(F.col("value").rlike(r"\S"))
+    record = StructType([field for field in schema.fields if field.name not in partitions])
+    parsed = parse_json(
+        "value",
+        record,
+        at=[F.col("_metadata.file_path").alias("path")],
+        options={k: v for k, v in options.items() if k.lower() not in for_text},
+    )
+    rows = lines.select(parsed.alias("_record"), *partitions, place)
+    return rows.select("_record.*", *partitions, "_source")
+
+
+def _is_native(schema: StructType, options: Mapping[str, str]) -> bool:
+    return _CORRUPT in schema.fieldNames() or any(name.lower() in _NATIVE_JSON for name in options)
+
+
+def _choosing(folder: FileFolder) -> dict[str, str]:
+    chosen = {"recursiveFileLookup": "true"} if folder.recursive else {}
+    return chosen | ({} if folder.glob is None else {"pathGlobFilter": folder.glob})
+
+
+def _check_schema(schema: StructType, partitions: tuple[str, ...]) -> None:
+    names = schema.fieldNames()
+    for name in ("_source", "_metadata"):
+        if name in names:
+            raise ArgumentInvalidError(
+                f"read_files: the schema has a column `{name}`, which says of each row where it comes from",
+                remedies=("read the files with spark.readStream, and give the column another name",),
+                params={"argument": "schema", "column": name},
+            )
+    missing = [name for name in partitions if name not in names]
+    if missing:
+        raise ArgumentInvalidError(
+            f"read_files: folders are named {missing[0]}=.., and the schema has no column `{missing[0]}`",
+            remedies=(
+                f"add it to the schema: {missing[0]} STRING",
+                "or give recursive=True: folder names are then no columns",
+            ),
+            params={"argument": "schema", "column": missing[0]},
+        )
+
+
+def schema_to_json(schema: StructType) -> Mapping[str, Any]:
+    """Columns as JSON values."""
+    value: Mapping[str, Any] = json.loads(schema.json())
+    return value
+
+
+def schema_from_json(value: Mapping[str, Any]) -> StructType:
+    """The columns behind JSON values."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(dict(value))
+
+
+def inference_failed(error: Exception, folder: FileFolder, format: str) -> HeadraceError:
+    """The error for files whose columns Spark cannot tell."""
+    words = " ".join(str(error).split("JVM stacktrace")[0].split())[:300]
+    return FilesNotFoundError(
+        f"the columns of the {format} files of {folder.path} cannot be inferred",
+        facts=(f"Spark says: {words}",),
+        remedies=(
+            'give the columns: hr.read_files(.., schema="id LONG, name STRING")',
+            "or repair the file",
+        ),
+        params={"path": folder.path, "format": format},
+    )

@@ -1,0 +1,226 @@
+"""Which files each batch read: the lists that the ledger keeps.
+
+They outlive the checkpoint with Spark's own log, and hold each file's size and time as the batch found it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.model.ranges import Position
+from headrace.state.files import write_text
+from headrace.state.identity import corrupt
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadFile:
+    """A file as a batch read it.
+
+    Args:
+        source: The index of the source that gave it.
+        log: The number of the entry in Spark's log that names it.
+        path: Its URI as Spark writes it.
+        size: Its bytes; ``None`` where it was gone.
+        modified: When it was last written, in milliseconds since 1970; ``None`` where it was gone.
+        lost: Whether it was gone before it could be read, and the flow went on without it.
+        carried: Whether an earlier checkpoint had read it.
+    """
+
+    source: int
+    log: int
+    path: str
+    size: int | None
+    modified: int | None
+    lost: bool = False
+    carried: bool = False
+
+    def to_line(self) -> str:
+        """One line of a list; what is hashed."""
+        said: dict[str, Any] = {
+            "source": self.source,
+            "log": self.log,
+            "path": self.path,
+            "size": self.size,
+            "modified": self.modified,
+        }
+        said |= {"lost": True} if self.lost else {}
+        said |= {"carried": True} if self.carried else {}
+        return json.dumps(said, ensure_ascii=False, separators=(",", ":"))
+
+    @classmethod
+    def from_line(cls, line: str) -> ReadFile:
+        return cls(**json.loads(line))
+
+
+def describe_files(files: Sequence[ReadFile], total: int) -> dict[str, Any]:
+    """What a commit says of the files of one source.
+
+    Args:
+        files: Those of the batch.
+        total: How many files the source has given up to the end of the batch.
+    """
+    lines = "\n".join(file.to_line() for file in files)
+    said = {
+        "count": len(files),
+        "bytes": sum(file.size or 0 for file in files),
+        "sha256": hashlib.sha256(lines.encode()).hexdigest(),
+        "total": total,
+    }
+    return {**said, "carried": True} if any(file.carried for file in files) else said
+
+
+def join_descriptions(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """What two batches that follow each other say together; the sums are chained."""
+    chained = hashlib.sha256(f"{one['sha256']}{two['sha256']}".encode()).hexdigest()
+    return {
+        "count": one["count"] + two["count"],
+        "bytes": one["bytes"] + two["bytes"],
+        "sha256": chained,
+        "total": two["total"],
+    }
+
+
+@dataclass(frozen=True)
+class FileLists:
+    """The lists of one flow's batches, by checkpoint and batch.
+
+    Args:
+        folder: ``<ledger>/files``.
+    """
+
+    folder: Path
+
+    @classmethod
+    def of_ledger(cls, ledger: Path) -> FileLists:
+        return cls(ledger / "files")
+
+    def write(self, checkpoint: str, batch: int, files: Iterable[ReadFile]) -> None:
+        """Write a batch's list, in place of what an attempt before has left.
+
+        Raises:
+            StorageUnwritableError: The ledger cannot be written.
+        """
+        write_text(self._path(checkpoint, batch), "".join(f"{file.to_line()}\n" for file in files))
+
+    def load(self, checkpoint: str, batch: int) -> tuple[ReadFile, ...] | None:
+        """A batch's list; ``None`` where there is none.
+
+        Raises:
+            CheckpointCorruptError: It cannot be read.
+        """
+        path = self._path(checkpoint, batch)
+        if path.exists():
+            return _parsed(path, _read(path).split("\n"))
+        packs = (pack for pack in self._packs(checkpoint) if batch in _numbers(pack))
+        return next((_unpacked(pack).get(batch) for pack in packs), None)
+
+    def load_source(self, checkpoint: str, source: int, position: Position) -> tuple[ReadFile, ...]:
+        """All files that a source has given up to a position, as far as the lists are there.
+
+        Raises:
+            CheckpointCorruptError: A list cannot be read.
+        """
+        last = int(position["logOffset"])
+        found = self._load_all(checkpoint)
+        return tuple(
+            file
+            for batch in sorted(found)
+            for file in found[batch]
+            if file.source == source and file.log <= last
+        )
+
+    def pack(self, checkpoint: str, last: int) -> None:
+        """Put the lists of batches up to ``last`` into one file; they are in the table, and final.
+
+        Raises:
+            StorageUnwritableError: The ledger cannot be written.
+        """
+        singles = {int(path.stem): path for path in self._singles(checkpoint) if int(path.stem) <= last}
+        if not singles:
+            return
+        parts = [f"{json.dumps({'batch': batch})}\n{_read(singles[batch])}" for batch in sorted(singles)]
+        name = f"{min(singles):012d}-{max(singles):012d}.jsonl"
+        write_text(self.folder / checkpoint / name, "".join(parts))
+        for path in singles.values():
+            path.unlink()
+
+    def adopt(self, other: FileLists, checkpoint: str) -> None:
+        """Take over another flow's lists of a checkpoint."""
+        old, new = other.folder / checkpoint, self.folder / checkpoint
+        if old.is_dir() and not new.exists():
+            new.parent.mkdir(parents=True, exist_ok=True)
+            old.rename(new)
+
+    def _load_all(self, checkpoint: str) -> dict[int, tuple[ReadFile, ...]]:
+        found: dict[int, tuple[ReadFile, ...]] = {}
+        for pack in self._packs(checkpoint):
+            found |= _unpacked(pack)
+        for path in self._singles(checkpoint):
+            # After a crash between the two, a list is in a pack and still by itself.
+            found[int(path.stem)] = _parsed(path, _read(path).split("\n"))
+        return found
+
+    def _singles(self, checkpoint: str) -> list[Path]:
+        return [path for path in (self.folder / checkpoint).glob("*.jsonl") if path.stem.isdigit()]
+
+    def _packs(self, checkpoint: str) -> list[Path]:
+        return sorted((self.folder / checkpoint).glob("*-*.jsonl"))
+
+    def _path(self, checkpoint: str, batch: int) -> Path:
+        return self.folder / checkpoint / f"{batch:012d}.jsonl"
+
+
+def covers(files: Sequence[ReadFile], position: Position) -> bool:
+    """Whether no list is missing of what a source has given up to a position."""
+    # Spark makes no entry without a file.
+    return {file.log for file in files}.issuperset(range(int(position["logOffset"]) + 1))
+
+
+def are_whole(files: Sequence[ReadFile], position: Position, said: Mapping[str, Any] | None) -> bool:
+    """Whether these are all files that a source has given up to a position.
+
+    Args:
+        files: What the lists hold.
+        position: Where the source stands.
+        said: What the commit at that position says of its files.
+    """
+    return covers(files, position) and said is not None and said.get("total") == len(files)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise corrupt(path, error) from error
+
+
+def _parsed(path: Path, lines: Iterable[str]) -> tuple[ReadFile, ...]:
+    try:
+        return tuple(ReadFile.from_line(line) for line in lines if line)
+    except (ValueError, TypeError) as error:
+        raise corrupt(path, error) from error
+
+
+def _numbers(pack: Path) -> range:
+    first, _, last = pack.stem.partition("-")
+    return range(int(first), int(last) + 1)
+
+
+def _unpacked(pack: Path) -> dict[int, tuple[ReadFile, ...]]:
+    """The lists of a pack: each begins with a line that names its batch."""
+    lines: dict[int, list[str]] = {}
+    mine: list[str] = []
+    for line in _read(pack).split("\n"):
+        if line.startswith('{"batch"'):
+            try:
+                mine = lines.setdefault(int(json.loads(line)["batch"]), [])
+            except (ValueError, KeyError, TypeError) as error:
+                raise corrupt(pack, error) from error
+        else:
+            mine.append(line)
+    return {batch: _parsed(pack, several) for batch, several in lines.items()}

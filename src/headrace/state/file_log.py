@@ -1,0 +1,116 @@
+"""Spark's own log of the files that it took in: ``sources/<i>/<N>`` of a checkpoint.
+
+It has one entry for each set of files; an offset names the last of them. Now and then an entry is
+written that holds all before it, too (``<N>.compact``), and older ones are removed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from headrace.model.ranges import Position
+from headrace.state.file_lists import ReadFile
+from headrace.state.identity import SourceIdentity, corrupt
+
+COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
+"""After how many entries Spark writes one that holds all before it."""
+
+_COMPACT = ".compact"
+_VERSION = "v1"
+
+
+def load_entries(checkpoint: Path, folder: int, first: int, last: int) -> dict[int, list[str]]:
+    """The URIs of Spark's log entries ``first`` to ``last``, by entry.
+
+    Raises:
+        CheckpointCorruptError: One of them is missing, or is not what Spark writes.
+    """
+    log = checkpoint / "sources" / str(folder)
+    found = {}
+    for number in range(first, last + 1):
+        path = log / str(number)
+        if not path.exists():
+            path = log / f"{number}{_COMPACT}"
+        end = f'"batchId":{number}}}'
+        # A compacted entry holds all before it, too; only lines of this one are parsed.
+        found[number] = [_path_of(path, line) for line in _lines(path) if line.endswith(end)]
+    return found
+
+
+def load_seen(checkpoint: Path, folder: int) -> dict[str, int]:
+    """Every URI that Spark's log holds, with the number of its entry.
+
+    Raises:
+        CheckpointCorruptError: The log cannot be read.
+    """
+    log = checkpoint / "sources" / str(folder)
+    names = [path.name for path in log.iterdir()] if log.is_dir() else []
+    compacted = [int(n.removesuffix(_COMPACT)) for n in names if n.endswith(_COMPACT) and n[0].isdigit()]
+    newest = max(compacted, default=-1)
+    paths = [log / f"{newest}{_COMPACT}"] if newest >= 0 else []
+    paths += [log / str(n) for n in sorted(int(name) for name in names if name.isdigit()) if n > newest]
+    seen: dict[str, int] = {}
+    for path in paths:
+        number = int(path.name.removesuffix(_COMPACT))
+        for line in _lines(path):
+            seen[_path_of(path, line)] = min(number, _number_of(line, number))
+    return seen
+
+
+def last_entry(checkpoint: Path, folder: int) -> int:
+    """The last entry of Spark's log; -1 if there is none."""
+    log = checkpoint / "sources" / str(folder)
+    names = (path.name.removesuffix(_COMPACT) for path in log.iterdir()) if log.is_dir() else ()
+    return max((int(name) for name in names if name.isdigit()), default=-1)
+
+
+def seed_log(
+    source: SourceIdentity, position: Position, files: Sequence[ReadFile], interval: int
+) -> dict[str, str]:
+    """Spark's log of a source whose files up to a position have been read, as Spark would find it.
+
+    Args:
+        source: The source.
+        position: Where it goes on.
+        files: What was read; the entries keep their numbers, for Spark asks for each of them.
+        interval: After how many entries Spark compacts.
+    """
+    last = int(position["logOffset"])
+    compacted = (last + 1) // interval * interval - 1
+    names = {number: str(number) for number in range(last + 1)}
+    names |= dict.fromkeys(range(compacted + 1), f"{compacted}{_COMPACT}")
+    lines: dict[str, list[str]] = {name: [_VERSION] for name in names.values()}
+    for file in sorted(files, key=lambda one: one.log):
+        said = {"path": file.path, "timestamp": file.modified or 0, "batchId": file.log}
+        lines[names[file.log]].append(json.dumps(said, separators=(",", ":")))
+    folder = f"sources/{folder_of(source)}"
+    return {f"{folder}/{name}": "\n".join(several) for name, several in lines.items()}
+
+
+def folder_of(source: SourceIdentity) -> int:
+    """The number of a source's folder in its checkpoint."""
+    return source.index if source.folder is None else source.folder
+
+
+def _lines(path: Path) -> Iterator[str]:
+    try:
+        version, *lines = path.read_text(encoding="utf-8").split("\n")
+        if version != _VERSION:
+            raise ValueError(f"unknown version {version!r}")
+    except (OSError, ValueError) as error:
+        raise corrupt(path, error) from error
+    yield from (line for line in lines if line)
+
+
+def _path_of(path: Path, line: str) -> str:
+    try:
+        return str(json.loads(line)["path"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise corrupt(path, error) from error
+
+
+def _number_of(line: str, default: int) -> int:
+    number = line.rpartition('"batchId":')[2].rstrip("}")
+    return int(number) if number.isdigit() else default

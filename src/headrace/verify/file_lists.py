@@ -1,0 +1,244 @@
+"""The lists of files that batches read, as the ledger holds them, against commits and checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headrace.model.folders import local_path
+from headrace.model.ranges import SourceRange
+from headrace.verify.checkpoints import CheckpointLog
+from headrace.verify.commits import Batches, Ledger
+from headrace.verify.lineages import Generation, Lineage
+from headrace.verify.report import Finding
+from headrace.verify.wording import counted
+
+_ATTEMPTS = 5
+_SHOWN = 5
+_NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedFile:
+    """A file that a batch read, by its list.
+
+    Args:
+        log: The entry of Spark's log that named it.
+        path: Its URI as Spark writes it.
+        lost: It was gone before it could be read.
+        carried: An earlier checkpoint had read it.
+    """
+
+    batch: int
+    source: int
+    log: int
+    path: str
+    size: int | None
+    modified: int | None
+    lost: bool = False
+    carried: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointLists:
+    """The lists of one checkpoint.
+
+    Args:
+        files: Everything that they name.
+        sums: The hash of each list, by batch and source.
+        damaged: Lists that cannot be read, with the reason.
+    """
+
+    files: tuple[ListedFile, ...] = ()
+    sums: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    damaged: tuple[str, ...] = ()
+
+
+Lists = Mapping[str, CheckpointLists]
+"""By checkpoint."""
+
+
+@dataclass
+class ListJudgement:
+    """What the lists of a flow show.
+
+    Args:
+        read: The files that the flow has read, by path; those that are lost are among them.
+        count: How many files the commits speak of.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    read: dict[str, ListedFile] = field(default_factory=dict)
+    count: int = 0
+
+
+def load_lists(folder: Path) -> dict[str, CheckpointLists]:
+    """Read all lists of a dataset; to be read after the table's log, whose commits come after them.
+
+    Args:
+        folder: ``ledger/<dataset>``.
+    """
+    for _ in range(_ATTEMPTS):
+        found: dict[str, list[Path]] = {}
+        for path in sorted(folder.glob("*/files/*/*.jsonl")):
+            found.setdefault(path.parent.name, []).append(path)
+        with contextlib.suppress(FileNotFoundError):
+            return {checkpoint: _load(paths) for checkpoint, paths in found.items()}
+    return {}
+
+
+def judge_lists(
+    lineage: Lineage, lists: Lists, logs: Sequence[CheckpointLog], ledger: Ledger
+) -> ListJudgement:
+    """Judge which files a flow has read: each in one batch, none left out between.
+
+    Args:
+        lineage: The flow.
+        lists: Those of its dataset.
+        logs: Spark's checkpoints.
+        ledger: Its losses are compared with the files that the lists call lost.
+    """
+    found = ListJudgement()
+    by_checkpoint = {log.checkpoint: log for log in logs}
+    fenced = {g.opening.fences for g in lineage.generations if g.opening is not None}
+    lost = {(str(one.get("checkpoint")), str(one.get("path"))) for one in ledger.losses if "path" in one}
+    for generation in lineage.generations:
+        mine = lists.get(generation.checkpoint, CheckpointLists())
+        found.findings += [Finding(code="LIST_DAMAGED", text=words) for words in mine.damaged]
+        for batch in generation.batches:
+            for source in batch.sources:
+                if source.kind == "files":
+                    _judge_range(batch, source, mine, found)
+        _judge_files(generation, mine, lineage, lost, found)
+        log = by_checkpoint.get(generation.checkpoint)
+        if log is not None and generation.checkpoint not in fenced and lineage.since is None:
+            _compare_log(generation, mine, log, found)
+    return found
+
+
+def _load(paths: Iterable[Path]) -> CheckpointLists:
+    files: list[ListedFile] = []
+    sums: dict[tuple[int, int], str] = {}
+    damaged = []
+    for path in sorted(paths, key=lambda one: (int(one.stem.partition("-")[0]), "-" not in one.stem)):
+        lines: dict[tuple[int, int], list[str]] = {}
+        known = {batch for batch, _ in sums}
+        try:
+            batch = int(path.stem.partition("-")[0])
+            for line in path.read_text(encoding="utf-8").split("\n"):
+                value = json.loads(line) if line else None
+                if value is not None and "batch" in value:
+                    batch = int(value["batch"])
+                elif value is not None and batch not in known:
+                    files.append(ListedFile(batch=batch, **value))
+                    lines.setdefault((batch, value["source"]), []).append(line)
+        except FileNotFoundError:
+            # A run has packed it meanwhile: what is in the folder now holds it.
+            raise
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            damaged.append(f"the list {path.parent.name}/{path.name} cannot be read: {error}")
+            continue
+        for key, several in lines.items():
+            sums[key] = hashlib.sha256("\n".join(several).encode()).hexdigest()
+    return CheckpointLists(files=tuple(files), sums=sums, damaged=tuple(damaged))
+
+
+def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, found: ListJudgement) -> None:
+    """What a commit, or a merged entry of the ledger, says of its files, against their lists."""
+    if source.files is None:
+        found.reasons.append(f"{batch.name} does not say which files it read")
+        return
+    said = int(source.files["count"])
+    if not source.files.get("carried"):
+        found.count += said
+    numbers = range(batch.first, batch.last + 1)
+    listed = sum(one.source == source.index and one.batch in numbers for one in lists.files)
+    if listed == 0 and said > 0:
+        found.reasons.append(f"the ledger has no list of the {counted(said, 'file')} of {batch.name}")
+        return
+    sums = [lists.sums.get((number, source.index), _NOTHING) for number in numbers]
+    if _chained(sums) != source.files["sha256"] or listed != said:
+        found.findings.append(
+            Finding(
+                code="FILES_DIFFER",
+                text=f"{batch.name}: its commit speaks of {counted(said, 'file')}, "
+                f"and the ledger's list of {listed} is another one",
+                place={"batch": batch.first, "version": batch.first_version, "source": source.index},
+            )
+        )
+
+
+def _chained(sums: Sequence[str]) -> str:
+    """The hash of several batches: each joined to what came before."""
+    chain = sums[0]
+    for one in sums[1:]:
+        chain = hashlib.sha256(f"{chain}{one}".encode()).hexdigest()
+    return chain
+
+
+def _judge_files(
+    generation: Generation,
+    lists: CheckpointLists,
+    lineage: Lineage,
+    lost: set[tuple[str, str]],
+    found: ListJudgement,
+) -> None:
+    """No file in two batches, none carried over that was not read, none lost without a word."""
+    committed = list(_committed(generation, lists))
+    before = set(found.read)
+    knows_all = not found.reasons and lineage.since is None
+    skipped = [one.path for one in committed if one.carried and one.path not in before]
+    if skipped and knows_all and before:
+        text = "taken as read by a new checkpoint, and no batch read it"
+        found.findings.append(_finding("FILES_SKIPPED", skipped, text))
+    for one in committed:
+        earlier = found.read.get(one.path)
+        if earlier is not None and not one.carried:
+            text = f"read twice: in batch {earlier.batch} and in batch {one.batch}"
+            found.findings.append(_finding("FILE_TWICE", [one.path], text))
+        if earlier is None or not one.carried:
+            found.read[one.path] = one
+        if one.lost and not one.carried and (generation.checkpoint, one.path) not in lost:
+            text = "given up, and the ledger does not hold the loss"
+            found.findings.append(_finding("LOSS_UNRECORDED", [one.path], text))
+
+
+def _committed(generation: Generation, lists: CheckpointLists) -> Iterator[ListedFile]:
+    """The files of batches that are in the table: a list is written before its commit."""
+    numbers = [(batch.first, batch.last) for batch in generation.batches]
+    for one in lists.files:
+        if any(first <= one.batch <= last for first, last in numbers):
+            yield one
+
+
+def _compare_log(
+    generation: Generation, lists: CheckpointLists, log: CheckpointLog, found: ListJudgement
+) -> None:
+    """Spark's own log of a checkpoint, as far as its batches are in the table."""
+    if not generation.batches:
+        return
+    last = generation.batches[-1]
+    for source in last.sources:
+        entries = log.files.get(source.index) if source.kind == "files" else None
+        if entries is None or source.files is None:
+            continue
+        until = int(source.until["logOffset"])
+        named = {path for path, entry in entries.items() if entry <= until}
+        listed = {one.path for one in _committed(generation, lists) if one.source == source.index}
+        if listed and named - listed and not found.reasons:
+            text = "in the checkpoint's log of files, and in no batch"
+            found.findings.append(_finding("FILES_MISSING", sorted(named - listed), text))
+        if listed - named:
+            text = "read, and not in the checkpoint's log of files: the next run refuses"
+            found.findings.append(_finding("FILES_UNKNOWN", sorted(listed - named), text))
+
+
+def _finding(code: str, uris: Sequence[str], words: str) -> Finding:
+    paths = [local_path(uri) or uri for uri in uris]
+    named = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
+    return Finding(code=code, text=f"{named}: {words}", place={"files": paths})

@@ -1,0 +1,316 @@
+"""Folders of files as a source: real Spark, real Delta, real files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.errors import HeadraceError
+from headrace.project.pipeline import Pipeline
+from landing import VISITS, Site
+
+
+@pytest.fixture
+def site(tmp_path: Path, spark: object) -> Site:
+    return Site(tmp_path / "site")
+
+
+def test_each_file_is_read_once_over_many_runs(site: Site) -> None:
+    site.write(more=", max_files_per_trigger=1")
+    for number in range(4):
+        site.put(f"a {number}%é.json", {"id": number, "page": "p"})
+    site.run_well()
+    assert site.ids() == list(range(4))
+    # Spark by itself would pass over a file that is so much older than the others.
+    os.utime(site.put("later.json", {"id": 4, "page": "p"}), (1, 1))
+    site.run_well()
+    site.run_well()
+    assert site.ids() == list(range(5))
+    row = next(row for row in site.rows() if row["id"] == 4)
+    assert row["_source"]["path"].endswith("/landing/later.json")
+    assert row["_source"]["size"] == (site.landing / "later.json").stat().st_size
+    proof = site.verify()
+    assert proof.proven, proof.to_json()
+    grades = {grade.grade: grade for grade in proof.datasets[0].flows[0].grades}
+    assert (grades["ranges"].verdict, grades["ranges"].figures["files"]) == ("proven", 5)
+    assert (grades["records"].verdict, grades["records"].figures["unchanged"]) == ("proven", 5)
+
+
+def test_a_run_with_nothing_new_needs_no_spark(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was asked for")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("headrace.runtime.session.open_spark", refuse)
+        assert [flow.outcome for flow in site.run_well().flows] == ["up to date"]
+    site.put("b.json", {"id": 2, "page": "p"})
+    with Pipeline.load(site.root) as pipeline:
+        (status,) = pipeline.status().datasets[0].flows
+    assert (status.lag, status.lag_bytes) == (1, (site.landing / "b.json").stat().st_size)
+    site.run_well()
+    assert site.ids() == [1, 2]
+
+
+def test_folders_below_patterns_and_hidden_files(site: Site) -> None:
+    site.write(more=', recursive=True, glob="*.{json,jsonl}"')
+    for name in ("a.json", "x/b.jsonl", "x/y/a.json"):
+        site.put(name, {"id": len(name), "page": "p"})
+    for name in (".hidden.json", "_work/c.json", "x/notes.txt", "a.json.tmp"):
+        site.put(name, "not for us")
+    site.run_well()
+    # Two files of one name in two folders are two files.
+    assert site.ids() == sorted(len(name) for name in ("a.json", "x/b.jsonl", "x/y/a.json"))
+    assert [flow.outcome for flow in site.run_well().flows] == ["up to date"]
+
+
+SEVERAL = """
+import headrace as hr
+
+def read(folder):
+    return hr.read_files(folder, format="json", schema="id LONG")
+
+@hr.table
+def visits():
+    return read("landing").unionByName(read("landing/more"))
+
+@hr.table
+def split():
+    rows = read("landing")
+    return rows.where("id > 1").unionByName(rows.where("id <= 1"))
+"""
+
+
+def test_a_query_may_read_several_folders_and_one_of_them_twice(site: Site) -> None:
+    site.write(SEVERAL)
+    site.put("a.json", {"id": 1})
+    site.put("empty.json")
+    site.put("b#?%.json", {"id": 2})
+    (site.landing / "more").mkdir()
+    site.run_well()
+    site.put("more/c.json", {"id": 3})
+    site.run_well()
+    assert site.ids() == [1, 2, 3]
+    assert sorted(row["id"] for row in site.rows("split")) == [1, 2]
+    proof = site.verify()
+    assert proof.proven, proof.to_json()
+    assert {flow.grades[2].verdict for one in proof.datasets for flow in one.flows} == {"proven"}
+
+
+def test_folders_named_for_a_value_give_a_column(site: Site) -> None:
+    read = '"landing", format="json", schema="id LONG, day STRING"'
+    site.reads(read)
+    site.put("day=01/a.json", {"id": 1})
+    site.run_well()
+    site.put("day=02/a.json", {"id": 2})
+    site.run_well()
+    assert sorted((row["id"], row["day"]) for row in site.rows()) == [(1, "01"), (2, "02")]
+    site.reads(read.replace(", day STRING", ""))
+    assert (site.error().code, site.error().params["column"]) == ("ARGUMENT_INVALID", "day")
+
+
+def test_every_format_is_read_and_its_columns_kept(site: Site, spark: Any) -> None:
+    rows = spark.createDataFrame([(1, "a"), (2, "b")], "id BIGINT, page STRING")
+    code, tables = "import headrace as hr\n", []
+    for format in ("json", "csv", "parquet", "avro", "orc", "text"):
+        frame = rows if format != "text" else rows.select("page")
+        frame.coalesce(1).write.format(format).option("header", "true").save(str(site.root / "in" / format))
+        more = ', options={"header": "true"}' if format == "csv" else ""
+        code += f"""
+@hr.table
+def t_{format}():
+    return hr.read_files("in/{format}", format="{format}"{more})
+"""
+        tables.append(f"t_{format}")
+    site.write(code)
+    site.run_well()
+    for table in tables:
+        found = [tuple(row[c] for c in row if c != "_source") for row in site.rows(table)]
+        assert sorted(found) == ([("a",), ("b",)] if table == "t_text" else [(1, "a"), (2, "b")]), table
+    kept = sorted(path.name.split("-")[0] for path in (site.root / "lake/schemas").iterdir())
+    assert kept == ["avro", "csv", "json", "orc", "parquet"]
+    # Later files do not change what was inferred.
+    (site.root / "in/json/later.json").write_text('{"id": 3, "page": "c", "extra": 1}\n')
+    site.run_well()
+    assert sorted(row["id"] for row in site.rows("t_json")) == [1, 2, 3]
+    assert "extra" not in site.rows("t_json")[0]
+
+
+BAD: dict[str, tuple[str, str, list[str], int | None]] = {
+    "value": ("json", "id LONG", ["{}", '{"id": "x"}'], 2),
+    "rest": ("json", "id LONG", ['{"id": 1}', '{"id": 2} {"id": 3}'], 2),
+    "packed": ("json", "id LONG", ['{"id": 1}', '{"id": 2', '{"id": 3}'], 2),
+    "multi": ("json", "id LONG", ['[{"id": 1},', '{"id": 2, "page" ]'], 2),
+    "field": ("csv", "id LONG, page STRING", ["id,page", "1,a", "q,b"], 3),
+    "width": ("csv", "id LONG, page STRING", ["id,page", "1,a", "2"], 3),
+    "header": ("csv", "first STRING, last STRING", ["last,first", "Lovelace,Ada"], None),
+    "columns": ("parquet", "id LONG", ["PAR1 and no more"], None),
+    "objects": ("avro", "id LONG", ["no avro"], None),
+}
+"""Format, schema, lines and the line that is wrong, by table; all run at once, since flows fail alone."""
+
+
+def test_bad_files_stop_their_flows_with_path_and_line(site: Site) -> None:
+    code, paths = "import headrace as hr\n", {}
+    for name, (format, schema, lines, _) in BAD.items():
+        options = {"csv": {"header": "true"}, "json": {"multiLine": "true"} if name == "multi" else {}}
+        code += f"""
+@hr.table
+def {name}():
+    options = {options.get(format)}
+    return hr.read_files("landing/{name}", format="{format}", schema="{schema}", options=options)
+"""
+        paths[name] = site.put(f"{name}/bad.{format}" + (".gz" if name == "packed" else ""), *lines)
+    site.write(code)
+    errors = {error.params["flow"]: error for error in site.run().errors}
+    assert set(errors) == set(BAD)
+    for name, (_, _, _, line) in BAD.items():
+        said = errors[name].to_dict()
+        expected = "FILE_UNREADABLE" if line is None else "RECORD_UNPARSEABLE"
+        assert said["code"] == expected, said
+        assert (said["params"]["path"], said["params"].get("line")) == (str(paths[name]), line), said
+        assert site.rows(name) == []
+
+
+def test_what_is_not_there_is_named_with_the_line_that_reads_it(site: Site) -> None:
+    def read(arguments: str) -> HeadraceError:
+        site.reads(arguments)
+        with Pipeline.load(site.root) as pipeline, pytest.raises(HeadraceError) as caught:
+            pipeline.plan()
+        assert str(caught.value.location).startswith("visits.py:6"), caught.value.to_dict()
+        return caught.value
+
+    assert read('"nowhere", format="json", schema="id LONG"').code == "FILES_NOT_FOUND"
+    assert read('"visits.py", format="json", schema="id LONG"').code == "FILES_NOT_FOUND"
+    assert read('"landing", format="json"').code == "FILES_NOT_FOUND"
+    site.put("a.txt", "text")
+    assert read('"landing", format="json", glob="*.json"').code == "FILES_NOT_FOUND"
+    assert read('"landing", format="json", schema="id LONG, options"').params["argument"] == "schema"
+    for options, option in (
+        ('"ignoreMissingFiles": "true"', "ignoreMissingFiles"),
+        ('"fileNameOnly": "true"', "fileNameOnly"),
+        ('"cleanSource": "delete"', "cleanSource"),
+        ('"mode": "DROPMALFORMED"', "mode"),
+    ):
+        error = read(f'"landing", format="json", schema="id LONG", options={{{options}}}')
+        assert (error.code, error.params["option"]) == ("OPTION_UNSUPPORTED", option)
+    error = read('"landing", format="json", schema="id LONG", options={"multiline_": "true"}')
+    assert (error.code, error.remedies) == ("ARGUMENT_INVALID", ("did you mean `multiLine`?",))
+    assert not (site.root / "lake" / "schemas").exists()
+
+
+def test_sparks_own_reader_stands_under_the_same_protocol(site: Site) -> None:
+    site.write(
+        "import headrace as hr\nfrom headrace import spark\n\n@hr.table\ndef visits():\n"
+        '    read = spark.readStream.schema("id LONG, page STRING").json("landing")\n'
+        '    return read.select("*", "_metadata.file_name")\n'
+    )
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    assert site.rows() == [{"id": 1, "page": "p", "file_name": "a.json"}]
+    proof = site.verify()
+    assert proof.proven
+    assert proof.datasets[0].flows[0].grades[2].figures["unchanged"] == 1
+    site.put("b.json", '{"id": "no number"}')
+    error = site.error()
+    assert (error.code, error.params["line"]) == ("RECORD_UNPARSEABLE", 1)
+
+
+def test_what_happens_to_files_afterwards_is_reported_and_no_fault(site: Site) -> None:
+    for number in range(3):
+        site.put(f"{number}.json", {"id": number, "page": "p"})
+    site.run_well()
+    (site.landing / "0.json").unlink()
+    site.put("1.json", {"id": 1, "page": "changed"})
+    site.put("3.json", {"id": 3, "page": "p"})
+    records = site.verify().datasets[0].flows[0].grades[2]
+    assert records.verdict == "partial"
+    figures = {name: records.figures[name] for name in ("unchanged", "changed", "gone", "pending")}
+    assert figures == {"unchanged": 1, "changed": 1, "gone": 1, "pending": 1}
+    assert records.details["gone"] == [str(site.landing / "0.json")]
+    site.run_well()
+    assert site.ids() == [0, 1, 2, 3]
+
+
+def test_a_lost_checkpoint_goes_on_from_the_ledgers_lists(site: Site) -> None:
+    site.write(more=", max_files_per_trigger=1")
+    for number in range(5):
+        site.put(f"{number}.json", {"id": number, "page": "p"})
+    site.run_well()
+    shutil.rmtree(site.storage.flow_checkpoints(site.name(), "visits"))
+    site.put("5.json", {"id": 5, "page": "p"})
+    assert site.error().code == "CHECKPOINT_LOST"
+    site.run_well(resume_from_table=frozenset({"visits"}))
+    assert site.ids() == list(range(6))
+    for number in range(6, 9):
+        site.put(f"{number}.json", {"id": number, "page": "p"})
+    site.run_well()
+    assert site.ids() == list(range(9))
+    proof = site.verify()
+    assert proof.proven, proof.to_json()
+    assert proof.datasets[0].flows[0].grades[2].figures["unchanged"] == 9
+    # Without the lists nobody knows what was read, and nothing is guessed.
+    shutil.rmtree(site.storage.ledger(site.name(), "visits") / "files")
+    assert site.error(resume_from_table=frozenset({"visits"})).code == "RESUME_IMPOSSIBLE"
+    assert site.error(new_generation=frozenset({"visits"})).code == "RESUME_IMPOSSIBLE"
+    assert site.ids() == list(range(9))
+    with Pipeline.load(site.root) as pipeline:
+        assert pipeline.full_refresh(["visits"]).outcome == "completed"
+    assert site.ids() == list(range(9))
+    assert site.verify().proven
+
+
+def test_a_checkpoint_whose_log_of_files_was_lost_reads_nothing_twice(site: Site) -> None:
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    checkpoint = site.storage.checkpoint(site.name(), "visits", 1)
+    shutil.rmtree(checkpoint / "sources" / "0")
+    site.put("b.json", {"id": 2, "page": "p"})
+    assert site.error().code == "CHECKPOINT_CORRUPT"
+    site.run_well(resume_from_table=frozenset({"visits"}))
+    assert site.ids() == [1, 2]
+    assert site.verify().proven
+
+
+def test_a_new_generation_goes_on_in_the_same_folder_and_starts_anew_in_another(site: Site) -> None:
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    site.run_well(new_generation=frozenset({"visits"}))
+    site.put("b.json", {"id": 2, "page": "p"})
+    site.run_well()
+    assert site.ids() == [1, 2]
+    site.landing.rename(site.root / "elsewhere")
+    site.write(code=VISITS.replace("landing", "elsewhere"))
+    assert site.error().code == "SOURCES_CHANGED"
+    site.run_well(new_generation=frozenset({"visits"}))
+    assert site.ids() == [1, 1, 2, 2]
+    assert site.verify().proven
+
+
+def test_verify_finds_a_file_that_was_read_twice_and_one_that_was_left_out(site: Site) -> None:
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    site.put("b.json", {"id": 2, "page": "p"})
+    site.run_well()
+    log = site.storage.checkpoint(site.name(), "visits", 1) / "sources" / "0" / "1"
+    whole = log.read_text()
+    log.with_name(".1.crc").unlink(missing_ok=True)
+    log.write_text(whole + "\n" + whole.splitlines()[1].replace("b.json", "c.json"))
+    assert "FILES_MISSING" in {finding.code for finding in site.verify().findings}
+    log.write_text(whole)
+    (lists,) = (site.storage.ledger(site.name(), "visits") / "files").iterdir()
+    first, second = sorted(lists.iterdir())
+    kept = second.read_text()
+    second.write_text(first.read_text().replace('"log":0', '"log":1'))
+    assert {"FILES_DIFFER", "FILE_TWICE"} <= {finding.code for finding in site.verify().findings}
+    second.write_text(kept)
+    assert site.verify().proven
+    second.unlink()
+    ranges = site.verify().datasets[0].flows[0].grades[0]
+    assert (ranges.verdict, ranges.findings) == ("partial", ())

@@ -1,0 +1,19 @@
+"""What `plan` says of a folder of files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headrace.model.folders import FileFolder
+from headrace.plan.folders import describe_folder
+
+
+def test_files_are_counted_and_so_are_those_that_a_pattern_leaves_out(tmp_path: Path) -> None:
+    assert describe_folder(FileFolder(path=str(tmp_path))) == "0 files"
+    for name in ("a.json", "b.txt", "_hidden.json"):
+        (tmp_path / name).touch()
+    assert describe_folder(FileFolder(path=str(tmp_path))) == "2 files"
+    matching = describe_folder(FileFolder(path=str(tmp_path), glob="*.json"))
+    assert matching == "1 file that matches *.json (1 that does not)"
+    nothing = describe_folder(FileFolder(path=str(tmp_path), glob="*.jsn"))
+    assert nothing == "0 files that match *.jsn (2 that do not)"

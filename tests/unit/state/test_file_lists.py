@@ -1,0 +1,74 @@
+"""The ledger's lists of files: one for each batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import CheckpointCorruptError
+from headrace.state.file_lists import (
+    FileLists,
+    ReadFile,
+    are_whole,
+    covers,
+    describe_files,
+    join_descriptions,
+)
+
+
+def read(number: int, **more: object) -> ReadFile:
+    return ReadFile(source=0, log=number, path=f"file:///in/{number}", size=1, modified=1, **more)  # type: ignore[arg-type]
+
+
+def test_lists_are_replaced_and_known_to_be_whole(tmp_path: Path) -> None:
+    lists = FileLists(tmp_path / "files")
+    lists.write("c", 0, [read(0)])
+    lists.write("c", 1, [read(1), read(2, lost=True)])
+    lists.write("c", 1, [read(1)])
+    assert lists.load("c", 1) == (read(1),)
+    assert lists.load("c", 7) is None
+    files = lists.load_source("c", 0, {"logOffset": 1})
+    assert are_whole(files, {"logOffset": 1}, {"total": 2})
+    assert not are_whole(files, {"logOffset": 1}, {"total": 3})
+    assert not are_whole(files, {"logOffset": 1}, None)
+    assert not covers(files, {"logOffset": 2})
+    assert covers([read(0, carried=True), read(1)], {"logOffset": 1})
+
+
+def test_packed_lists_say_the_same(tmp_path: Path) -> None:
+    lists = FileLists(tmp_path / "files")
+    for number in range(5):
+        lists.write("c", number, [read(number)])
+    before = lists.load_source("c", 0, {"logOffset": 4})
+    lists.pack("c", 2)
+    lists.pack("c", 3)
+    # A crash between the writing of a pack and the removal of what is in it.
+    lists.write("c", 1, [read(1)])
+    assert lists.load_source("c", 0, {"logOffset": 4}) == before
+    assert [lists.load("c", number) for number in range(6)] == [*((read(n),) for n in range(5)), None]
+    names = sorted(path.name for path in (tmp_path / "files" / "c").iterdir())
+    assert names == [
+        "000000000000-000000000002.jsonl",
+        "000000000001.jsonl",
+        "000000000003-000000000003.jsonl",
+        "000000000004.jsonl",
+    ]
+
+
+def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    lists = FileLists(tmp_path)
+    lists.write("c", 0, [read(0)])
+    (tmp_path / "c" / "000000000000.jsonl").write_text('{"source": 0}\n')
+    with pytest.raises(CheckpointCorruptError):
+        lists.load("c", 0)
+
+
+def test_what_two_batches_say_together_depends_on_both() -> None:
+    one, two = describe_files([read(0)], 1), describe_files([read(1), read(2)], 3)
+    joined = join_descriptions(one, two)
+    assert (joined["count"], joined["bytes"], joined["total"]) == (3, 3, 3)
+    assert joined["sha256"] != join_descriptions(two, one)["sha256"]
+    assert json.loads(read(0, lost=True).to_line())["lost"] is True
+    assert ReadFile.from_line(read(0).to_line()) == read(0)
