@@ -133,7 +133,7 @@ class BatchFunction:
         )
         try:
             appended = append(
-                self._sized(df, ranges), self._target, stamp, lambda: self._before_commit(batch, files)
+                self._sized(df, ranges), self._target, stamp, lambda: self._before_commit(files)
             )
         except Exception as error:
             if isinstance(error, HeadraceError):
@@ -214,7 +214,7 @@ class BatchFunction:
         ids = {topic: known[topic] for topic in one.until}
         return replace(one, identity={**one.identity, "topics": ids})
 
-    def _before_commit(self, batch: int, files: FileBatch) -> None:
+    def _before_commit(self, files: FileBatch) -> None:
         """The last look before the table changes: nobody else drives, and the topics are the same."""
         reach("before-commit", self._flow.name, files.batch)
         self._lease.check(self._flow.name)
