@@ -73,6 +73,7 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests share the jars of the machine's cache, and nothing else of the user's."""
     patch = pytest.MonkeyPatch()
     patch.setenv("HEADRACE_BROKER_DIR", str(tmp_path_factory.mktemp("embedded-broker")))
+    patch.setenv("HEADRACE_LOGS", str(tmp_path_factory.mktemp("logs")))
     # A cache made in the background would take the cores from the tests.
     patch.setenv("HEADRACE_AOT", "use")
     yield

@@ -29,6 +29,7 @@ its meaning. This page is made from the source by `python tools/make_docs.py`.
 | 1 | the work failed, or is not proven |
 | 2 | the pipeline or the command line is wrong |
 | 3 | a grade of proof that was demanded cannot be judged |
+| 4 | `plan --exit-code`: a run would change a table |
 | 130, 143 | stopped by a signal |
 
 """

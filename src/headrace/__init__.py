@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace.declare.reads import parse_json, read_kafka
     from headrace.errors import HeadraceError
     from headrace.project.pipeline import Pipeline
+    from headrace.project.reading import read_delta
 
     __version__: str
     spark: SparkSession
@@ -33,6 +34,7 @@ __all__ = [
     "create_streaming_table",
     "materialized_view",
     "parse_json",
+    "read_delta",
     "read_files",
     "read_kafka",
     "spark",
@@ -47,6 +49,7 @@ _HOMES = {
     "create_streaming_table": "headrace.declare.python",
     "materialized_view": "headrace.declare.python",
     "parse_json": "headrace.declare.reads",
+    "read_delta": "headrace.project.reading",
     "read_files": "headrace.declare.file_reads",
     "read_kafka": "headrace.declare.reads",
     "spark": "headrace.declare.session",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from confluent_kafka import Producer
@@ -75,9 +76,20 @@ def test_from_init_to_a_full_refresh(
     }
     assert gold(pipeline) == (Decimal("40.00"), SALES)
 
+    log = Path(last["result"]["log"])
+    assert log.stem == last["result"]["update"]
+    assert "BatchCommitted flow=bronze" in log.read_text()
+    assert run(["status", "--json", *project]) == 0
+    assert json.loads(capsys.readouterr().out)["log"] == str(log)
+
     produce(bootstrap, (pipeline / "topic").read_text(), SALES, SALES + 100)
-    assert run(["run", *project]) == 0
+    assert run(["run", "--log-format", "json", "--log-level", "debug", *project]) == 0
     text = capsys.readouterr().out
+    newest = max(log.parent.glob("*.log"))
+    logged = lines(newest.read_text())
+    assert {"debug", "info"} <= {line["level"] for line in logged}
+    assert [line["flow"] for line in logged if line["event"] == "BatchStarted"] == ["bronze", "silver"]
+    assert "headrace.run" not in text, "what a person sees stays short"
     assert "bronze  drained: 100 rows in 1 batch" in text
     assert "completed in" in text
     assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
@@ -93,6 +105,24 @@ def test_from_init_to_a_full_refresh(
     assert {flow["rows"] for flow in last["result"]["flows"]} == {SALES + 100}
     assert run(["run", *project]) == 0
     assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
+
+
+def test_the_test_that_init_writes_passes(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["init", str(tmp_path / "shop")]) == 0
+    monkeypatch.chdir(tmp_path / "shop")
+
+    class Outcomes:
+        seen: ClassVar[list[str]] = []
+
+        def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+            if report.when == "call":
+                self.seen.append(report.outcome)
+
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:timeout", "--rootdir", ".", "-c", os.devnull]
+    assert pytest.main([*options, "tests"], plugins=[Outcomes()]) == 0
+    assert Outcomes.seen == ["passed"] * 3
 
 
 def test_a_signal_stops_a_continuous_run_cleanly(pipeline: Path) -> None:

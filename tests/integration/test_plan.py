@@ -976,7 +976,7 @@ def test_changes_say_what_a_run_would_do(
     altered = " | ".join(texts["orders", "alter"])
     assert "adds the column amount DOUBLE" in altered
     assert "the column id is INT in the table and BIGINT in the query" in altered
-    assert "keeps the column gone" in altered
+    assert [text.partition(",")[0] for text in texts["orders", "keep"]] == ["keeps the column gone"]
     assert "sets team = y (was x)" in altered
     assert texts["old", "keep"] == ["no file declares it any more; the table is kept"]
     assert "foreign" not in {dataset for dataset, _ in texts}

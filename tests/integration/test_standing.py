@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import headrace as hr
+from headrace.cli.main import run as cli
 from headrace.project.pipeline import Pipeline
 from headrace.project.standing import find_up_to_date
 from headrace.sources.cluster import KafkaCluster
@@ -37,6 +39,12 @@ def raw():
 @hr.materialized_view
 def counted():
     return spark.read.table("raw").groupBy("_source.partition").count()
+"""
+
+NEW = """
+@hr.materialized_view
+def total():
+    return spark.read.table("counted").selectExpr("sum(count) AS total")
 """
 
 
@@ -138,7 +146,7 @@ def test_a_plan_says_that_a_query_has_changed(pipeline: Pipeline) -> None:
     assert pipeline.plan().changes == ()
     code = pipeline.settings.root / "transformations" / "raw.py"
     code.write_text(code.read_text().replace('.select("value"', '.where("true").select("value"'))
-    (change,) = pipeline.plan().changes or ()
+    (change,) = [change for change in pipeline.plan().changes or () if change.part == "query"]
     assert change.kind == "alter"
     assert change.dataset.name == "raw"
     assert "full-refresh" in change.text
@@ -146,3 +154,58 @@ def test_a_plan_says_that_a_query_has_changed(pipeline: Pipeline) -> None:
     proof = pipeline.verify(["raw"])
     assert proof.proven, "a query that leaves records out is no loss"
     assert pipeline.verify(["raw"], require="records").exit_code == 3
+
+
+def test_plan_exit_code_tells_whether_a_run_would_change_a_table(
+    pipeline: Pipeline, bootstrap: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = pipeline.settings.root
+    code = root / "transformations" / "raw.py"
+
+    def plan() -> tuple[int, list[tuple[str, str, str | None]]]:
+        capsys.readouterr()
+        exit_code = cli(["plan", "--exit-code", "--json", "--project", str(root)])
+        data = json.loads(capsys.readouterr().out)
+        assert data["would_change"] is (exit_code == 4)
+        return exit_code, [(c["kind"], c["part"], c["name"]) for c in data["changes"]]
+
+    def run() -> None:
+        assert cli(["run", "--json", "--project", str(root)]) == 0
+
+    assert plan() == (0, [])
+    produce(bootstrap, code.read_text().split('TOPIC = "')[1].split('"')[0], 5)
+    assert plan() == (0, []), "records that wait in a topic are no change of a table"
+
+    text = code.read_text()
+    text = text.replace("def raw():", 'def raw():\n    """Every record."""')
+    text = text.replace("def counted():", 'def counted():\n    """One row for each partition."""')
+    text = text.replace("@hr.materialized_view", '@hr.materialized_view(table_properties={"team": "x"})')
+    code.write_text(text)
+    assert plan() == (
+        4,
+        [("alter", "comment", None), ("alter", "comment", None), ("alter", "property", "team")],
+    )
+    run()
+    assert plan() == (0, []), "a run has set the comments and the property"
+    assert [hr.read_delta(name, project=root).num_rows for name in ("raw", "counted")] == [55, 2]
+
+    code.write_text(text.replace('.select("value"', '.where("true").select("value"') + NEW)
+    exit_code, changes = plan()
+    assert exit_code == 4
+    assert {("alter", "query", "raw"), ("create", "table", None)} < set(changes)
+    assert ("alter", "property", "headrace.coordinates") in changes, "such rows keep no place"
+    run()
+    assert plan() == (0, [])
+
+    code.write_text(code.read_text().replace('.select("value", "_source")', '.select("_source")'))
+    exit_code, changes = plan()
+    assert (exit_code, sorted(changes)[:1]) == (4, [("alter", "query", "raw")])
+    run()
+    assert plan() == (0, [("keep", "column", "value")]), "what stays as it is changes nothing"
+
+
+def test_plan_exit_code_needs_the_storage(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["plan", "--exit-code", "--offline", "--json", "--project", str(pipeline.settings.root)]
+    capsys.readouterr()
+    assert cli(command) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "COMMAND_LINE"

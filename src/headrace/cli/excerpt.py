@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import click
 from headrace.errors import HeadraceError, SourceLocation
 
 DOCS = "docs/errors.md"
+
+_LONGEST = 200
+"""Characters of a line that are shown."""
 
 
 def error_lines(error: HeadraceError, folders: Sequence[Path] = ()) -> list[str]:
@@ -40,11 +44,16 @@ def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]
     number = str(location.line)
     bar = click.style("|", fg="blue", bold=True)
     gap = " " * (len(number) + 2)
+    column = location.column
+    if len(source) > _LONGEST:
+        cut = max(0, (column or 1) - _LONGEST // 2)
+        source = f"{source[cut : cut + _LONGEST]} ..."
+        column = None if column is None else column - cut
     # Tabs would put the carets elsewhere than the eye expects.
     lines += [f"{gap}{bar}", f" {click.style(number, fg='blue', bold=True)} {bar} {source.expandtabs(4)}"]
-    if location.column is not None:
-        start = len(source[: location.column - 1].expandtabs(4))
-        length = min(location.length or 1, max(1, len(source) - location.column + 1))
+    if column is not None:
+        start = len(source[: column - 1].expandtabs(4))
+        length = min(location.length or 1, max(1, len(source) - column + 1))
         lines.append(f"{gap}{bar} {' ' * start}{click.style('^' * length, fg='red', bold=True)}")
     return lines
 
@@ -52,9 +61,11 @@ def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]
 def _source_line(location: SourceLocation, folders: Sequence[Path]) -> str | None:
     for folder in (*folders, Path()):
         try:
-            lines = (folder / location.path).read_text(encoding="utf-8", errors="replace").splitlines()
+            # The place can be in a file of data, which is larger than a file of code.
+            with (folder / location.path).open(encoding="utf-8", errors="replace") as lines:
+                found = next(itertools.islice(lines, max(location.line, 1) - 1, None), "")
         except OSError:
             continue
-        if 1 <= location.line <= len(lines) and lines[location.line - 1].strip():
-            return lines[location.line - 1].rstrip()
+        if found.strip():
+            return found.rstrip()
     return None

@@ -18,7 +18,7 @@ from types import FrameType
 
 import click
 
-from headrace.cli.output import JsonOutput, Output, Result, TextOutput
+from headrace.cli.output import JsonOutput, Output, Result, TextOutput, discard_stdout
 from headrace.cli.redacted import RedactingFormatter
 from headrace.errors import GONE, CommandLineError, HeadraceError, InternalError, text_of
 from headrace.model.secrets import Redactor
@@ -29,6 +29,8 @@ COMMANDS = {
     "run": "Bring the tables up to date, once or continuously",
     "status": "Show datasets, flows, lag and freshness",
     "verify": "Prove that every record was processed exactly once",
+    "produce": "Write records to a topic",
+    "consume": "Print the records of a topic",
     "read": "Show rows of a table",
     "full-refresh": "Rebuild a dataset from its sources",
     "broker": "Start, stop and look at the embedded Kafka broker",
@@ -125,8 +127,8 @@ def run(arguments: Sequence[str], output: Output | None = None) -> int:
     except Terminated:
         return EXIT_TERMINATED
     except BrokenPipeError:
-        # The reader, such as `head`, has seen enough. Python would complain again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader, such as `head`, has seen enough.
+        discard_stdout()
         return 0
     except Exception as error:
         if (code := _signal_behind(error)) is not None:
@@ -229,10 +231,10 @@ def _internal_error(error: Exception, redactor: Redactor) -> InternalError:
 
 
 def _write_trace(error: Exception, redactor: Redactor) -> str | None:
-    from headrace.runtime.places import cache_folder
+    from headrace.runtime.places import logs_folder
 
     now = datetime.now(UTC)
-    file = cache_folder() / "logs" / f"error-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
+    file = logs_folder() / f"error-{now:%Y%m%dT%H%M%S}-{os.getpid()}.log"
     machine = f"Python {platform.python_version()}, {platform.platform()}"
     lines = [f"headrace {sys.argv[1:]}\n{machine}\n", *traceback.format_exception(error)]
     try:

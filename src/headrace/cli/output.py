@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,10 @@ PROGRESS_AFTER_S = 2.0
 """What takes longer says so; what is faster stays quiet."""
 
 
+EXIT_CHANGES = 4
+"""`headrace plan --exit-code`: a run would change something."""
+
+
 @dataclass(frozen=True)
 class Result:
     """What a command hands back.
@@ -36,7 +40,7 @@ class Result:
         data: The facts, as JSON values.
         text: The same facts for a person: text (with ANSI styles where wanted), or a function that
             gives something `rich` can render; it is called only when text is wanted.
-        exit_code: 0 done, 1 failed or not proven, 3 cannot be judged.
+        exit_code: 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something.
     """
 
     data: Any
@@ -86,6 +90,24 @@ class Output(ABC):
     @abstractmethod
     def line(self, data: Mapping[str, Any]) -> None:
         """One JSON line of a command that reports as it goes; nothing in the text form."""
+
+    def pour(self, lines: Iterable[str], *, at_once: bool) -> None:
+        """Lines without end, as they come; a reader such as `head` may have seen enough before.
+
+        Args:
+            lines: The lines.
+            at_once: Whether somebody waits for each.
+        """
+        at_once = at_once or self.stdout.isatty()
+        try:
+            for line in lines:
+                self.stdout.write(line + "\n")
+                if at_once:
+                    self.stdout.flush()
+            self.stdout.flush()
+        except BrokenPipeError:
+            # Caught here: click would make a failure of it.
+            discard_stdout()
 
     @abstractmethod
     def progress(self, title: str) -> Any:
@@ -205,6 +227,11 @@ class JsonOutput(Output):
         text = json.dumps(self.redactor.data(plain), indent=indent, ensure_ascii=False)
         self.stdout.write(text + "\n")
         self.stdout.flush()
+
+
+def discard_stdout() -> None:
+    """Let what is still to be written go nowhere; Python would complain at exit that nobody reads it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 
 def _not_confirmed(question: str, remedy: str) -> NotConfirmedError:

@@ -125,6 +125,8 @@ def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> R
             output.error(error)
     failed = result.outcome == "failed"
     text = f"{result.outcome} in {seconds_text(result.duration_s)}" if output.is_terminal else ""
+    if result.log_file is not None and (failed or output.is_terminal):
+        text = f"{text} · log {result.log_file}" if text else f"log: {result.log_file}"
     return Result(data=None, text=text, exit_code=1 if failed else 128 + signals[0] if signals else 0)
 
 
@@ -133,6 +135,7 @@ def _to_json(result: RunResult) -> dict[str, Any]:
         "update": result.update,
         "outcome": result.outcome,
         "duration_s": result.duration_s,
+        "log": None if result.log_file is None else str(result.log_file),
         "flows": [
             {
                 "flow": flow.flow,

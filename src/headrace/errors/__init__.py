@@ -30,6 +30,7 @@ from headrace.errors.cli import (
     DemoProducerError as DemoProducerError,
     FileExistsInTheWayError as FileExistsInTheWayError,
     InternalError as InternalError,
+    LogSettingInvalidError as LogSettingInvalidError,
     NotConfirmedError as NotConfirmedError,
 )
 from headrace.errors.declare import (
@@ -83,6 +84,8 @@ from headrace.errors.read import (
     NothingToVerifyError as NothingToVerifyError,
     ReadColumnUnknownError as ReadColumnUnknownError,
     ReadConditionInvalidError as ReadConditionInvalidError,
+    ReadVersionGoneError as ReadVersionGoneError,
+    ReadVersionUnknownError as ReadVersionUnknownError,
     TableUnknownError as TableUnknownError,
     TableUnreadableError as TableUnreadableError,
 )
@@ -111,6 +114,7 @@ from headrace.errors.runtime import (
 )
 from headrace.errors.sources import (
     BrokerUnreachableError as BrokerUnreachableError,
+    ConsumeFailedError as ConsumeFailedError,
     FileChangedError as FileChangedError,
     FilesNotFoundError as FilesNotFoundError,
     FileUnreadableError as FileUnreadableError,
@@ -121,7 +125,11 @@ from headrace.errors.sources import (
     KeptSchemaUnreadableError as KeptSchemaUnreadableError,
     OffsetsBeyondEndError as OffsetsBeyondEndError,
     OffsetsExpiredError as OffsetsExpiredError,
+    OffsetUnknownError as OffsetUnknownError,
+    ProduceFailedError as ProduceFailedError,
+    RecordInvalidError as RecordInvalidError,
     RecordUnparseableError as RecordUnparseableError,
+    SampleSchemaInvalidError as SampleSchemaInvalidError,
     StartInvalidError as StartInvalidError,
     TopicNotFoundError as TopicNotFoundError,
     TopicRecreatedError as TopicRecreatedError,

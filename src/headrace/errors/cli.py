@@ -32,6 +32,12 @@ class NotConfirmedError(UsageError):
     code = "NOT_CONFIRMED"
 
 
+class LogSettingInvalidError(UsageError):
+    """``HEADRACE_LOG_FORMAT`` or ``HEADRACE_LOG_LEVEL`` means nothing. The message lists what they can be."""
+
+    code = "LOG_SETTING_INVALID"
+
+
 class InternalError(HeadraceError):
     """Headrace met something that it did not expect: a defect of its own.
 

@@ -32,6 +32,21 @@ class ReadColumnUnknownError(UsageError):
     code = "READ_COLUMN_UNKNOWN"
 
 
+class ReadVersionUnknownError(UsageError):
+    """The table has no such version, or its log holds it no more. The message names those that it holds."""
+
+    code = "READ_VERSION_UNKNOWN"
+
+
+class ReadVersionGoneError(RunError):
+    """The version is in the table's log, but files of it are gone: a vacuum has removed them.
+
+    The message names the versions whose files are all there.
+    """
+
+    code = "READ_VERSION_GONE"
+
+
 class ReadConditionInvalidError(UsageError):
     """The condition of `headrace read --where` is not SQL that can be evaluated on the table."""
 

@@ -55,6 +55,42 @@ class StartInvalidError(UsageError):
     code = "START_INVALID"
 
 
+class RecordInvalidError(UsageError):
+    """A line of a file that `headrace produce` reads is no record.
+
+    The records before it were delivered, and the message counts them: correct the line, and send the rest.
+    """
+
+    code = "RECORD_INVALID"
+
+
+class SampleSchemaInvalidError(UsageError):
+    """The schema of `headrace produce --sample` is not a list of columns that can be made up.
+
+    Write it as Spark does: `id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP`.
+    """
+
+    code = "SAMPLE_SCHEMA_INVALID"
+
+
+class ProduceFailedError(RunError):
+    """The broker did not take a record. The message counts the records that it has acknowledged."""
+
+    code = "PRODUCE_FAILED"
+
+
+class ConsumeFailedError(RunError):
+    """The broker does not give the topic's records. What Kafka's client says of it is shown."""
+
+    code = "CONSUME_FAILED"
+
+
+class OffsetUnknownError(UsageError):
+    """The topic holds no such partition, or no such offset. The message names those that it holds."""
+
+    code = "OFFSET_UNKNOWN"
+
+
 class RecordUnparseableError(RunError):
     """A record does not fit the declared format; its batch was not committed.
 

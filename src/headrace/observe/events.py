@@ -6,6 +6,7 @@ import dataclasses
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +16,11 @@ from typing import IO, Any
 from headrace.model.events import Event
 from headrace.model.names import Storage, TableName
 from headrace.model.ranges import SourceRange
-from headrace.state.files import unwritable
+from headrace.state.files import hold, is_held, unwritable
+
+_KEPT_S = 30 * 86_400
+_LEAST_KEPT, _MOST_KEPT = 100, 5_000
+"""Logs that are kept however old they are, and in all."""
 
 _logger = logging.getLogger(__name__)
 
@@ -45,7 +50,7 @@ class EventLog:
         file = storage.events / f"{update}.jsonl"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            return cls(file, file.open("a", encoding="utf-8"))
+            return cls(file, hold(file.open("a", encoding="utf-8")))
         except OSError as error:
             raise unwritable(file, error) from error
 
@@ -99,6 +104,23 @@ def read_events(file: Path) -> Iterator[Event]:
             event = event_from_json(data) if isinstance(data, dict) else None
             if event is not None:
                 yield event
+
+
+def prune_events(storage: Storage) -> None:
+    """Remove the logs of updates that are long over: older than a month and not among the last, or too many.
+
+    The log of an update that runs is kept, however old it is.
+    """
+    files = sorted(storage.events.glob("*.jsonl"))
+    too_many, old = files[:-_MOST_KEPT], files[-_MOST_KEPT:-_LEAST_KEPT]
+    before = time.time() - _KEPT_S
+    for file in (*too_many, *old):
+        try:
+            if (file in too_many or file.stat().st_mtime < before) and not is_held(file):
+                file.unlink()
+        except OSError as error:
+            _logger.warning("an old log of events is left: %s: %s", file, error)
+            return
 
 
 def list_updates(storage: Storage) -> list[str]:

@@ -6,10 +6,10 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
     HeadraceError,
@@ -19,6 +19,11 @@ from headrace.errors import (
     TableUnreadableError,
 )
 from headrace.model.names import Storage, TableName
+from headrace.observe.versions import check_files, find_version
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
 
 _UNKNOWN_FIELD = re.compile(r"No field named \"?([^\s\".]+(?:\.[^\s\".]+)*)\"?\.")
 
@@ -82,57 +87,136 @@ def find_table(text: str, storage: Storage | None, default_schema: str) -> Path:
     )
 
 
-def read_rows(
-    path: Path, *, where: str | None = None, limit: int | None = None, columns: Sequence[str] = ()
-) -> Rows:
-    """Read rows of a Delta table.
+@dataclass(frozen=True, kw_only=True)
+class Selection:
+    """What of a table is read.
 
     Args:
-        path: The table's folder.
         where: A condition in SQL.
         limit: How many rows at most.
         columns: Which columns, by dotted path; by default all.
+        version: Which version; by default the newest.
+        timestamp: Instead: the version that was the newest at this moment.
+    """
+
+    where: str | None = None
+    limit: int | None = None
+    columns: Sequence[str] = ()
+    version: int | None = None
+    timestamp: datetime | None = None
+
+
+ALL = Selection()
+
+
+def read_rows(path: Path, selection: Selection = ALL) -> Rows:
+    """Read rows of a Delta table as Python values, and learn whether there are more.
+
+    Raises:
+        HeadraceError: See `read_arrow`.
+    """
+    limit = selection.limit
+    found = read_arrow(path, replace(selection, limit=None if limit is None else limit + 1))
+    is_cut = limit is not None and found.rows.num_rows > limit
+    kept = found.rows.slice(0, limit) if is_cut else found.rows
+    return Rows(
+        table=path.name,
+        version=found.version,
+        columns=tuple(found.rows.column_names),
+        types=found.types,
+        rows=tuple(zip(*(column.to_pylist() for column in kept.columns), strict=True)),
+        is_cut=is_cut,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrowRows:
+    """Rows of one version of a table, as Arrow has them.
+
+    Args:
+        types: The type of each column, as Delta names it.
+    """
+
+    version: int
+    rows: pa.Table
+    types: tuple[str, ...]
+
+
+def read_arrow(path: Path, selection: Selection = ALL) -> ArrowRows:
+    """Read rows of a Delta table.
 
     Raises:
         ReadColumnUnknownError: The table has no such column.
         ReadConditionInvalidError: The condition cannot be evaluated.
+        ReadVersionUnknownError: The table has no such version, or holds it no more.
+        ReadVersionGoneError: A vacuum has removed the version's files.
         TableUnreadableError: The table is damaged, or uses what the reader does not know.
     """
-    from deltalake import DeltaTable, QueryBuilder
+    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    name = path.name
+    name, where = path.name, selection.where
+    version = find_version(path, version=selection.version, timestamp=selection.timestamp)
     try:
-        table = DeltaTable(path)
+        table = DeltaTable(path, version=version)
         schema = json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
         raise _unreadable(name, error) from error
-    chosen = tuple(columns) or tuple(field["name"] for field in schema["fields"])
+    chosen = tuple(dict.fromkeys(selection.columns)) or tuple(field["name"] for field in schema["fields"])
     types = tuple(_type_of(schema, column, name) for column in chosen)
     query = f"SELECT {', '.join(_selected(column) for column in chosen)} FROM t"
     if where is not None:
         query += f" WHERE ({where})"
-    if limit is not None:
-        query += f" LIMIT {limit + 1}"
-    # Names keep their case, as they do in Spark's schemas.
-    settings = {"datafusion.sql_parser.enable_ident_normalization": "false"}
+    if selection.limit is not None:
+        query += f" LIMIT {selection.limit}"
     try:
-        found = QueryBuilder(settings).register("t", table).execute(query).read_all()
-        values = [_values(found.column(index)) for index in range(len(chosen))]
+        rows = _execute(table, query)
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
-        if where is None or "Parquet error" in str(error) or "Object Store error" in str(error):
+        if version is not None:
+            check_files(path, version)
+        damaged = "Parquet error" in str(error) or "Object Store error" in str(error)
+        if where is None or damaged or not _is_readable(table):
             raise _unreadable(name, error) from error
         raise _invalid(where, schema, name, error) from error
-    rows = tuple(zip(*values, strict=True))
-    is_cut = limit is not None and len(rows) > limit
-    return Rows(
-        table=name,
-        version=table.version(),
-        columns=chosen,
-        types=types,
-        rows=rows[:limit] if is_cut else rows,
-        is_cut=is_cut,
-    )
+    return ArrowRows(version=table.version(), rows=rows, types=types)
+
+
+def _execute(table: DeltaTable, query: str) -> pa.Table:
+    import pyarrow as pa
+    from deltalake import QueryBuilder
+
+    # Names keep their case, as they do in Spark's schemas.
+    settings = {"datafusion.sql_parser.enable_ident_normalization": "false"}
+    found = pa.table(QueryBuilder(settings).register("t", table).execute(query).read_all())
+    # Plain strings and bytes, as other libraries expect them, in place of DataFusion's views.
+    return found.cast(pa.schema([pa.field(one.name, _plain_type(one.type)) for one in found.schema]))
+
+
+def _plain_type(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _plain_type(one.type), one.nullable) for one in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain_type(kind.key_type), _plain_type(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _plain_type(kind.value_type)))
+    return kind
+
+
+def _is_readable(table: DeltaTable) -> bool:
+    """Whether the rows can be read where no condition is in the way."""
+    try:
+        _execute(table, "SELECT * FROM t LIMIT 1")
+    except Exception:
+        return False
+    return True
 
 
 def shown(value: Any) -> str:
@@ -166,12 +250,6 @@ def _plain(value: Any) -> Any:
             return value
         case _:
             return str(value)
-
-
-def _values(column: Any) -> list[Any]:
-    import pyarrow as pa
-
-    return pa.chunked_array(column).to_pylist()  # type: ignore[no-any-return]
 
 
 def _is_table(path: Path) -> bool:
@@ -235,9 +313,10 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
 
 
 def _unreadable(table: str, error: Exception) -> HeadraceError:
+    unknown = "Unsupported table features" in str(error)
     return TableUnreadableError(
         f"the table {table} cannot be read",
         facts=tuple(str(error).splitlines()[:2]),
-        remedies=("headrace verify",),
+        remedies=('Spark reads it: spark.read.format("delta").load(PATH)' if unknown else "headrace verify",),
         params={"table": table},
     )

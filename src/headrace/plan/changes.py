@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -11,9 +12,18 @@ from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.names import shown
 from headrace.plan.previous import load_fingerprints
-from headrace.plan.stages import Change, OpenTableStage, Plan, PlannedView, RefreshViewStage
+from headrace.plan.properties import COORDINATES, TIMESTAMP
+from headrace.plan.stages import (
+    Change,
+    ChangedPart,
+    OpenTableStage,
+    Plan,
+    PlannedView,
+    RefreshViewStage,
+)
 from headrace.plan.stored import StoredTable, load_stored, stored_names
 from headrace.sinks.delta.refresh import last_refresh
+from headrace.sinks.delta.table import read_checksum
 from headrace.state.table_log import commit_mark, versions
 
 _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materialized view"}
@@ -37,13 +47,16 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
     if stored is None:
         yield Change(kind="create", dataset=name, text=f"new streaming table: {columns_text(stage.schema)}")
         return
-    yield from _alterations(stage.table, stage.schema, stage.properties, stored)
+    path = plan.project.storage.table(name)
+    yield from _alterations(stage.table, stage.schema, stage.properties, stored, path)
     yield from _query_changes(stage, plan)
     for flow in stored.flows:
         if flow not in stage.flows:
             yield Change(
                 kind="keep",
                 dataset=name,
+                part="flow",
+                name=flow,
                 text=f"the flow {flow} fed it and is declared no more; its checkpoint is kept",
             )
 
@@ -56,6 +69,8 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
             yield Change(
                 kind="alter",
                 dataset=stage.table.name,
+                part="query",
+                name=planned.flow.name,
                 text=f"the query of flow {planned.flow.name} has changed: new records are read with it, "
                 f"and `headrace full-refresh {shown(stage.table.name)}` reads the old ones again",
             )
@@ -70,26 +85,27 @@ def _view_changes(stage: RefreshViewStage, plan: Plan) -> Iterator[Change]:
         text = f"new materialized view: {columns_text(planned.schema)}"
         yield Change(kind="create", dataset=name, text=text)
         return
-    yield from _alterations(planned.view, planned.schema, stage.properties, stored)
-    reason = _stale(planned, plan)
-    if reason is not None:
-        yield Change(kind="recompute", dataset=name, text=reason)
+    path = plan.project.storage.table(name)
+    yield from _alterations(planned.view, planned.schema, stage.properties, stored, path)
+    if (stale := _stale(planned, plan)) is not None:
+        part, reason = stale
+        yield Change(kind="recompute", dataset=name, part=part, text=reason)
 
 
-def _stale(planned: PlannedView, plan: Plan) -> str | None:
+def _stale(planned: PlannedView, plan: Plan) -> tuple[ChangedPart, str] | None:
     """Why a view's next refresh computes it anew; ``None`` where it is up to date."""
     last = last_refresh(plan.project.storage.table(planned.view.name))
     if last is None:
-        return "it has never been refreshed"
+        return "table", "it has never been refreshed"
     if last.get("definition") != planned.fingerprint:
-        return "its query has changed"
+        return "query", "its query has changed"
     seen: Mapping[str, Any] = last.get("inputs") or {}
     moved = [
         name
         for name in dict.fromkeys(read.table for read in planned.reads)
         if _newest(plan, name) != _version_and_mark(seen.get(str(name)))
     ]
-    return f"{', '.join(shown(name) for name in moved)} has new versions" if moved else None
+    return ("inputs", f"{', '.join(map(shown, moved))} has new versions") if moved else None
 
 
 def _newest(plan: Plan, name: TableName) -> tuple[int | None, str | None]:
@@ -107,46 +123,67 @@ def _alterations(
     schema: columns.Schema,
     properties: Mapping[str, str],
     stored: StoredTable,
+    path: Path,
 ) -> Iterator[Change]:
     name = dataset.name
     replaced = isinstance(dataset, MaterializedView)
     wanted = properties["headrace.kind"]
     if stored.kind != wanted:
         was = _KINDS.get(stored.kind or "", "a table that Headrace did not make")
-        yield Change(kind="alter", dataset=name, text=f"is {_KINDS[wanted]} now, and {was} in the storage")
-    for text in _column_changes(schema, stored.schema, replaced=replaced, name=name):
-        yield Change(kind="alter", dataset=name, text=text)
+        text = f"is {_KINDS[wanted]} now, and {was} in the storage"
+        yield Change(kind="alter", dataset=name, part="kind", text=text)
+    yield from _column_changes(schema, stored.schema, replaced=replaced, name=name)
+    if dataset.comment and dataset.comment != stored.comment:
+        yield Change(kind="alter", dataset=name, part="comment", text="sets its comment")
+    settled: set[str] = set() if replaced else _settled_places(dataset, stored, path)
     for key, value in properties.items():
         before = stored.properties.get(key)
-        if before != value and key != "headrace.kind":
+        if before != value and key != "headrace.kind" and key not in settled:
             text = f"sets {key} = {value}" + (f" (was {before})" if before is not None else "")
-            yield Change(kind="alter", dataset=name, text=text)
+            yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
+    for key in {COORDINATES, TIMESTAMP} & set(stored.properties) - set(properties):
+        if not replaced:
+            text = f"unsets {key}: its rows come without their place"
+            yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
     if tuple(stored.partition_cols) != dataset.partition_cols and not replaced:
         before = ", ".join(stored.partition_cols) or "nothing"
         now = ", ".join(dataset.partition_cols) or "nothing"
         yield Change(
-            kind="alter",
+            kind="keep",
             dataset=name,
+            part="layout",
             text=f"is partitioned by {before}, and declared by {now}; an existing table keeps its layout",
         )
 
 
+def _settled_places(dataset: StreamingTable | MaterializedView, stored: StoredTable, path: Path) -> set[str]:
+    """The properties that a run does not change any more: rows bind where each row's place is said to be."""
+    checksum = read_checksum(path)
+    has_rows = bool(stored.flows) if checksum is None else bool(checksum.transactions)
+    return {COORDINATES, TIMESTAMP} - set(dataset.table_properties) if has_rows else set()
+
+
 def _column_changes(
     schema: columns.Schema, stored: columns.Schema, *, replaced: bool, name: TableName
-) -> Iterator[str]:
+) -> Iterator[Change]:
     added = set(columns.missing(schema, stored))
     for field in columns.fields(schema):
         if field["name"] in added:
-            yield f"adds the column {field['name']} {columns.type_text(field['type'])}"
+            text = f"adds the column {field['name']} {columns.type_text(field['type'])}"
+            yield Change(kind="alter", dataset=name, part="column", name=field["name"], text=text)
     for column, now, before in columns.conflicts(schema, stored):
+        if not replaced and (now, before) in columns.WIDENED:
+            continue
         how = "" if replaced else f": only `headrace full-refresh {shown(name)}` changes it"
-        yield f"the column {column} is {before} in the table and {now} in the query{how}"
+        text = f"the column {column} is {before} in the table and {now} in the query{how}"
+        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     for column in columns.missing(stored, schema):
-        yield (
-            f"drops the column {column}"
-            if replaced
-            else f"keeps the column {column}, which the query gives no more: null in new rows"
-        )
+        if replaced:
+            text = f"drops the column {column}"
+            yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+        else:
+            text = f"keeps the column {column}, which the query gives no more: null in new rows"
+            yield Change(kind="keep", dataset=name, part="column", name=column, text=text)
 
 
 def _kept(plan: Plan) -> Iterator[Change]:

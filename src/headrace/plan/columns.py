@@ -10,6 +10,9 @@ from typing import Any
 Schema = Mapping[str, Any]
 """Columns as ``StructType.jsonValue()`` gives them."""
 
+WIDENED = frozenset({("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "INT")})
+"""Types (of a query, of a table) that Delta's writer converts by itself."""
+
 _UNSTORABLE = frozenset({"void", "null", "interval"})
 _CHARACTERS = " ,;{}()\n\t="
 """What Delta refuses in a column's name."""

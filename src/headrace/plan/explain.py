@@ -13,6 +13,7 @@ from headrace.model.declarations import Dataset, MaterializedView, StreamingTabl
 from headrace.model.names import TableName
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import (
+    Change,
     OpenTableStage,
     Plan,
     PlannedFlow,
@@ -74,7 +75,7 @@ class Explanation:
     def _dataset_lines(self, dataset: Dataset, width: int) -> list[str]:
         name = self.name_of(dataset.name)
         signs = [_SIGNS[change.kind] for change in self._changes_of(dataset.name)]
-        sign = signs[0] if signs else " "
+        sign = min(signs, key=lambda sign: sign == _SIGNS["keep"], default=" ")
         head = f"  {sign} {name:<{width}}  {_kind_of(dataset):<17}  {dataset.location}"
         indent = " " * (width + 6)
         facts = [
@@ -100,7 +101,7 @@ class Explanation:
     def _what_next(self) -> str:
         if self.plan.changes is None:
             return "The storage was not looked at (--offline)."
-        if all(change.kind == "keep" for change in self.plan.changes):
+        if not self.plan.would_change:
             return "No table would change; `headrace run` reads what is new."
         return "`headrace run` does this."
 
@@ -174,9 +175,8 @@ class Explanation:
             "storage": str(project.storage.root),
             "datasets": [self._dataset_json(dataset) for dataset in self.datasets()],
             "edges": [list(edge) for edge in self.graph().edges],
-            "changes": None
-            if changes is None
-            else [{"kind": c.kind, "dataset": str(c.dataset), "text": c.text} for c in changes],
+            "changes": None if changes is None else [_change_json(change) for change in changes],
+            "would_change": self.plan.would_change,
         }
 
     def _dataset_json(self, dataset: Dataset) -> dict[str, Any]:
@@ -374,6 +374,16 @@ def _flow_json(planned: PlannedFlow) -> dict[str, Any]:
         "coordinates": None if coordinates is None else coordinates.to_json(),
         "timestamp": planned.timestamp,
         "fingerprint": planned.fingerprint,
+    }
+
+
+def _change_json(change: Change) -> dict[str, Any]:
+    return {
+        "kind": change.kind,
+        "dataset": str(change.dataset),
+        "part": change.part,
+        "name": change.name,
+        "text": change.text,
     }
 
 

@@ -146,13 +146,24 @@ class RefreshViewStage:
 Stage = OpenTableStage | RunFlowStage | RefreshViewStage
 
 
+ChangedPart = Literal["table", "kind", "column", "property", "comment", "layout", "query", "inputs", "flow"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a run would change in the storage, or what it would leave there (``keep``)."""
+    """What a run would change in the storage, or what it would leave there (``keep``).
+
+    Args:
+        text: The change in one sentence.
+        part: What of the dataset it is about.
+        name: The column, the property or the flow that it is about, where it is about one.
+    """
 
     kind: Literal["create", "alter", "recompute", "remove", "keep"]
     dataset: TableName
     text: str
+    part: ChangedPart = "table"
+    name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,3 +188,8 @@ class Plan:
     partitions: Mapping[str, int] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[SourceLocation, str] = field(default_factory=dict)
+
+    @property
+    def would_change(self) -> bool | None:
+        """Whether a run would change a table by more than new rows; ``None`` when planned offline."""
+        return None if self.changes is None else any(change.kind != "keep" for change in self.changes)

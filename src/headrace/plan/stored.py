@@ -23,6 +23,7 @@ class StoredTable:
         schema: Its columns, as ``StructType.jsonValue()`` gives them.
         properties: Its table properties.
         partition_cols: Its partition columns.
+        comment: What it says of itself.
     """
 
     name: TableName
@@ -30,6 +31,7 @@ class StoredTable:
     schema: Mapping[str, Any]
     properties: Mapping[str, str] = field(default_factory=dict)
     partition_cols: tuple[str, ...] = ()
+    comment: str | None = None
 
     @property
     def pipeline(self) -> str | None:
@@ -67,6 +69,7 @@ def load_stored_at(path: Path) -> StoredTable | None:
         schema=json.loads(metadata.get("schemaString") or '{"type":"struct","fields":[]}'),
         properties=metadata.get("configuration") or {},
         partition_cols=tuple(metadata.get("partitionColumns") or ()),
+        comment=metadata.get("description"),
     )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+import os
+import platform
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +30,7 @@ from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.observe.log import LogSettings, UpdateLog
     from headrace.observe.snapshot import Snapshot
     from headrace.plan.stages import Plan
     from headrace.run.context import Build, UpdateContext
@@ -35,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.runtime.session import RunningSpark
     from headrace.verify.report import Proof
 
+_LOG = logging.getLogger(__name__)
 _UNREACHED = "127.0.0.1:9"
 """Stands for the embedded broker while it is down and nobody needs it to answer."""
 
@@ -52,6 +57,7 @@ class Pipeline:
     def __init__(self, settings: ProjectSettings) -> None:
         self.settings = settings
         self._running: RunningSpark | None = None
+        self._spark_log: Path | None = None
         self._replaced: dict[str, str | None] = {}
 
     @classmethod
@@ -121,6 +127,7 @@ class Pipeline:
         remedies: Remedies | None = None,
         emit: Emitter | None = None,
         stop: StopSignal | None = None,
+        log: LogSettings | None = None,
     ) -> RunResult:
         """Bring the tables up to date.
 
@@ -130,18 +137,25 @@ class Pipeline:
             remedies: What to do about earlier refusals.
             emit: Takes the events of the update as they happen; called from several threads.
             stop: Set it to stop.
+            log: How its log is written; by default as the environment says. A run that finds nothing
+                to do leaves none.
 
         Raises:
             HeadraceError: The update could not start; what single flows meet is in the result.
         """
         with self._redacted():
-            result = self._run(datasets, continuous, remedies or Remedies(), emit, stop)
+            result = self._run(datasets, continuous, remedies or Remedies(), emit, stop, log)
         for error in result.errors:
             self.settings.redactor.error(error)
         return result
 
     def full_refresh(
-        self, datasets: Sequence[str], *, emit: Emitter | None = None, stop: StopSignal | None = None
+        self,
+        datasets: Sequence[str],
+        *,
+        emit: Emitter | None = None,
+        stop: StopSignal | None = None,
+        log: LogSettings | None = None,
     ) -> RunResult:
         """Empty streaming tables and read everything again.
 
@@ -149,23 +163,34 @@ class Pipeline:
             datasets: Their names. Streams that read them must be among them.
             emit: Takes the events of the run that follows.
             stop: Set it to stop that run; the next one goes on.
+            log: How its log is written; by default as the environment says.
 
         Raises:
             HeadraceError: A name is unknown, a stream downstream is not among them, or a table
                 cannot be emptied.
         """
+        from headrace.observe.log import LogSettings
         from headrace.project.refresh import clear_datasets
 
         with self._redacted():
+            how = log or LogSettings.of()
             settings = self._reachable(start=True)
-            plan = self._plan(settings, (), offline=True, keep=True)
-            update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-            context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
-            try:
-                clear_datasets(datasets, plan, context)
-            finally:
-                context.close()
-        return self.run(datasets, emit=emit, stop=stop)
+            update = _new_update()
+            with self._logging(settings, update, how) as own:
+                plan = self._plan(settings, (), offline=True, keep=True)
+                context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
+                try:
+                    _LOG.info("emptying %s", ", ".join(datasets))
+                    clear_datasets(datasets, plan, context)
+                finally:
+                    context.close()
+                emitters: list[Emitter] = [emit, own] if emit else [own]
+                result = self._execute(
+                    settings, datasets, update, emitters, stop, Remedies(), continuous=False
+                )
+        for error in result.errors:
+            self.settings.redactor.error(error)
+        return result
 
     def verify(
         self,
@@ -213,17 +238,18 @@ class Pipeline:
         remedies: Remedies,
         emit: Emitter | None,
         stop: StopSignal | None,
+        log: LogSettings | None,
     ) -> RunResult:
-        from headrace.observe.events import EventLog
+        from headrace.observe.log import LogSettings
         from headrace.project.standing import find_up_to_date
-        from headrace.run.update import execute, report_up_to_date
+        from headrace.run.update import report_up_to_date
         from headrace.sources.cluster import KafkaCluster
 
         began = time.monotonic()
+        how = log or LogSettings.of()
         settings = self._reachable(start=True)
-        update = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+        update = _new_update()
         emitters: list[Emitter] = [emit] if emit else []
-        redactor = settings.redactor
         if not (continuous or datasets or remedies.flows or self._running):
             found = find_up_to_date(settings, KafkaCluster(settings.kafka))
             if found is not None:
@@ -232,18 +258,50 @@ class Pipeline:
                     found.views,
                     pipeline=settings.name,
                     update=update,
-                    emit=_fan_out(emitters, redactor),
+                    emit=_fan_out(emitters, settings.redactor),
                     started=began,
                 )
+        with self._logging(settings, update, how) as own:
+            emitters.append(own)
+            return self._execute(settings, datasets, update, emitters, stop, remedies, continuous=continuous)
+
+    @contextmanager
+    def _logging(self, settings: ProjectSettings, update: str, how: LogSettings) -> Iterator[UpdateLog]:
+        """An update's log, and Spark's beside it, where Spark has still to be started."""
+        from headrace.observe.log import UpdateLog, spark_log
+
+        with UpdateLog(settings, update, how) as log:
+            self._spark_log = spark_log(settings, update)
+            facts = (settings.name, settings.profile, settings.storage.root, os.getpid(), platform.node())
+            _LOG.info("pipeline %s, profile %s, storage %s, process %d on %s", *facts)
+            yield log
+
+    def _execute(
+        self,
+        settings: ProjectSettings,
+        datasets: Sequence[str],
+        update: str,
+        emitters: list[Emitter],
+        stop: StopSignal | None,
+        remedies: Remedies,
+        *,
+        continuous: bool,
+    ) -> RunResult:
+        from headrace.observe.events import EventLog, prune_events
+        from headrace.observe.log import update_log
+        from headrace.run.update import execute
+
         plan = self._plan(settings, datasets, offline=True, record=not datasets, keep=True)
+        if (spark_log := self._opened().log_file) is not None:
+            _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)
         with EventLog.open(settings.storage, update) as log:
             emitters.append(log)
-            context = self._context(
-                settings, plan, update, _fan_out(emitters, redactor), stop, remedies, continuous=continuous
-            )
+            prune_events(settings.storage)
+            emit = _fan_out(emitters, settings.redactor)
+            context = self._context(settings, plan, update, emit, stop, remedies, continuous=continuous)
             try:
-                return execute(plan, context)
+                return replace(execute(plan, context), log_file=update_log(settings, update))
             finally:
                 context.close()
 
@@ -290,9 +348,11 @@ class Pipeline:
                 conf=conf,
                 master=settings.master,
                 memory=settings.memory,
+                log_file=self._spark_log,
                 redactor=settings.redactor,
             )
             spark = self._running.spark
+            _LOG.info("Spark %s on %s", spark.version, spark.sparkContext.master)
             self._replaced = {key: spark.conf.get(key, None) for key in settings.own_values}
             for key, value in settings.own_values.items():
                 spark.conf.set(key, value)
@@ -356,6 +416,11 @@ class Pipeline:
             remedies=remedies,
             log_file=running.log_file,
         )
+
+
+def _new_update() -> str:
+    """An id that begins with the time, so that later updates sort behind."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
 
 
 def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Literal
@@ -12,6 +13,8 @@ from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.run.flow import FlowRunner
 from headrace.state.lease import Lease
+
+_LOG = logging.getLogger(__name__)
 
 TRIGGERED_ATTEMPTS = 5
 _FIRST_WAIT_S = 1.0
@@ -111,6 +114,8 @@ def _finished(
 
 def _failed(runner: FlowRunner, context: UpdateContext, error: HeadraceError) -> FlowResult:
     flow, progress = runner.planned.flow, runner.progress
+    # The trace is for the log alone; what a person needs is in the error.
+    _LOG.info("flow %s failed", flow.name, exc_info=error)
     context.emit(
         FlowFailed(update=context.update, flow=flow.name, dataset=flow.target, error=error.to_dict())
     )

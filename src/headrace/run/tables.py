@@ -14,6 +14,7 @@ from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.opening import has_fed_another, refuse_lost_table
 from headrace.sinks.delta.table import (
+    COMMENT_PROPERTY,
     TableState,
     alter_table,
     as_nullable,
@@ -24,8 +25,6 @@ from headrace.sinks.delta.table import (
 )
 from headrace.state.files import unwritable
 
-_WIDENED = {("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "INT")}
-"""Types (of a query, of a table) that Delta's writer converts by itself."""
 PLACES = (COORDINATES, TIMESTAMP)
 """Properties that say where in Kafka each row comes from."""
 
@@ -116,6 +115,8 @@ def _alter(stage: OpenTableStage, path: Path, state: TableState, context: Update
         for key, value in stage.properties.items()
         if state.properties.get(key) != value and _holds_for_all_rows(key, stage.table, state)
     }
+    if stage.table.comment and stage.table.comment != state.comment:
+        changed[COMMENT_PROPERTY] = stage.table.comment
     removed = tuple(key for key in PLACES if key in state.properties and key not in stage.properties)
     there = {field["name"].lower() for field in state.schema["fields"]}
     added = [field for field in layout_schema(stage)["fields"] if field["name"].lower() not in there]
@@ -142,7 +143,7 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     conflicts = [
         (column, now, before)
         for column, now, before in columns.conflicts(stage.schema, state.schema)
-        if (now, before) not in _WIDENED
+        if (now, before) not in columns.WIDENED
     ]
     if conflicts:
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]

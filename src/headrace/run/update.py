@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from headrace.errors import HeadraceError, SetupError
@@ -32,13 +33,18 @@ _FIRST_VIEWS_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What became of an update."""
+    """What became of an update.
+
+    Args:
+        log_file: Its log; ``None`` where it found nothing to do.
+    """
 
     update: str
     outcome: Literal["completed", "failed", "stopped"]
     flows: tuple[FlowResult, ...]
     views: tuple[ViewResult, ...]
     duration_s: float
+    log_file: Path | None = None
 
     @property
     def errors(self) -> tuple[HeadraceError, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +18,20 @@ from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.sinks.delta.commit import refresh_metadata
 from headrace.sinks.delta.refresh import last_refresh, replace, rows_written
-from headrace.sinks.delta.table import alter_table, is_table, read_state, register_table
+from headrace.sinks.delta.table import (
+    COMMENT_PROPERTY,
+    alter_table,
+    is_table,
+    read_state,
+    register_table,
+)
 from headrace.state.lease import Lease
 from headrace.state.table_log import commit_mark, versions
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +98,7 @@ class ViewRunner:
                 context.heart.release(with_lease)
         except Exception as failure:
             error = as_error(failure, None, self.view, context.log_file, context.settings.kafka)
+            _LOG.info("view %s failed", self.view.name, exc_info=error)
             context.emit(ViewFailed(update=context.update, dataset=self.view.name, error=error.to_dict()))
             return ViewResult(dataset=self.view.name, outcome="failed", error=error)
 
@@ -101,6 +111,7 @@ class ViewRunner:
         inputs = {str(name): self._identity(name) for name in self._inputs}
         last = last_refresh(path) if is_table(path) else None
         if last is not None and self._inputs and self._equals(last, inputs):
+            self._register(path)
             context.emit(ViewUpToDate(update=context.update, dataset=view.name))
             return ViewResult(dataset=view.name, outcome="up to date")
         context.emit(ViewRefreshing(update=context.update, dataset=view.name))
@@ -137,13 +148,12 @@ class ViewRunner:
 
     def _register(self, path: Path) -> None:
         spark = self._context.spark
-        missing = {
-            key: value
-            for key, value in self._properties.items()
-            if read_state(spark, path).properties.get(key) != value
-        }
-        if missing:
-            alter_table(spark, path, properties=missing)
+        state = read_state(spark, path)
+        changed = {k: v for k, v in self._properties.items() if state.properties.get(k) != v}
+        if self.view.comment and self.view.comment != state.comment:
+            changed[COMMENT_PROPERTY] = self.view.comment
+        if changed:
+            alter_table(spark, path, properties=changed)
         register_table(spark, self.view.name, path)
 
     def _equals(self, last: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:

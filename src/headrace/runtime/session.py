@@ -20,7 +20,7 @@ from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, defaul
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm, tail, telling
-from headrace.runtime.places import cache_folder
+from headrace.runtime.places import logs_folder
 from headrace.runtime.scratch import Scratch
 
 if TYPE_CHECKING:
@@ -352,7 +352,7 @@ def _check_delta(spark: SparkSession) -> None:
 
 
 def _default_log(name: str) -> Path:
-    folder = cache_folder() / "logs"
+    folder = logs_folder()
     folder.mkdir(parents=True, exist_ok=True)
     logs = sorted(folder.glob("spark-*.log*"), key=lambda path: path.stat().st_mtime)
     for old in logs[:-_LOGS_KEPT]:

@@ -104,6 +104,20 @@ class KafkaCluster:
         self._knock()
         return matching(pattern, self._names())
 
+    def largest_record(self, topic: str) -> int | None:
+        """The most bytes that the topic takes at once; ``None`` where the cluster does not tell."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource, ResourceType
+
+        asked = [ConfigResource(ResourceType.TOPIC, topic)]
+        try:
+            futures = self._admin().describe_configs(asked, request_timeout=self._timeout_s)
+            (found,) = [self._wait(future) for future in futures.values()]
+            return int(found["max.message.bytes"].value)
+        except (KafkaException, TimeoutError, KeyError, ValueError):
+            # Not everybody who may write to a topic may ask for its settings.
+            return None
+
     def publish(self, group: str, positions: Mapping[str, Mapping[str, int]]) -> None:
         """Commit positions under a consumer group, so that Kafka's own tools show the lag.
 

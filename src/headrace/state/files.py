@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import uuid
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from headrace.errors import StorageUnwritableError
 
@@ -39,6 +40,26 @@ def write_text(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             staged.unlink(missing_ok=True)
         raise unwritable(path, error) from error
+
+
+def hold(stream: TextIO) -> TextIO:
+    """Say by a lock that a file is being written; the kernel gives it back however this process ends."""
+    # Where a file system has no locks, age and number protect the file.
+    with contextlib.suppress(OSError):
+        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return stream
+
+
+def is_held(file: Path) -> bool:
+    """Whether a process is writing to a file, and says so by a lock."""
+    try:
+        with file.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def unwritable(path: Path, error: OSError) -> StorageUnwritableError:

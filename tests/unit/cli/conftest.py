@@ -35,6 +35,7 @@ def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("HEADRACE_PROFILE", raising=False)
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("HEADRACE_LOGS", raising=False)
     monkeypatch.setenv("HEADRACE_BROKER_DIR", str(tmp_path / "broker"))
     before = signal.getsignal(signal.SIGTERM)
     yield

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from ruamel.yaml import YAML
 
 from headrace.declare.loader import load_declarations
 from headrace.declare.spec import load_project
@@ -47,6 +48,15 @@ def test_every_profile_of_the_example_is_sound(
         monkeypatch.setenv(name, "x:9092")
     assert load_project(tmp_path / "shop", profile="prod").kafka.bootstrap_servers == "x:9092"
     assert load_project(tmp_path / "shop").kafka.is_embedded
+
+
+def test_a_test_and_a_workflow_lie_beside_it(headrace: Call, tmp_path: Path) -> None:
+    data = headrace("init", "shop", "--json").data
+    written = {str(Path(file).relative_to("shop")) for file in data["files"]}
+    assert {".gitignore", "tests/test_pipeline.py", ".github/workflows/pipeline.yml"} < written
+    workflow = YAML(typ="safe").load(tmp_path / "shop" / ".github" / "workflows" / "pipeline.yml")
+    commands = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]
+    assert commands[1:] == ["headrace plan --offline", "pytest"]
 
 
 def test_it_writes_nothing_over(headrace: Call, tmp_path: Path) -> None:

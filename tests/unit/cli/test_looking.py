@@ -123,6 +123,19 @@ class TestRead:
         assert "there are more" in headrace("read", "bronze", "--limit", "3").out
         assert headrace("read", "bronze", "--limit", "3", "--json").data["cut"] is True
 
+    def test_the_table_as_it_was(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 20)})
+        newest = flow.table.version
+        earlier = headrace("read", "bronze", "--version", str(newest - 1), "--json").data
+        assert (earlier["version"], len(earlier["rows"])) == (newest - 1, 10)
+        assert headrace("read", "bronze", "--timestamp", "0s", "--json").data["version"] == newest
+        missing = headrace("read", "bronze", "--version", "99")
+        assert missing.exit_code == 2
+        assert f"its log holds versions 0 to {newest}" in missing.err
+        assert headrace("read", "bronze", "--version", "1", "--timestamp", "2h").exit_code == 2
+        assert headrace("read", "bronze", "--timestamp", "yesterday").exit_code == 2
+
     def test_a_folder_needs_no_pipeline(
         self, flow: HandFlow, headrace: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -16,6 +16,7 @@ def test_the_public_surface() -> None:
         "create_streaming_table",
         "materialized_view",
         "parse_json",
+        "read_delta",
         "read_files",
         "read_kafka",
         "spark",

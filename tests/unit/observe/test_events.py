@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,15 @@ from headrace.model.events import (
 )
 from headrace.model.names import Storage, TableName
 from headrace.model.ranges import SourceRange
-from headrace.observe.events import EventLog, event_from_json, event_to_json, list_updates, read_events
+from headrace.observe import events as events_module
+from headrace.observe.events import (
+    EventLog,
+    event_from_json,
+    event_to_json,
+    list_updates,
+    prune_events,
+    read_events,
+)
 
 NAME = TableName("sales", "orders")
 RANGE = SourceRange(0, "kafka", {"topics": {"t": "id"}}, {"t": {"0": 1}}, {"t": {"0": 5}})
@@ -97,3 +107,21 @@ def test_a_full_disk_does_not_stop_the_work(tmp_path: Path) -> None:
     for event in EVENTS:
         log(event)
     assert log.failure is not None
+
+
+def test_old_logs_are_removed_and_enough_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(tmp_path)
+    monkeypatch.setattr(events_module, "_LEAST_KEPT", 3)
+    monkeypatch.setattr(events_module, "_MOST_KEPT", 6)
+    storage.events.mkdir()
+    month_ago = time.time() - 31 * 86_400
+    for number in range(10):
+        file = storage.events / f"2026010{number}T000000-a.jsonl"
+        file.touch()
+        if number < 6:
+            os.utime(file, (month_ago, month_ago))
+    with EventLog.open(storage, "20260104T000000-a"):
+        os.utime(storage.events / "20260104T000000-a.jsonl", (month_ago, month_ago))
+        prune_events(storage)
+    # Too many: 0 to 3. A month old and not among the last three: 4 (an update that runs) and 5.
+    assert list_updates(storage) == [f"2026010{number}T000000-a" for number in (4, 6, 7, 8, 9)]

@@ -17,7 +17,7 @@ from headrace.errors import (
     TableUnknownError,
     TableUnreadableError,
 )
-from headrace.observe.read import find_table, read_rows, shown
+from headrace.observe.read import Selection, find_table, read_rows, shown
 
 
 @pytest.fixture
@@ -41,7 +41,9 @@ def test_all_rows_with_their_columns(flow: HandFlow) -> None:
 
 
 def test_a_condition_a_limit_and_columns(flow: HandFlow) -> None:
-    found = read_rows(flow.table.path, where="id > 3 OR id = 1", limit=2, columns=["_source.offset"])
+    found = read_rows(
+        flow.table.path, Selection(where="id > 3 OR id = 1", limit=2, columns=["_source.offset"])
+    )
     assert found.columns == ("_source.offset",)
     assert len(found.rows) == 2
     assert found.is_cut
@@ -50,13 +52,13 @@ def test_a_condition_a_limit_and_columns(flow: HandFlow) -> None:
 
 def test_deleted_rows_are_not_read(flow: HandFlow) -> None:
     flow.table.delete([0, 9], flow.table.active()[0])
-    found = read_rows(flow.table.path, columns=["id"])
+    found = read_rows(flow.table.path, Selection(columns=["id"]))
     assert sorted(id for (id,) in found.rows) == list(range(1, 9))
 
 
 def test_names_keep_their_case(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table({"orderId": [1, 2], "odd name": ["a", "b"]}))
-    found = read_rows(tmp_path / "t", where="orderId = 2", columns=["odd name"])
+    found = read_rows(tmp_path / "t", Selection(where="orderId = 2", columns=["odd name"]))
     assert found.rows == (("b",),)
 
 
@@ -65,17 +67,17 @@ def test_an_unknown_column_is_an_error_with_the_name_that_was_meant(
     flow: HandFlow, column: str, meant: str
 ) -> None:
     with pytest.raises(ReadColumnUnknownError) as raised:
-        read_rows(flow.table.path, columns=[column])
+        read_rows(flow.table.path, Selection(columns=[column]))
     assert raised.value.remedies == (f"did you mean `{meant}`?",)
     with pytest.raises(ReadColumnUnknownError) as raised:
-        read_rows(flow.table.path, where=f"{column} = 3")
+        read_rows(flow.table.path, Selection(where=f"{column} = 3"))
     assert raised.value.params["column"] == column
 
 
 @pytest.mark.parametrize("where", ["id >", "id > 'x'", "nothing(id) = 1", "1; DROP TABLE t"])
 def test_a_condition_that_cannot_be_evaluated_is_an_error(flow: HandFlow, where: str) -> None:
     with pytest.raises(ReadConditionInvalidError):
-        read_rows(flow.table.path, where=where)
+        read_rows(flow.table.path, Selection(where=where))
 
 
 def test_a_table_is_found_by_name_and_by_folder(lake: Lake, flow: HandFlow) -> None:

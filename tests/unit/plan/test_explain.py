@@ -221,7 +221,16 @@ def test_json_has_the_same_facts_and_no_secrets() -> None:
     assert orders["flows"][0]["coordinates"]["offset"] == "_source.offset"
     assert revenue["reads"] == ["default.large", "crm.customers"]
     assert ["kafka orders", "default.orders"] in data["edges"]
-    assert data["changes"] == [{"kind": "create", "dataset": "default.orders", "text": "create the table"}]
+    assert data["changes"] == [
+        {
+            "kind": "create",
+            "dataset": "default.orders",
+            "part": "table",
+            "name": None,
+            "text": "create the table",
+        }
+    ]
+    assert data["would_change"] is True
     assert "secret" not in str(data) + Explanation(build_plan()).to_text()
 
 

@@ -6,26 +6,37 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.logs import log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.model.declarations import MaterializedView
 
 if TYPE_CHECKING:
+    from headrace.model.logs import LogFormat, LogLevel
     from headrace.plan.stages import Plan
 
 
 @verb(examples=("headrace full-refresh orders", "headrace full-refresh orders big_orders --yes"))
 @click.argument("datasets", nargs=-1, required=True, metavar="DATASET..")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-def command(invocation: Invocation, datasets: tuple[str, ...], yes: bool) -> Result:
+@log_options
+def command(
+    invocation: Invocation,
+    datasets: tuple[str, ...],
+    yes: bool,
+    log_level: LogLevel | None,
+    log_format: LogFormat | None,
+) -> Result:
     """Rebuild a dataset from its sources.
 
     Empties the tables in one commit each, and reads their sources again from the beginning. What a
     source no longer holds does not come back. It shows what it would do, and asks.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
+    from headrace.observe.log import LogSettings
     from headrace.run.stop import StopSignal
 
+    log = LogSettings.of(log_format, log_level)
     output = invocation.output
     with invocation.pipeline() as pipeline:
         with spark_starting(output, pipeline.settings, "Starting Spark, resolving the pipeline"):
@@ -41,7 +52,7 @@ def command(invocation: Invocation, datasets: tuple[str, ...], yes: bool) -> Res
             Watch(output, pipeline.settings, "Emptying the tables") as watch,
             stopping(stop, watch, careful=True) as received,
         ):
-            result = pipeline.full_refresh(datasets, emit=watch, stop=stop)
+            result = pipeline.full_refresh(datasets, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)
 
 

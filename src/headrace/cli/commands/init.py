@@ -13,7 +13,7 @@ from headrace.cli.verb import Invocation, verb
 @verb(examples=("headrace init shop", "headrace init ./pipelines/orders"), project=False)
 @click.argument("folder", default=".", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False))
 def command(invocation: Invocation, folder: Path) -> Result:
-    """Write a new pipeline: a spec and three small files, to read and to edit.
+    """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 
     Nothing that is there already is overwritten.
     """
@@ -21,7 +21,13 @@ def command(invocation: Invocation, folder: Path) -> Result:
 
     written = write_template(folder)
     steps = [] if folder == Path() else [f"cd {folder}"]
-    steps += [f"headrace broker topics create {TOPIC} --partitions 4", "headrace plan", "headrace run"]
+    steps += [
+        f"headrace broker topics create {TOPIC} --partitions 4",
+        f"headrace produce {TOPIC} --sample --limit 1000",
+        "headrace plan",
+        "headrace run",
+        "headrace read gold",
+    ]
     text = "\n".join(["Wrote", *(f"  {file}" for file in written), "Next", *(f"  {step}" for step in steps)])
     data = {"pipeline": pipeline_name(folder), "files": [str(file) for file in written], "next": steps}
     return Result(data=data, text=text)

@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import click
 
-from headrace.cli.output import Result
+from headrace.cli.output import EXIT_CHANGES, Result
 from headrace.cli.verb import Invocation, verb
+from headrace.errors import CommandLineError
 
 
-@verb(examples=("headrace plan", "headrace plan revenue --offline", "headrace plan --mermaid > pipeline.mmd"))
+@verb(
+    examples=(
+        "headrace plan",
+        "headrace plan revenue --offline",
+        "headrace plan --exit-code --profile prod",
+        "headrace plan --mermaid > pipeline.mmd",
+    )
+)
 @click.argument("datasets", nargs=-1, metavar="[DATASET]..")
 @click.option("--offline", is_flag=True, help="Leave out what would change in the storage.")
 @click.option("--mermaid", is_flag=True, help="The graph alone, as a Mermaid flowchart.")
-def command(invocation: Invocation, datasets: tuple[str, ...], offline: bool, mermaid: bool) -> Result:
+@click.option("--exit-code", is_flag=True, help="End with 4 where a run would change a table, else with 0.")
+def command(
+    invocation: Invocation, datasets: tuple[str, ...], offline: bool, mermaid: bool, exit_code: bool
+) -> Result:
     """Show what a run would do; writes nothing.
 
     Runs the pipeline's files, resolves every query against tables that stand in for the real ones,
     and checks all that can be known: what is wrong is named with file and line.
+
+    Records that wait in a topic are no change: --exit-code is about tables that a run would create,
+    alter or recompute.
     """
     from headrace.cli.watching import spark_starting
     from headrace.plan.explain import Explanation
 
+    if offline and exit_code:
+        raise CommandLineError(
+            "--exit-code asks what would change in the storage, which --offline leaves out",
+            remedies=["headrace plan --exit-code", "headrace plan --offline"],
+            params={"options": ["--offline", "--exit-code"]},
+        )
     with (
         invocation.pipeline() as pipeline,
         spark_starting(invocation.output, pipeline.settings, "Starting Spark, resolving the pipeline"),
     ):
-        explanation = Explanation(pipeline.plan(datasets, offline=offline))
+        plan = pipeline.plan(datasets, offline=offline)
+    explanation = Explanation(plan)
+    code = EXIT_CHANGES if exit_code and plan.would_change else 0
     if mermaid:
         picture = explanation.to_mermaid()
-        return Result(data={"mermaid": picture}, text=picture)
-    return Result(data=explanation.to_json(), text=explanation.to_text)
+        return Result(data={"mermaid": picture}, text=picture, exit_code=code)
+    return Result(data=explanation.to_json(), text=explanation.to_text, exit_code=code)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.moments import read_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import SpecNotFoundError
+from headrace.errors import CommandLineError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from datetime import datetime
 
     from rich.console import Group
 
@@ -25,38 +26,49 @@ _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
     examples=(
         "headrace read gold --limit 5",
         "headrace read orders --where \"amount > 1000 AND customer = 'ada'\" --columns id,amount",
-        "headrace read ./lake/tables/default/gold --json",
+        "headrace read orders --version 61",
+        "headrace read ./lake/tables/default/gold --timestamp 2026-11-20T08:14 --json",
     )
 )
 @click.argument("table", metavar="TABLE|PATH")
 @click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many rows at most.")
 @click.option("--columns", metavar="A,B", help="Which columns; a dot leads into a struct.")
-def command(invocation: Invocation, table: str, where: str | None, limit: int, columns: str | None) -> Result:
+@click.option("--version", type=click.IntRange(0), metavar="N", help="This version, instead of the newest.")
+@click.option(
+    "--timestamp",
+    callback=read_moment,
+    metavar="TIME",
+    help="The version that was the newest then: a moment in UTC, or an age such as 2h.",
+)
+def command(
+    invocation: Invocation,
+    table: str,
+    where: str | None,
+    limit: int,
+    columns: str | None,
+    version: int | None,
+    timestamp: datetime | None,
+) -> Result:
     """Show rows of a table.
 
     A dataset of the pipeline, or any folder that is a Delta table. Starts no Spark; which rows come
     first is up to the table's files.
     """
-    from headrace.observe.read import read_rows
+    from headrace.observe.read import Selection, read_rows
+    from headrace.project.reading import locate_table
 
-    chosen = [name.strip() for name in columns.split(",") if name.strip()] if columns else []
+    if version is not None and timestamp is not None:
+        raise CommandLineError(
+            "--version and --timestamp both name the version to read",
+            remedies=["headrace read --help"],
+            params={"options": ["--version", "--timestamp"]},
+        )
+    chosen = tuple(name.strip() for name in columns.split(",") if name.strip()) if columns else ()
+    selection = Selection(where=where, limit=limit, columns=chosen, version=version, timestamp=timestamp)
     with invocation.output.progress("Reading"):
-        rows = read_rows(_find(invocation, table), where=where, limit=limit, columns=chosen)
+        rows = read_rows(locate_table(table, invocation.settings), selection)
     return Result(data=rows.to_json(), text=lambda: _rendered(rows))
-
-
-def _find(invocation: Invocation, table: str) -> Path:
-    from headrace.observe.read import find_table
-
-    try:
-        settings = invocation.settings()
-    except SpecNotFoundError:
-        if "/" not in table:
-            raise
-        # A folder needs no pipeline around it.
-        return find_table(table, None, "default")
-    return find_table(table, settings.storage, settings.database)
 
 
 def _rendered(rows: Rows) -> Group:

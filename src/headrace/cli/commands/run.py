@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
+from headrace.cli.logs import log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+
+if TYPE_CHECKING:
+    from headrace.model.logs import LogFormat, LogLevel
 
 
 def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -46,6 +52,7 @@ def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, 
 @click.option(
     "--adopt", multiple=True, callback=read_renames, metavar="OLD=NEW", help="The flow OLD is now called NEW."
 )
+@log_options
 def command(
     invocation: Invocation,
     datasets: tuple[str, ...],
@@ -53,6 +60,8 @@ def command(
     resume: tuple[str, ...],
     generation: tuple[str, ...],
     adopt: dict[str, str],
+    log_level: LogLevel | None,
+    log_format: LogFormat | None,
 ) -> Result:
     """Bring the tables up to date, once or continuously.
 
@@ -61,8 +70,10 @@ def command(
     """
     from headrace.cli.watching import Watch, show_outcome, stopping
     from headrace.model.remedies import Remedies
+    from headrace.observe.log import LogSettings
     from headrace.run.stop import StopSignal
 
+    log = LogSettings.of(log_format, log_level)
     remedies = Remedies(
         resume_from_table=frozenset(resume),
         new_generation=frozenset(generation),
@@ -74,5 +85,7 @@ def command(
         Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,
         stopping(stop, watch) as received,
     ):
-        result = pipeline.run(datasets, continuous=continuous, remedies=remedies, emit=watch, stop=stop)
+        result = pipeline.run(
+            datasets, continuous=continuous, remedies=remedies, emit=watch, stop=stop, log=log
+        )
     return show_outcome(invocation.output, result, received)

@@ -10,6 +10,7 @@ from headrace.cli.verb import Invocation, verb
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from rich.console import Group
 
@@ -35,16 +36,19 @@ def command(invocation: Invocation) -> Result:
     From what is on disk and in the broker: nothing is started, and a broker that is down costs only
     the lag. A cluster that turns this client away ends it with 1.
     """
+    from headrace.observe.log import newest_log
+
     with invocation.pipeline() as pipeline, invocation.output.progress("Looking"):
         snapshot = pipeline.status()
-    schema = pipeline.settings.database
+    schema, log = pipeline.settings.database, newest_log(pipeline.settings)
     if snapshot.refusal is not None and not invocation.output.is_json:
         invocation.output.error(snapshot.refusal)
     exit_code = 0 if snapshot.refusal is None else 1
-    return Result(data=snapshot.to_json(), text=lambda: _rendered(snapshot, schema), exit_code=exit_code)
+    data = {**snapshot.to_json(), "log": None if log is None else str(log)}
+    return Result(data=data, text=lambda: _rendered(snapshot, schema, log), exit_code=exit_code)
 
 
-def _rendered(snapshot: Snapshot, default_schema: str) -> Group | str:
+def _rendered(snapshot: Snapshot, default_schema: str, log: Path | None) -> Group | str:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -62,6 +66,8 @@ def _rendered(snapshot: Snapshot, default_schema: str) -> Group | str:
         remarks += _remarks(dataset, default_schema)
     if snapshot.silence is not None:
         remarks.append(f"lag unknown: {snapshot.silence}")
+    if log is not None:
+        remarks.append(f"log of the last update: {log}")
     head = f"{snapshot.pipeline} · {snapshot.storage}"
     parts: list[Text | Table] = [Text(head), Text(""), table]
     if remarks:

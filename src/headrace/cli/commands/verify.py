@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.moments import parse_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 
 if TYPE_CHECKING:
-    from headrace.verify.report import Proof
+    from datetime import datetime
 
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+    from headrace.verify.report import Proof
 
 
 def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) -> int | datetime | None:
@@ -23,15 +22,10 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
         return None
     if text.isdigit():
         return int(text)
-    if ago := re.fullmatch(r"(\d+)([smhd])", text):
-        return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise click.BadParameter(
-            f"{text!r} is no version (61), no moment (2026-11-20T08:14) and no age (2h)"
-        ) from error
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    moment = parse_moment(text)
+    if moment is None:
+        raise click.BadParameter(f"{text!r} is no version (61), no moment (2026-11-20T08:14) and no age (2h)")
+    return moment
 
 
 @verb(

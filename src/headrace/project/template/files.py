@@ -14,8 +14,8 @@ from headrace.state.files import unwritable
 TOPIC = "sales"
 """The topic that the example pipeline reads."""
 
-_RENAMED = {"gitignore": ".gitignore"}
-"""Under its real name it would rule this repository, too."""
+_RENAMED = {"gitignore": ".gitignore", "github": ".github"}
+"""Under their real names they would rule this repository, too."""
 
 
 def template_files(name: str) -> Mapping[str, str]:
@@ -27,6 +27,11 @@ def template_files(name: str) -> Mapping[str, str]:
     texts = _read(files("headrace.project.template") / "pipeline")
     texts["headrace.yml"] = texts["headrace.yml"].replace("name: sales\n", f"name: {name}\n", 1)
     return texts
+
+
+def files_around() -> Mapping[str, str]:
+    """What a pipeline of one's own has beside its tables: a test, and what runs it on every change."""
+    return _read(files("headrace.project.template") / "around")
 
 
 def write_template(folder: Path) -> tuple[Path, ...]:
@@ -42,7 +47,8 @@ def write_template(folder: Path) -> tuple[Path, ...]:
         FileExistsInTheWayError: One of the files is there already; nothing was written.
         StorageUnwritableError: The folder cannot be written.
     """
-    wanted = {folder / place: text for place, text in template_files(pipeline_name(folder)).items()}
+    texts = {**template_files(pipeline_name(folder)), **files_around()}
+    wanted = {folder / place: text for place, text in texts.items()}
     if taken := [file for file in wanted if file.exists()]:
         raise FileExistsInTheWayError(
             f"{taken[0]} exists already; nothing was written",
@@ -72,5 +78,5 @@ def _read(folder: Traversable, place: str = "") -> dict[str, str]:
         if item.is_file():
             found[place + _RENAMED.get(item.name, item.name)] = item.read_text(encoding="utf-8")
         elif item.name != "__pycache__":
-            found |= _read(item, f"{place}{item.name}/")
+            found |= _read(item, f"{place}{_RENAMED.get(item.name, item.name)}/")
     return found

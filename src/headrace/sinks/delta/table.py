@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 CHECKPOINT_PROPERTY = "headrace.checkpoint."
 """Prefix of the properties that name the checkpoint which feeds the table, by flow."""
 
+COMMENT_PROPERTY = "comment"
+"""Set as a property, it becomes the table's comment."""
+
 REFRESHING_PROPERTY = "headrace.refreshing"
 """Set while a full refresh has emptied the table and not yet opened all of its flows anew."""
 
@@ -32,6 +35,7 @@ class TableState:
     schema: Mapping[str, Any]
     properties: Mapping[str, str]
     transactions: Mapping[str, int]
+    comment: str | None = None
 
     @property
     def checkpoints(self) -> dict[str, str]:
@@ -68,6 +72,7 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
         schema=json.loads(metadata.schemaString()),
         properties=dict(as_java(metadata.configuration())),
         transactions=transactions,
+        comment=metadata.description(),
     )
 
 
@@ -89,6 +94,7 @@ def read_checksum(path: Path) -> TableState | None:
             schema=json.loads(metadata["schemaString"]),
             properties=metadata["configuration"],
             transactions={action["appId"]: action["version"] for action in checksum["setTransactions"]},
+            comment=metadata.get("description"),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

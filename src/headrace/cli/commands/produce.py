@@ -1,0 +1,218 @@
+"""`headrace produce`: records into a topic."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from headrace.cli.output import Output, Result
+from headrace.cli.verb import Invocation, verb
+from headrace.errors import CommandLineError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from headrace.cli.kafka import ReachedKafka
+    from headrace.project.producing import Produced
+
+SAMPLE_SCHEMA = "id LONG, date DATE, name STRING, sales DECIMAL(6, 2)"
+"""The sales of the pipeline that `headrace init` writes."""
+
+_SAMPLES = 1000
+
+
+@verb(
+    examples=(
+        "headrace produce orders --file events.jsonl --key customer",
+        "headrace produce sales --sample --rate 1000",
+        'headrace produce orders --sample --schema "id LONG, customer STRING, amount DOUBLE" --limit 50',
+        "headrace produce lines --file - --format text < access.log",
+    )
+)
+@click.argument("topic")
+@click.option(
+    "--file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
+    metavar="PATH",
+    help="JSON lines, or CSV with a header; - is standard input.",
+)
+@click.option("--sample", is_flag=True, help="Records that are made up: sales, or rows of --schema.")
+@click.option("--schema", metavar="COLUMNS", help="With --sample: the columns, as Spark writes them.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["json", "csv", "text"]),
+    help="How the file is written, where its name does not say: text takes each line as it is.",
+)
+@click.option("--key", metavar="FIELD", help="The field that becomes the record's key.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="So many a second.")
+@click.option(
+    "--limit",
+    "--count",
+    type=click.IntRange(1),
+    metavar="N",
+    help=f"So many at most; without it, --sample makes {_SAMPLES:,}, or goes on where it has a --rate.",
+)
+def command(
+    invocation: Invocation,
+    topic: str,
+    file: Path | None,
+    sample: bool,
+    schema: str | None,
+    form: Any,
+    key: str | None,
+    rate: float | None,
+    limit: int | None,
+) -> Result:
+    """Write records to a topic, each confirmed by the broker.
+
+    To the pipeline's Kafka, or to the embedded broker where there is no pipeline around; there, a
+    topic that is missing is made. A line of a file is a record: JSON is checked and sent as it
+    stands, a CSV row becomes an object, in which numbers, true and false stand without quotes and
+    nothing is null. Empty lines are no records. A line that is wrong ends it, with its number and
+    the count of those that were delivered. Ctrl-C ends it cleanly.
+    """
+    _check(file, sample, schema, form, key)
+    from headrace.cli.kafka import reach_kafka
+    from headrace.project.producing import produce
+    from headrace.sources.made_up import build_samples
+    from headrace.sources.record_lines import open_records, records_before
+
+    if sample:
+        # What is wrong with the schema or the key is said before anything is started.
+        next(build_samples(schema or SAMPLE_SCHEMA, first=1, key=key))
+        lines = None
+        if limit is None and rate is None:
+            limit = _SAMPLES
+    else:
+        assert file is not None
+        lines = open_records(None if str(file) == "-" else file, sys.stdin.buffer, form, key)
+    with lines or nullcontext():
+        kafka = reach_kafka(invocation)
+        created, held = _open_topic(topic, kafka, invocation.output)
+        records = iter(lines or build_samples(schema or SAMPLE_SCHEMA, first=held + 1, key=key))
+        with _Shown(invocation.output) as shown:
+            produced = produce(
+                records_before(records, limit),
+                kafka.connection,
+                topic,
+                name="sample" if lines is None else lines.name,
+                rate=rate,
+                on_progress=shown,
+            )
+    skipped = 0 if lines is None else lines.skipped
+    data = {"topic": topic, "bootstrap": kafka.servers, "created": created, "skipped": skipped}
+    return Result(
+        data=data | produced.to_json(),
+        text=_summary(produced, topic, kafka, skipped),
+        exit_code=128 + produced.signal if produced.signal else 0,
+    )
+
+
+def _check(file: Path | None, sample: bool, schema: str | None, form: str | None, key: str | None) -> None:
+    wrong = None
+    if (file is None) is not sample:
+        wrong = "give the records by --file PATH, or let them be made by --sample" + (
+            "" if file is None else ": not both"
+        )
+    elif schema is not None and not sample:
+        wrong = "--schema says what --sample makes, and a file holds its records already"
+    elif form is not None and sample:
+        wrong = "--format says how a file is written, and --sample reads none"
+    elif form == "text" and key is not None:
+        wrong = "--key takes a field of JSON or CSV, and lines of text have none"
+    if wrong is not None:
+        raise CommandLineError(
+            wrong, remedies=["headrace produce --help"], params={"command": "headrace produce"}
+        )
+
+
+def _open_topic(topic: str, kafka: ReachedKafka, output: Output) -> tuple[bool, int]:
+    """Make sure that the topic is there: whether it was made, and the offsets that it holds."""
+    from headrace.cli.kafka import not_found
+    from headrace.runtime.broker import Broker
+    from headrace.sources.cluster import KafkaCluster
+
+    cluster = KafkaCluster(kafka.connection)
+    try:
+        return False, sum(cluster.latest([topic])[topic].values())
+    except TopicNotFoundError as error:
+        helpful = not_found(error, kafka, cluster)
+        if not kafka.is_embedded:
+            raise helpful from error
+        Broker().create_topic(topic)
+        near = f"; {helpful.remedies[0]}" if helpful.remedies[0].startswith("did you mean") else ""
+        output.note(f"Created topic {topic} with 1 partition on {kafka.servers}{near}")
+        return True, 0
+
+
+class _Shown:
+    """How far it is, for a person who waits: drawn on a terminal, a line now and then elsewhere."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._status: Any = None
+
+    def __enter__(self) -> _Shown:
+        if not self._output.is_json and self._output.stderr.isatty():
+            from rich.console import Console
+
+            self._status = Console(file=self._output.stderr).status("Producing")
+            self._status.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def __call__(self, delivered: int, seconds: float) -> None:
+        text = f"{delivered:,} records, {delivered / seconds:,.0f} a second"
+        if self._status is not None:
+            self._status.update(text)
+        else:
+            self._output.note(text)
+
+    def waiting(self, left: int) -> None:
+        """The broker is slow to acknowledge the last records."""
+        text = f"Waiting for the broker to confirm {left:,} {_records(left)}; Ctrl-C once more gives them up"
+        if self._status is not None:
+            self._status.update(text)
+        else:
+            self._output.note(text)
+
+    @property
+    def interval_s(self) -> float:
+        return 0.5 if self._status is not None else 10.0
+
+
+def _summary(produced: Produced, topic: str, kafka: ReachedKafka, skipped: int) -> str:
+    count = produced.delivered.records
+    parts = [
+        f"{count:,} {_records(count)}",
+        f"{produced.delivered.size:,} bytes",
+        f"{produced.seconds:.2f} s",
+        f"topic {topic} on {kafka.servers}",
+        *_places(produced),
+    ]
+    if produced.unconfirmed:
+        parts.append(f"{produced.unconfirmed:,} more were sent, and the broker has not confirmed them")
+    if skipped:
+        parts.append(f"{skipped:,} empty {'line' if skipped == 1 else 'lines'} skipped")
+    return " · ".join(parts)
+
+
+def _records(count: int) -> str:
+    return "record" if count == 1 else "records"
+
+
+def _places(produced: Produced) -> Iterator[str]:
+    landed = produced.delivered.partitions
+    if len(landed) > 8:
+        yield f"{len(landed)} partitions"
+        return
+    for partition, place in sorted(landed.items()):
+        offsets = f"offset {place.first}" if place.records == 1 else f"offsets {place.first} to {place.last}"
+        yield f"partition {partition}: {offsets}"

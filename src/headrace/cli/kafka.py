@@ -1,0 +1,73 @@
+"""The Kafka of a command: the pipeline's, or the embedded one where there is no pipeline around."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.cli.verb import Invocation
+from headrace.errors import SpecNotFoundError, TopicNotFoundError
+from headrace.model.connections import EMBEDDED, KafkaConnection
+
+if TYPE_CHECKING:
+    from headrace.sources.cluster import KafkaCluster
+
+
+@dataclass(frozen=True)
+class ReachedKafka:
+    """A Kafka that can be asked.
+
+    Args:
+        connection: How to reach it, with a real address.
+        is_embedded: Whether it is the broker of Headrace's own, where topics may be made at will.
+    """
+
+    connection: KafkaConnection
+    is_embedded: bool
+
+    @property
+    def servers(self) -> str:
+        return self.connection.bootstrap_servers
+
+
+def reach_kafka(invocation: Invocation) -> ReachedKafka:
+    """The Kafka that the command means; the embedded broker is started where it is meant and down."""
+    from headrace.runtime.broker import ensure_embedded
+    from headrace.runtime.fetch import ensure_jars
+
+    connection = _connection(invocation)
+    if not connection.is_embedded:
+        return ReachedKafka(connection, is_embedded=False)
+    ensure_jars("broker")
+    with invocation.output.progress("Starting the broker"):
+        return ReachedKafka(ensure_embedded(connection), is_embedded=True)
+
+
+def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaCluster) -> TopicNotFoundError:
+    """The error with the names that were meant; topics of other clusters are not ours to make."""
+    import difflib
+
+    topic, known = str(error.params["topic"]), cluster.topics()
+    near = difflib.get_close_matches(topic, known, n=1)
+    if near:
+        remedies: tuple[str, ...] = (f"did you mean `{near[0]}`?",)
+    elif kafka.is_embedded:
+        remedies = (f"headrace broker topics create {topic}", f"headrace produce {topic} --sample")
+    else:
+        remedies = ("create it with the cluster's own tools",)
+    listed = ", ".join(known[:10]) + (", .." if len(known) > 10 else "")
+    return TopicNotFoundError(
+        error.summary,
+        facts=(f"its topics: {listed}",) if known else ("it has no topic",),
+        remedies=remedies,
+        params={"topic": topic, "known": list(known)},
+    )
+
+
+def _connection(invocation: Invocation) -> KafkaConnection:
+    try:
+        return invocation.settings().kafka
+    except SpecNotFoundError:
+        if invocation.project is not None:
+            raise
+        return KafkaConnection({"bootstrap.servers": EMBEDDED})

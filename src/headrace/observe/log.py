@@ -1,0 +1,281 @@
+"""The log of an update: a file of its own, rotated by size, with its events and Headrace's own lines.
+
+Spark's log of the same update lies beside it. Both are files of the machine that runs the driver, and
+not of the storage, which can be elsewhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import hashlib
+import io
+import json
+import logging
+import logging.handlers
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, get_args
+
+from headrace.errors import LogSettingInvalidError
+from headrace.model.events import (
+    BatchStarted,
+    Event,
+    FlowFailed,
+    FlowRetrying,
+    ForeignCommitSeen,
+    LateRowsDropped,
+    UpdateFinished,
+    ViewFailed,
+    ViewRefreshing,
+)
+from headrace.model.logs import LogFormat, LogLevel
+from headrace.model.project import ProjectSettings
+from headrace.model.secrets import Redactor
+from headrace.observe.events import event_to_json
+from headrace.observe.log_tap import TAP
+from headrace.runtime.places import logs_folder
+from headrace.state.files import hold, is_held
+
+FORMAT_VARIABLE: Final = "HEADRACE_LOG_FORMAT"
+LEVEL_VARIABLE: Final = "HEADRACE_LOG_LEVEL"
+
+_BYTES = 10 * 1024 * 1024
+_ROTATED = 4
+"""Files that a log keeps beside the newest: 50 MB in all."""
+_KEPT = 50
+"""Updates of one pipeline whose logs are kept."""
+
+_RUN = "headrace.run"
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LogSettings:
+    """How an update is logged.
+
+    Args:
+        form: ``text`` for people, ``json`` for machines: one object a line.
+        level: The least that is kept.
+    """
+
+    form: LogFormat = "text"
+    level: LogLevel = "info"
+
+    @classmethod
+    def of(cls, form: LogFormat | None = None, level: LogLevel | None = None) -> LogSettings:
+        """What is given, else what the environment says, else the default.
+
+        Raises:
+            LogSettingInvalidError: A variable of the environment means nothing.
+        """
+        return cls(
+            form=form or _from_environment(FORMAT_VARIABLE, get_args(LogFormat), "text"),
+            level=level or _from_environment(LEVEL_VARIABLE, get_args(LogLevel), "info"),
+        )
+
+
+def log_folder(settings: ProjectSettings) -> Path:
+    """Where the logs of a pipeline are; two of one name have two folders."""
+    mark = hashlib.sha256(str(settings.root.resolve()).encode()).hexdigest()[:8]
+    return logs_folder() / f"{settings.name}-{mark}"
+
+
+def update_log(settings: ProjectSettings, update: str) -> Path:
+    return log_folder(settings) / f"{update}.log"
+
+
+def spark_log(settings: ProjectSettings, update: str) -> Path:
+    """Where Spark's own log of an update goes."""
+    return log_folder(settings) / f"{update}.spark.log"
+
+
+def newest_log(settings: ProjectSettings) -> Path | None:
+    """The log of the last update that has one."""
+    found = [file for file in log_folder(settings).glob("*.log") if not file.name.endswith(".spark.log")]
+    return max(found, key=lambda file: file.name, default=None)
+
+
+class UpdateLog:
+    """The log of one update; an emitter that several threads may call.
+
+    While it is open, it also takes what Headrace's modules log in this process. Nothing of the
+    process's own logging is changed: its handlers see what they would see without.
+
+    Example:
+        >>> with UpdateLog(settings, update, LogSettings()) as log:  # doctest: +SKIP
+        ...     log(event)
+    """
+
+    def __init__(self, settings: ProjectSettings, update: str, how: LogSettings) -> None:
+        self.file = update_log(settings, update)
+        self._level = logging.getLevelNamesMapping()[how.level.upper()]
+        formatter = JsonFormatter(update) if how.form == "json" else TextFormatter()
+        self._handler: _HeldFile | None = None
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            self._handler = _HeldFile(self.file, self._level, formatter, settings.redactor)
+        except OSError as error:
+            # What watches the work must not stop the work.
+            _logger.warning("this update has no log: %s: %s", self.file, error)
+
+    def __enter__(self) -> UpdateLog:
+        if self._handler is not None:
+            TAP.open(self._handler)
+            _prune(self.file.parent)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._handler is None:
+            return
+        if error is not None:
+            self._write(logging.ERROR, _RUN, "the update could not go on", {}, error)
+        TAP.close(self._handler)
+        self._handler.close()
+
+    def __call__(self, event: Event) -> None:
+        fields = event_to_json(event)
+        name = str(fields.pop("event"))
+        for key in ("update", "at"):
+            del fields[key]
+        self._write(_level_of(event), _RUN, name, fields)
+
+    def _write(
+        self,
+        level: int,
+        logger: str,
+        text: str,
+        fields: Mapping[str, Any],
+        error: BaseException | None = None,
+    ) -> None:
+        if self._handler is None or level < self._level:
+            return
+        trace = None if error is None else (type(error), error, error.__traceback__)
+        record = logging.LogRecord(logger, level, "", 0, "%s", (text,), trace)
+        record.fields = fields
+        self._handler.handle(record)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for a person: when, how grave, who, what, and its fields."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = "".join(f" {key}={_shown(value)}" for key, value in _fields(record).items())
+        head = f"{_at(record)} {record.levelname:<7} {record.name}  {record.getMessage()}{fields}"
+        return head if record.exc_info is None else f"{head}\n{self.formatException(record.exc_info)}"
+
+
+class JsonFormatter(logging.Formatter):
+    """A line for a machine: ``at``, ``level``, ``logger``, ``event``, ``update``, ``flow``, ``fields``."""
+
+    def __init__(self, update: str) -> None:
+        super().__init__()
+        self._update = update
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = dict(_fields(record))
+        line = {
+            "at": _at(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": record.getMessage(),
+            "update": self._update,
+            "flow": fields.pop("flow", None),
+            "fields": fields,
+        }
+        if record.exc_info is not None:
+            line["trace"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+class _HeldFile(logging.handlers.RotatingFileHandler):
+    """A rotated file without secrets, that says by a lock that it is being written, and fails only once."""
+
+    def __init__(self, file: Path, level: int, formatter: logging.Formatter, redactor: Redactor) -> None:
+        self._failed = False
+        self._redactor = redactor
+        super().__init__(file, maxBytes=_BYTES, backupCount=_ROTATED, encoding="utf-8")
+        self.setLevel(level)
+        self.setFormatter(formatter)
+
+    def _open(self) -> io.TextIOWrapper:
+        stream = super()._open()
+        hold(stream)
+        return stream
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._redactor(super().format(record))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not self._failed:
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        self._failed = True
+        _logger.warning("this update is not logged any more: %s", self.baseFilename)
+
+
+def _prune(folder: Path) -> None:
+    """Remove the logs of all but the last updates; those of updates that run are kept."""
+    by_update: dict[str, list[Path]] = {}
+    for file in folder.iterdir():
+        by_update.setdefault(file.name.split(".")[0], []).append(file)
+    for update in sorted(by_update)[:-_KEPT]:
+        if any(is_held(file) for file in by_update[update]):
+            continue
+        for file in by_update[update]:
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> Any:
+    text = os.environ.get(variable, "").strip().lower()
+    if not text:
+        return default
+    if text not in known:
+        near = difflib.get_close_matches(text, known, n=1)
+        raise LogSettingInvalidError(
+            f"{variable} is `{text}`, which means nothing",
+            facts=(f"it is one of {', '.join(known)}",),
+            remedies=(f"did you mean {variable}={near[0]}?",) if near else (),
+            params={"variable": variable, "value": text, "known": list(known)},
+        )
+    return text
+
+
+def _level_of(event: Event) -> int:
+    match event:
+        case FlowFailed() | ViewFailed():
+            return logging.ERROR
+        case UpdateFinished():
+            return logging.ERROR if event.outcome == "failed" else logging.INFO
+        case FlowRetrying() | ForeignCommitSeen() | LateRowsDropped():
+            return logging.WARNING
+        case BatchStarted() | ViewRefreshing():
+            return logging.DEBUG
+        case _:
+            return logging.INFO
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = getattr(record, "fields", {})
+    return found
+
+
+def _at(record: logging.LogRecord) -> str:
+    at = datetime.fromtimestamp(record.created, UTC)
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return str(round(value, 3))
+    if isinstance(value, str):
+        return value if value and value.isprintable() and " " not in value else json.dumps(value)
+    return json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,138 @@
+"""Which version of a table a reader means: by number, or by the moment at which it was the newest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
+from headrace.state.table_log import load_commit, versions
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
+_WALKED = 100
+"""The versions that are looked at to find one whose files are still there."""
+
+
+def find_version(table: Path, *, version: int | None = None, timestamp: datetime | None = None) -> int | None:
+    """The version that is meant; ``None`` for the newest.
+
+    Args:
+        table: The table's folder.
+        version: Its number.
+        timestamp: A moment; the version that was the newest then, by the writers' clocks.
+
+    Raises:
+        ReadVersionUnknownError: The log has no such version, or holds it no more.
+    """
+    if version is None and timestamp is None:
+        return None
+    known = readable_versions(table)
+    if version is not None:
+        if version not in known:
+            raise _unknown(table, known, f"has no version {version}", {"version": version})
+        return version
+    assert timestamp is not None
+    return _newest_at(table, known, timestamp)
+
+
+def readable_versions(table: Path) -> Sequence[int]:
+    """The versions that the log can give: those behind a checkpoint or behind its beginning."""
+    commits = versions(table)
+    log = table / "_delta_log"
+    starts = {int(found[1]) for one in log.iterdir() if (found := _CHECKPOINT.fullmatch(one.name))}
+    if commits and commits[0] == 0:
+        starts.add(0)
+    newest = max([*starts, *commits[-1:]], default=-1)
+    # The log is cleaned from its beginning, so what it holds is one piece up to the newest.
+    held = set(commits)
+    first = newest
+    while first in held:
+        first -= 1
+    oldest = min((start for start in starts if start >= first), default=newest + 1)
+    return range(oldest, newest + 1)
+
+
+def check_files(table: Path, version: int) -> None:
+    """Make sure that the data of a version is still there: a vacuum removes files, and no version.
+
+    Raises:
+        ReadVersionGoneError: It is not.
+    """
+    missing = _missing_file(table, version)
+    if missing is None:
+        return
+    known = readable_versions(table)
+    whole = [known[-1]] if known and _missing_file(table, known[-1]) is None else []
+    if whole:
+        for older in list(reversed(known))[1:_WALKED]:
+            if older <= version or _missing_file(table, older) is not None:
+                break
+            whole.append(older)
+    raise ReadVersionGoneError(
+        f"version {version} of the table {table.name} has lost files: a vacuum has removed them",
+        facts=(f"missing: {missing}", *([f"whole: {_span(whole[-1], whole[0])}"] if whole else ())),
+        remedies=("headrace read without --version reads the newest",) if whole else ("headrace verify",),
+        params={"table": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
+    )
+
+
+def _newest_at(table: Path, known: Sequence[int], moment: datetime) -> int:
+    asked = {"timestamp": moment.isoformat()}
+    if moment > datetime.now(UTC):
+        raise _unknown(table, known, f"has no version of {_shown(moment)}: that is in the future", asked)
+    low, high = 0, len(known)
+    # Commits follow each other in time; a writer whose clock is behind moves the answer by as much.
+    while low < high:
+        middle = (low + high) // 2
+        committed = _committed(table, known[middle])
+        if committed is None or committed <= moment:
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        first = _committed(table, known[0]) if known else None
+        when = "" if first is None else f", which is of {_shown(first)}"
+        raise _unknown(table, known, f"has no version as old as {_shown(moment)}", asked, when)
+    return known[low - 1]
+
+
+def _committed(table: Path, version: int) -> datetime | None:
+    """When a version was committed; ``None`` where only a checkpoint is left of it."""
+    try:
+        return datetime.fromtimestamp(load_commit(table, version).timestamp_ms / 1000, UTC)
+    except FileNotFoundError:
+        return None
+
+
+def _missing_file(table: Path, version: int) -> str | None:
+    """The first file of a version that is not there."""
+    from deltalake import DeltaTable
+
+    for uri in DeltaTable(table, version=version).file_uris():
+        parts = urlsplit(uri)
+        place = Path(unquote(parts.path)) if parts.scheme == "file" else Path(uri)
+        if not place.exists() and not Path(unquote(str(place))).exists():
+            return place.name
+    return None
+
+
+def _unknown(
+    table: Path, known: Sequence[int], what: str, params: Mapping[str, object], first: str = ""
+) -> ReadVersionUnknownError:
+    held = f"its log holds {_span(known[0], known[-1])}{first}" if known else "its log holds no version"
+    return ReadVersionUnknownError(
+        f"the table {table.name} {what}",
+        facts=(held,),
+        params={"table": table.name, **params, "versions": [known[0], known[-1]] if known else None},
+    )
+
+
+def _span(first: int, last: int) -> str:
+    return f"version {first}" if first == last else f"versions {first} to {last}"
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"

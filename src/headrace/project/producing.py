@@ -1,0 +1,213 @@
+"""Records sent to a topic at a rate, until they end or somebody stops it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Protocol
+
+from headrace.errors import HeadraceError, RecordInvalidError
+from headrace.model.connections import KafkaConnection
+from headrace.sources.cluster import KafkaCluster
+from headrace.sources.producer import Delivered, TopicProducer
+from headrace.sources.record_lines import Record
+
+_TICK_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Produced:
+    """What came of it.
+
+    Args:
+        unconfirmed: Records that were sent, and may be in the topic or not: nobody waited for the broker.
+        signal: The number of the signal that ended it; 0 where the records ended.
+    """
+
+    delivered: Delivered
+    seconds: float
+    unconfirmed: int = 0
+    signal: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "records": self.delivered.records,
+            "bytes": self.delivered.size,
+            "unconfirmed": self.unconfirmed,
+            "seconds": round(self.seconds, 3),
+            "interrupted": bool(self.signal),
+            "partitions": [
+                {"partition": partition, "records": one.records, "first": one.first, "last": one.last}
+                for partition, one in sorted(self.delivered.partitions.items())
+            ],
+        }
+
+
+class Progress(Protocol):
+    """Told now and then how many records were delivered in how many seconds."""
+
+    @property
+    def interval_s(self) -> float: ...
+
+    def __call__(self, delivered: int, seconds: float) -> None: ...
+
+    def waiting(self, left: int) -> None:
+        """Told once, where the broker is slow to acknowledge the last records."""
+
+
+def produce(
+    records: Iterator[Record],
+    connection: KafkaConnection,
+    topic: str,
+    *,
+    name: str,
+    rate: float | None = None,
+    on_progress: Progress,
+) -> Produced:
+    """Send records until they end, or SIGINT or SIGTERM comes; what was sent is waited for.
+
+    A second signal ends the waiting, and a third one the process.
+
+    Args:
+        records: The records.
+        connection: How to reach the cluster.
+        topic: The topic; it exists.
+        name: Where the records come from, for errors.
+        rate: How many a second; as fast as the broker takes them by default.
+        on_progress: Told how far it is.
+
+    Raises:
+        RecordInvalidError: A record cannot be read; it says how many were delivered before.
+        ProduceFailedError: The broker has refused a record.
+    """
+    began = time.monotonic()
+    largest = KafkaCluster(connection).largest_record(topic)
+    with (
+        _stoppable() as stop,
+        TopicProducer(connection, topic, largest=largest, hurried=lambda: stop.hurried) as producer,
+    ):
+        try:
+            _send_all(records, producer, stop, name, rate, on_progress)
+        except RecordInvalidError as error:
+            producer.flush()
+            raise _counted(error, producer.delivered.records) from error
+        except _Interrupted:
+            # It came at the very end of a wait.
+            pass
+        producer.flush(on_progress.waiting)
+    return Produced(
+        unconfirmed=producer.unconfirmed,
+        delivered=producer.delivered,
+        seconds=time.monotonic() - began,
+        signal=stop.received,
+    )
+
+
+def _send_all(
+    records: Iterator[Record],
+    producer: TopicProducer,
+    stop: _Stop,
+    name: str,
+    rate: float | None,
+    on_progress: Progress,
+) -> None:
+    began = time.monotonic()
+    sent, shown = 0, began
+    while not stop.received:
+        if rate is not None:
+            due = began + sent / rate
+            while not stop.received and (left := due - time.monotonic()) > 0:
+                producer.poll(0)
+                stop.wait(min(left, _TICK_S))
+        record = None
+        with stop.at_once():
+            record = next(records, None)
+        if record is None:
+            return
+        producer.send(record.value, record.key, f"{name}:{record.line}", lambda: stop.received > 0)
+        sent += 1
+        now = time.monotonic()
+        if now - shown >= on_progress.interval_s:
+            shown = now
+            on_progress(producer.delivered.records, now - began)
+
+
+def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
+    """The error with how many records are in the topic already: sent again, they would be there twice."""
+    line = int(error.params["line"])
+    count = f"{delivered:,} {'record' if delivered == 1 else 'records'}"
+    said = f"{count} before it {'was' if delivered == 1 else 'were'} delivered"
+    remedies = error.remedies
+    if delivered and error.location is not None:
+        remedies = (*remedies, f"correct the line, and send what is left: from line {line} on")
+    return RecordInvalidError(
+        error.summary,
+        location=error.location,
+        facts=(*error.facts, said if delivered else "nothing was sent"),
+        remedies=remedies,
+        params={**error.params, "delivered": delivered},
+    )
+
+
+class _Interrupted(Exception):
+    """A signal has come while nothing was on its way to the broker."""
+
+
+class _Stop:
+    """Whether a signal has asked to stop: seen between two records, or at once where input is waited for."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.hurried = False
+        self._waiting = False
+        self._event = threading.Event()
+
+    def wait(self, seconds: float) -> None:
+        self._event.wait(seconds)
+
+    def request(self, number: int) -> None:
+        self.hurried = self.received > 0
+        self.received = number
+        self._event.set()
+        if self._waiting:
+            raise _Interrupted
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Around a wait for input, which would go on for ever."""
+        self._waiting = True
+        try:
+            yield
+        except _Interrupted:
+            pass
+        finally:
+            self._waiting = False
+
+
+@contextmanager
+def _stoppable() -> Iterator[_Stop]:
+    """SIGINT and SIGTERM end the sending; a second one the waiting for the broker, a third the process."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        at_once: Callable[..., Any] | int | None = before[signal.Signals(number)]
+        if stop.hurried and callable(at_once):
+            at_once(number, frame)
+        stop.request(number)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,112 @@
+"""Tables for scripts and notebooks, read without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.declare.spec import load_project
+from headrace.errors import ArgumentInvalidError, SpecNotFoundError
+from headrace.model.project import ProjectSettings
+from headrace.observe.read import Selection, find_table, read_arrow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def read_delta(
+    table: str | Path,
+    *,
+    columns: Sequence[str] | None = None,
+    where: str | None = None,
+    limit: int | None = None,
+    version: int | None = None,
+    timestamp: datetime | str | None = None,
+    project: str | Path | None = None,
+    profile: str | None = None,
+) -> pa.Table:
+    """Read rows of a Delta table into memory, as Arrow has them; starts no JVM.
+
+    The same engine as `headrace read`: deletion vectors and renamed columns are read right.
+
+    Example:
+        >>> import headrace as hr
+        >>> hr.read_delta("revenue", where="revenue > 1000", limit=10).to_pandas()  # doctest: +SKIP
+
+    Args:
+        table: A dataset of the pipeline, or any folder that is a Delta table.
+        columns: Which columns, by dotted path; by default all.
+        where: A condition in SQL.
+        limit: How many rows at most; which come first is up to the table's files.
+        version: The table's version; by default the newest.
+        timestamp: Instead: a moment (UTC where it names no zone); the version that was the newest then.
+        project: The pipeline's folder or spec; by default found from the current folder upward.
+        profile: The profile's name; by default ``HEADRACE_PROFILE``, else ``dev``.
+
+    Raises:
+        TableUnknownError: There is no such table.
+        ReadColumnUnknownError: The table has no such column.
+        ReadConditionInvalidError: The condition cannot be evaluated.
+        ReadVersionUnknownError: The table has no such version.
+        ReadVersionGoneError: A vacuum has removed the version's files.
+        TableUnreadableError: The table is damaged, or uses what the reader does not know.
+        ArgumentInvalidError: An argument is none of these.
+    """
+    if version is not None and timestamp is not None:
+        raise _wrong("version", version, "`version` and `timestamp` both name the version to read")
+    for name, value, least in (("version", version, 0), ("limit", limit, 0)):
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+            raise _wrong(name, value, f"`{name}` is a whole number from {least} on, and not {value!r}")
+    if isinstance(columns, str):
+        raise _wrong("columns", columns, f"`columns` is a list of names, and not {columns!r}")
+    selection = Selection(
+        where=where,
+        limit=limit,
+        columns=tuple(columns or ()),
+        version=version,
+        timestamp=_moment(timestamp),
+    )
+
+    def settings() -> ProjectSettings:
+        return load_project(None if project is None else Path(project), profile=profile)
+
+    if isinstance(table, Path):
+        return read_arrow(find_table(str(table), None, "default"), selection).rows
+    return read_arrow(locate_table(table, settings), selection).rows
+
+
+def locate_table(table: str, settings: Callable[[], ProjectSettings]) -> Path:
+    """Where the table lies that a user names.
+
+    Args:
+        table: A dataset, or a folder, which needs no pipeline around it.
+        settings: Gives the pipeline's settings.
+
+    Raises:
+        TableUnknownError: There is none.
+        SpecNotFoundError: It is no path, and there is no pipeline.
+    """
+    try:
+        found = settings()
+    except SpecNotFoundError:
+        if "/" not in table:
+            raise
+        return find_table(table, None, "default")
+    return find_table(table, found.storage, found.database)
+
+
+def _moment(value: datetime | str | None) -> datetime | None:
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    except (ValueError, AttributeError, TypeError) as error:
+        problem = f"`timestamp` is a datetime or a text such as 2026-11-20T08:14, and not {value!r}"
+        raise _wrong("timestamp", value, problem) from error
+
+
+def _wrong(name: str, value: object, problem: str) -> ArgumentInvalidError:
+    return ArgumentInvalidError(problem, params={"argument": name, "value": str(value)})

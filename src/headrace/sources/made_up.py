@@ -1,0 +1,120 @@
+"""Records that are made up: plausible values for the columns of a schema."""
+
+from __future__ import annotations
+
+import base64
+import decimal
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_never
+
+from headrace.sources.ddl import Array, Decimal, Map, Simple, Struct, Type, parse_columns
+from headrace.sources.record_lines import Record, key_of
+
+_PEOPLE = ("ada", "alan", "barbara", "claude", "edsger", "grace", "katherine", "linus", "margaret", "tim")
+_COLOURS = ("amber", "black", "blue", "brass", "cream", "green", "grey", "oak", "red", "white")
+_THINGS = ("bench", "bowl", "chair", "clock", "desk", "lamp", "mirror", "shelf", "stool", "vase")
+_CITIES = ("Accra", "Bergen", "Kyoto", "Lima", "Lyon", "Nairobi", "Oslo", "Porto", "Quito", "Turin")
+_COUNTRIES = ("BR", "CA", "DE", "FR", "GH", "IN", "JP", "KE", "NO", "PE")
+_STATES = ("new", "paid", "packed", "shipped", "delivered", "returned")
+
+_TEXTS = (
+    (("mail",), lambda chance: f"{chance.choice(_PEOPLE)}@example.com"),
+    (("customer", "user", "person", "author", "owner"), lambda chance: chance.choice(_PEOPLE)),
+    (("city", "town", "place"), lambda chance: chance.choice(_CITIES)),
+    (("country",), lambda chance: chance.choice(_COUNTRIES)),
+    (("status", "state", "event", "action"), lambda chance: chance.choice(_STATES)),
+    (("colour", "color"), lambda chance: chance.choice(_COLOURS)),
+    (("url", "link"), lambda chance: f"https://example.com/{chance.choice(_THINGS)}"),
+    (("",), lambda chance: f"{chance.choice(_COLOURS)} {chance.choice(_THINGS)}"),
+)
+"""What a text is, by what its column is called; the first that fits."""
+
+_MONEY = ("amount", "price", "sales", "total", "cost", "revenue")
+_WHOLE = {"byte": 127, "short": 1000, "integer": 1000, "long": 1000}
+
+
+def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterator[Record]:
+    """Made-up records without end.
+
+    Args:
+        schema: The columns, as Spark's DDL writes them. A whole number that is called ``id`` counts.
+        first: What it counts from.
+        key: The column that becomes the record's key.
+
+    Raises:
+        SampleSchemaInvalidError: The schema cannot be read.
+        RecordInvalidError: It has no such column.
+    """
+    columns = parse_columns(schema)
+    # The same numbers give the same rows.
+    chance = random.Random(first)
+    number = first
+    while True:
+        row = {name: _value(name, kind, number, chance) for name, kind in columns.fields}
+        text = _text(row)
+        yield Record(
+            value=text.encode(), key=None if key is None else key_of(row, key, "the sample", 0), line=number
+        )
+        number += 1
+
+
+def _value(name: str, kind: Type, number: int, chance: random.Random) -> Any:
+    word = name.lower()
+    match kind:
+        case Simple():
+            return _simple(word, kind.name, number, chance)
+        case Decimal():
+            whole = kind.precision - kind.scale
+            most = 10 ** (min(whole, 4 if word in _MONEY else whole, 9) + kind.scale)
+            return decimal.Decimal(chance.randrange(most)).scaleb(-kind.scale)
+        case Array():
+            return [_value(word, kind.element, number, chance) for _ in range(chance.randrange(1, 4))]
+        case Map():
+            pairs = range(chance.randrange(1, 3))
+            return {str(_value("", kind.key, n, chance)): _value(word, kind.value, n, chance) for n in pairs}
+        case Struct():
+            return {inner: _value(inner, type_, number, chance) for inner, type_ in kind.fields}
+        case _:
+            assert_never(kind)
+
+
+def _simple(word: str, kind: str, number: int, chance: random.Random) -> Any:
+    match kind:
+        case "long" | "integer" | "short" | "byte":
+            if word == "id":
+                return number
+            if word in ("quantity", "count", "pieces"):
+                return chance.randrange(1, 10)
+            return chance.randrange(1, _WHOLE[kind])
+        case "double" | "float":
+            return decimal.Decimal(chance.randrange(100, 10_000)).scaleb(-2)
+        case "string":
+            if word == "id" or word.endswith("_id"):
+                return f"{chance.randrange(16**8):08x}"
+            return next(make(chance) for names, make in _TEXTS if any(name in word for name in names))
+        case "boolean":
+            return chance.random() < 0.5
+        case "date":
+            return (datetime.now(UTC) - timedelta(days=chance.randrange(30))).date().isoformat()
+        case "timestamp":
+            return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case "timestamp_ntz":
+            return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+        case _:
+            return base64.b64encode(chance.randbytes(6)).decode()
+
+
+def _text(value: Any) -> str:
+    """JSON, with decimals digit by digit and never through a float."""
+    match value:
+        case decimal.Decimal():
+            return format(value, "f")
+        case dict():
+            return "{" + ", ".join(f"{json.dumps(k)}: {_text(v)}" for k, v in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(_text, value)) + "]"
+        case _:
+            return json.dumps(value, ensure_ascii=False)

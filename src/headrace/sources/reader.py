@@ -1,0 +1,261 @@
+"""Records of a topic as they lie there, for people and scripts; no group is joined or left behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUnknownError
+from headrace.model.connections import KafkaConnection
+from headrace.runtime.kafka_client import Complaints
+from headrace.runtime.network import knock
+from headrace.sources.cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer
+
+Start = Literal["earliest", "latest"] | int | datetime
+"""From the first or behind the last record, from an offset on, or from a moment on."""
+
+_POLL_S = 0.2
+_SILENCE_S = 10.0
+_KNOCK_S = 3.0
+_MANY = 500
+"""Records that are fetched from the client at once."""
+
+_GROUP = "headrace-consume"
+"""librdkafka wants a name. Nothing is committed and nobody joins, so the broker never hears of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """One record with its place.
+
+    Args:
+        timestamp: The record's own; ``None`` where it has none.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime | None
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True)
+class Span:
+    """The offsets of each partition to be read.
+
+    Args:
+        first: Where to begin.
+        end: Behind the last; what comes later is read only by who follows.
+    """
+
+    first: Mapping[int, int]
+    end: Mapping[int, int]
+
+    @property
+    def is_empty(self) -> bool:
+        return all(self.first[partition] >= end for partition, end in self.end.items())
+
+
+class TopicReader:
+    """Reads committed records of one topic.
+
+    Args:
+        connection: How to reach the cluster.
+        topic: The topic.
+    """
+
+    def __init__(self, connection: KafkaConnection, topic: str) -> None:
+        self._connection = connection
+        self._topic = topic
+        self._complaints = Complaints(connection)
+        self._heard_at = 0.0
+
+    def find_span(self, start: Start, partitions: Sequence[int] = ()) -> Span:
+        """Where to begin and to end in each partition, as the topic is now.
+
+        Raises:
+            TopicNotFoundError: There is no such topic.
+            OffsetUnknownError: There is no such partition, or no such offset.
+            BrokerUnreachableError: No broker answered in time.
+        """
+        cluster = KafkaCluster(self._connection)
+        there = cluster.partitions(self._topic)
+        wanted = tuple(dict.fromkeys(partitions)) or there
+        if unknown := [one for one in wanted if one not in there]:
+            raise OffsetUnknownError(
+                f"topic `{self._topic}` has no partition {unknown[0]}",
+                facts=(f"its partitions: {', '.join(map(str, there))}",),
+                params={"topic": self._topic, "partition": unknown[0], "partitions": list(there)},
+            )
+        earliest = cluster.earliest([self._topic])[self._topic]
+        latest = cluster.latest([self._topic])[self._topic]
+        end = {one: latest[one] for one in wanted}
+        match start:
+            case "earliest":
+                first = {one: earliest[one] for one in wanted}
+            case "latest":
+                first = end
+            case datetime():
+                first = self._offsets_at(cluster, start, end)
+            case _:
+                held = {one: (earliest[one], latest[one]) for one in wanted}
+                first = self._offsets_from(start, held)
+        return Span(first, end)
+
+    def read(self, span: Span, *, follow: bool = False) -> Iterator[TopicRecord]:
+        """The records, each partition in its order.
+
+        Args:
+            span: Where to begin and to end.
+            follow: Whether to go on with what arrives, for as long as the caller asks.
+
+        Raises:
+            ConsumeFailedError: The broker does not give them.
+        """
+        end = dict(span.end)
+        left = {one for one in end if follow or span.first[one] < end[one]}
+        if not left:
+            return
+        self._heard_at = time.monotonic()
+        with self._assigned({one: span.first[one] for one in left}) as consumer:
+            while left:
+                messages = consumer.consume(_MANY, _POLL_S)
+                if messages:
+                    self._heard_at = time.monotonic()
+                else:
+                    self._check_broker()
+                for message in messages:
+                    partition = message.partition()
+                    if (error := message.error()) is not None:
+                        # The end of a partition: what lies before `end` and is no record is a marker.
+                        if self._is_end(error) and not follow:
+                            left.discard(partition)
+                        continue
+                    if not follow and message.offset() >= end[partition]:
+                        left.discard(partition)
+                        continue
+                    yield _record(message)
+                    if not follow and message.offset() + 1 >= end[partition]:
+                        left.discard(partition)
+
+    def _check_broker(self) -> None:
+        """Make sure now and then that a silent broker is there; Kafka's client would wait for it for ever.
+
+        Raises:
+            BrokerUnreachableError: It is not.
+            RunError: It turns this client away.
+        """
+        self._complaints.check()
+        if time.monotonic() - self._heard_at < _SILENCE_S:
+            return
+        if reasons := knock(self._connection.bootstrap_servers, _KNOCK_S):
+            raise self._unreachable("; ".join(reasons))
+        self._heard_at = time.monotonic()
+
+    def _offsets_at(self, cluster: KafkaCluster, moment: datetime, end: Mapping[int, int]) -> dict[int, int]:
+        """The first record of each partition that is as young as that, or younger."""
+        at_ms = int(moment.timestamp() * 1000)
+        found = cluster.offsets_since({self._topic: dict.fromkeys(end, at_ms)})[self._topic]
+        return {one: offset if offset >= 0 else end[one] for one, offset in found.items()}
+
+    def _offsets_from(self, offset: int, held: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+        if all(offset < first or offset > end for first, end in held.values()):
+            places = [
+                f"partition {one} holds offsets {first} to {end - 1}"
+                if end > first
+                else f"partition {one} is empty, its next offset is {end}"
+                for one, (first, end) in held.items()
+            ]
+            raise OffsetUnknownError(
+                f"topic `{self._topic}` holds no offset {offset}",
+                facts=places[:8],
+                remedies=("--from earliest",),
+                params={"topic": self._topic, "offset": offset},
+            )
+        # A number means another record in each partition; one that lacks it is read as far as it goes.
+        return {one: max(first, min(offset, end)) for one, (first, end) in held.items()}
+
+    @contextmanager
+    def _assigned(self, first: Mapping[int, int]) -> Iterator[Consumer]:
+        from confluent_kafka import TopicPartition
+
+        with self._client() as consumer:
+            consumer.assign([TopicPartition(self._topic, one, offset) for one, offset in first.items()])
+            yield consumer
+
+    @contextmanager
+    def _client(self) -> Iterator[Consumer]:
+        from confluent_kafka import Consumer
+
+        settings = {
+            "group.id": _GROUP,
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            # A record that has expired meanwhile is an error, and not a reason to begin elsewhere.
+            "auto.offset.reset": "error",
+        }
+        self._complaints = Complaints(self._connection)
+        consumer = self._complaints.open(Consumer, settings)
+        try:
+            yield consumer
+        finally:
+            consumer.close()
+
+    def _is_end(self, error: Any) -> bool:
+        """Whether an event says that a partition has ended.
+
+        Raises:
+            ConsumeFailedError: It says that nothing more will come.
+        """
+        from confluent_kafka import KafkaError
+
+        if error.code() == KafkaError._PARTITION_EOF:
+            return True
+        passing = (KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError.GROUP_AUTHORIZATION_FAILED)
+        if error.code() in passing or error.retriable():
+            return False
+        raise self._failed(error)
+
+    def _failed(self, error: Any) -> ConsumeFailedError | BrokerUnreachableError:
+        from confluent_kafka import KafkaError
+
+        if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._TRANSPORT):
+            return self._unreachable(error.str())
+        return ConsumeFailedError(
+            f"topic `{self._topic}` on {self._connection.bootstrap_servers} cannot be read",
+            facts=(f"Kafka's client says: {error.str()}",),
+            remedies=("headrace doctor",),
+            params={"topic": self._topic, "reason": error.name()},
+        )
+
+    def _unreachable(self, reason: str) -> BrokerUnreachableError:
+        servers = self._connection.bootstrap_servers
+        return BrokerUnreachableError(
+            f"no Kafka broker answers at {servers}",
+            facts=(f"Kafka's client says: {reason}",),
+            remedies=("headrace doctor",),
+            params={"servers": servers},
+        )
+
+
+def _record(message: Any) -> TopicRecord:
+    kind, at_ms = message.timestamp()
+    return TopicRecord(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp=None if kind == 0 else datetime.fromtimestamp(at_ms / 1000, UTC),
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+    )

@@ -1,0 +1,246 @@
+"""Records in files: JSON lines, CSV with a header, and plain text."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from headrace.errors import RecordInvalidError, SourceLocation
+
+FileFormat = Literal["json", "csv", "text"]
+
+_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?")
+_BOM = b"\xef\xbb\xbf"
+_EXCERPT = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record to be sent.
+
+    Args:
+        line: Where it comes from, counted from 1.
+    """
+
+    value: bytes
+    key: bytes | None
+    line: int
+
+
+class RecordLines:
+    """The records of a file, one by one, as they are asked for.
+
+    Args:
+        stream: The file.
+        name: What errors call it.
+        form: How its lines are written.
+        key: The field that becomes the record's key; a dot leads into an object.
+    """
+
+    def __init__(self, stream: IO[bytes], name: str, form: FileFormat, key: str | None = None) -> None:
+        self.name = name
+        self.skipped = 0
+        """Empty lines so far: they are no records."""
+        self._stream = stream
+        self._form = form
+        self._key = key
+
+    def __enter__(self) -> RecordLines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+
+    def __iter__(self) -> Iterator[Record]:
+        """The records.
+
+        Raises:
+            RecordInvalidError: A line is none.
+        """
+        return self._csv() if self._form == "csv" else self._lines()
+
+    def _lines(self) -> Iterator[Record]:
+        for line, raw in enumerate(self._stream, 1):
+            value = raw.removeprefix(_BOM) if line == 1 else raw
+            value = value.rstrip(b"\r\n")
+            if not value.strip():
+                self.skipped += 1
+                continue
+            key = None
+            if self._form == "json":
+                parsed = self._parsed(value, line)
+                key = None if self._key is None else key_of(parsed, self._key, self.name, line)
+                value = value.strip()
+            yield Record(value=value, key=key, line=line)
+
+    def _parsed(self, value: bytes, line: int) -> Any:
+        try:
+            return json.loads(
+                value.decode("utf-8"),
+                parse_float=None if self._key is None else Decimal,
+                parse_constant=_refuse_constant,
+            )
+        except UnicodeDecodeError as error:
+            raise invalid(self.name, line, "it is not UTF-8 text", column=error.start + 1) from error
+        except json.JSONDecodeError as error:
+            text = value.decode("utf-8", errors="replace")
+            shown = (f"the line: {_shortened(text)}",) if self.name == STDIN else ()
+            fault = invalid(self.name, line, f"it is not JSON: {error.msg}", column=error.colno, facts=shown)
+            if line == 1 and text.strip() in ("[", "{"):
+                fault.remedies = ("write each record on one line:   jq -c '.[]' FILE",)
+            raise fault from error
+        except (ValueError, RecursionError) as error:
+            raise invalid(self.name, line, f"it is not JSON: {error}") from error
+
+    def _csv(self) -> Iterator[Record]:
+        rows = csv.reader(self._decoded(), strict=True)
+        header: list[str] | None = None
+        line = 0
+        try:
+            for row in rows:
+                line, first = rows.line_num, line + 1
+                if not row:
+                    self.skipped += 1
+                elif header is None:
+                    header = self._header(row, first)
+                else:
+                    yield self._row(header, row, first)
+        except csv.Error as error:
+            raise invalid(self.name, max(rows.line_num, 1), f"it is not CSV: {error}") from error
+
+    def _decoded(self) -> Iterator[str]:
+        for line, raw in enumerate(self._stream, 1):
+            try:
+                yield (raw.removeprefix(_BOM) if line == 1 else raw).decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise invalid(self.name, line, "it is not UTF-8 text", column=error.start + 1) from error
+
+    def _header(self, row: list[str], line: int) -> list[str]:
+        names = [name.strip() for name in row]
+        if "" in names:
+            raise invalid(self.name, line, "its header has a column without a name")
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise invalid(self.name, line, f"its header names the column {twice} twice")
+        if self._key is not None and self._key not in names:
+            raise _without_key(self._key, names, self.name, line)
+        return names
+
+    def _row(self, header: list[str], row: list[str], line: int) -> Record:
+        if len(row) != len(header):
+            raise invalid(self.name, line, f"it has {len(row)} values, and the header {len(header)} columns")
+        pairs = ", ".join(
+            f"{json.dumps(name, ensure_ascii=False)}: {_cell(text)}"
+            for name, text in zip(header, row, strict=True)
+        )
+        key = None
+        if self._key is not None:
+            key = key_of(
+                dict(zip(header, (text or None for text in row), strict=True)), self._key, self.name, line
+            )
+        return Record(value=f"{{{pairs}}}".encode(), key=key, line=line)
+
+
+STDIN = "standard input"
+
+
+def key_of(row: Any, field: str, name: str, line: int) -> bytes:
+    """The key that a record takes from a field of its value.
+
+    Raises:
+        RecordInvalidError: The record has no such field, or it holds no single value.
+    """
+    found = row
+    parts = [field] if isinstance(row, Mapping) and field in row else field.split(".")
+    for part in parts:
+        if not isinstance(found, Mapping) or part not in found:
+            raise _without_key(field, row, name, line)
+        found = found[part]
+    match found:
+        case None:
+            raise invalid(name, line, f"its field `{field}`, which is to be the key, is null")
+        case Mapping() | list():
+            raise invalid(name, line, f"its field `{field}`, which is to be the key, is no single value")
+        case bool():
+            return b"true" if found else b"false"
+        case _:
+            try:
+                return str(found).encode()
+            except UnicodeEncodeError as error:
+                problem = f"its field `{field}`, which is to be the key, is no text that UTF-8 can hold"
+                raise invalid(name, line, problem) from error
+
+
+def invalid(
+    name: str, line: int, problem: str, *, column: int | None = None, facts: tuple[str, ...] = ()
+) -> RecordInvalidError:
+    """The error for a line that is no record."""
+    where = name if not line else f"{name}, line {line}"
+    return RecordInvalidError(
+        f"{where}: {problem}",
+        location=SourceLocation(name, line, column) if line and name != STDIN else None,
+        facts=facts,
+        params={"file": name, "line": line},
+    )
+
+
+def _without_key(field: str, row: Any, name: str, line: int) -> RecordInvalidError:
+    import difflib
+
+    fields = list(row) if isinstance(row, Mapping | list) else []
+    near = difflib.get_close_matches(field, map(str, fields), n=1)
+    error = invalid(name, line, f"it has no field `{field}`, which is to be the key")
+    error.remedies = (f"did you mean `{near[0]}`?",) if near else ()
+    return error
+
+
+def _cell(text: str) -> str:
+    """A cell as JSON: numbers and truth values as they are, digit by digit; nothing is null."""
+    if not text:
+        return "null"
+    if text in ("true", "false") or _NUMBER.fullmatch(text):
+        return text
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON's")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} ..."
+
+
+def open_records(
+    path: Path | None, stdin: IO[bytes], form: FileFormat | None = None, key: str | None = None
+) -> RecordLines:
+    """The records of a file, or of standard input for ``None``; CSV by its ending, else JSON lines.
+
+    Raises:
+        RecordInvalidError: The file cannot be read.
+    """
+    if path is None:
+        return RecordLines(stdin, STDIN, form or "json", key)
+    by_name: FileFormat = "csv" if path.suffix.lower() == ".csv" else "json"
+    try:
+        return RecordLines(path.open("rb"), str(path), form or by_name, key)
+    except OSError as error:
+        raise invalid(str(path), 0, f"it cannot be read: {error.strerror}") from error
+
+
+def records_before(records: Iterable[Record], limit: int | None) -> Iterator[Record]:
+    """The first records, so many at most; one more is never asked for."""
+    if limit is None:
+        yield from records
+        return
+    left = limit
+    for record in records:
+        yield record
+        left -= 1
+        if not left:
+            return
