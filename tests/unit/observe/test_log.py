@@ -13,6 +13,7 @@ import pytest
 
 from headrace.errors import LogSettingInvalidError
 from headrace.model.events import BatchCommitted, BatchStarted, FlowFailed, UpdateStarted
+from headrace.model.logs import LogFormat
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe import log as log_module
@@ -173,3 +174,20 @@ def test_the_environment_says_how_to_log(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(LogSettingInvalidError) as raised:
         LogSettings.of()
     assert raised.value.remedies == ("did you mean HEADRACE_LOG_LEVEL=debug?",)
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_secret_gets_into_a_log(settings: ProjectSettings, form: LogFormat) -> None:
+    settings.redactor.add('hunter"2!')
+    with (
+        pytest.raises(ZeroDivisionError),
+        UpdateLog(settings, "u", LogSettings(form)) as log,
+    ):
+        log(
+            FlowFailed(update="u", flow="orders", dataset=ORDERS, error={"summary": 'login hunter"2! failed'})
+        )
+        logging.getLogger("headrace.x").warning("with hunter%s", '"2!')
+        raise ZeroDivisionError('hunter"2!')
+    text = update_log(settings, "u").read_text()
+    assert "hunter" not in text
+    assert text.count("***") >= 3
