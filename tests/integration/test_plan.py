@@ -166,7 +166,7 @@ def test_sources_are_what_spark_was_asked_for(planned: Planned) -> None:
     assert kafka.options["maxOffsetsPerTrigger"] == str(KAFKA_MAX_OFFSETS_PER_TRIGGER)
     (delta,) = flow(plan, "silver").sources
     assert (delta.kind, delta.table) == ("delta", TableName("default", "bronze"))
-    assert delta.options["maxBytesPerTrigger"] == DELTA_MAX_BYTES_PER_TRIGGER
+    assert delta.options["maxBytesPerTrigger"] == str(DELTA_MAX_BYTES_PER_TRIGGER)
     assert delta.location == SourceLocation("orders.py", line_of(EXAMPLE, "readStream.table"))
 
 
@@ -392,7 +392,7 @@ def copy():
 ''')
     (source,) = flow(plan, "copy").sources
     assert (source.kind, source.table, source.path) == ("delta", None, f"{tmp_path}/there")
-    assert source.options["maxBytesPerTrigger"] == DELTA_MAX_BYTES_PER_TRIGGER
+    assert source.options["maxBytesPerTrigger"] == str(DELTA_MAX_BYTES_PER_TRIGGER)
     assert flow(plan, "copy").reads == ()
 
 
