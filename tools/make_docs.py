@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import click
+from pydantic import BaseModel
 
 from headrace.cli.main import COMMANDS
+from headrace.declare.spec_model import Overridable, Spec
 from headrace.errors import HeadraceError
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -43,10 +45,17 @@ from the commands by `python tools/make_docs.py`.
 
 """
 
+SPEC_BEGIN = "<!-- made from the model by tools/make_docs.py -->"
+SPEC_END = "<!-- end -->"
+
 
 def main() -> int:
     """Write the pages, or compare them."""
-    pages: Mapping[str, Callable[[], str]] = {"errors.md": build_errors, "cli.md": build_commands}
+    pages: Mapping[str, Callable[[], str]] = {
+        "errors.md": build_errors,
+        "cli.md": build_commands,
+        "spec.md": build_spec,
+    }
     stale = []
     for name, build in pages.items():
         file, text = DOCS / name, build()
@@ -128,6 +137,35 @@ def _options(command: click.Command, context: click.Context) -> str:
         return ""
     cells = [(option.replace("|", "\\|"), " ".join(meaning.split())) for option, meaning in rows]
     return "\n".join(["| option | meaning |", "|---|---|", *(f"| `{o}` | {m} |" for o, m in cells)])
+
+
+# -- the spec
+
+
+def build_spec() -> str:
+    """The page as it is, with the table of keys made anew."""
+    page = (DOCS / "spec.md").read_text(encoding="utf-8")
+    head, _, rest = page.partition(SPEC_BEGIN)
+    _, _, tail = rest.partition(SPEC_END)
+    name = Spec.model_fields["name"]
+    keys = [("name", _words(name.description), "must be given"), *_keys(Overridable)]
+    keys.append(("profiles", "values that lie over these, by the profile's name", ""))
+    rows = "\n".join(f"| `{key}` | {meaning} | {default} |" for key, meaning, default in keys)
+    table = f"| key | what it says | default |\n|---|---|---|\n{rows}\n"
+    return f"{head}{SPEC_BEGIN}\n{table}{SPEC_END}{tail}"
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    for name, field in model.model_fields.items():
+        plain = isinstance(field.default, str | bool | float) and prefix + name != "trigger.interval"
+        default = f"`{str(field.default).lower()}`" if plain else ""
+        yield prefix + name, _words(field.description), default
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from _keys(field.annotation, f"{prefix}{name}.")
+
+
+def _words(description: str | None) -> str:
+    return _text(" ".join((description or "").split())).replace("|", "\\|")
 
 
 def _text(docstring: str | None) -> str:

@@ -37,7 +37,8 @@ Settings = dict[str, Annotated[str, Field(strict=True)]]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # The texts below the keys are the spec's page in the docs.
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 class Include(_Part):
@@ -65,7 +66,10 @@ class Interval(_Part):
     """``trigger``, which may also be written as one word or one time."""
 
     interval: Seconds = 0.0
+    """the least time between two batches of a flow: ``500 ms``, ``10 seconds``"""
+
     available_now: Flag = False
+    """whether flows read what is there and end"""
 
     @property
     def trigger(self) -> Trigger:
@@ -81,35 +85,64 @@ def _interval(value: Any) -> Any:
 
 class Views(_Part):
     interval: Seconds = 10.0
+    """seconds, or a time such as ``1 minute``: the least between two refreshes of a materialized view"""
 
 
 class Runtime(_Part):
     master: Text | None = None
+    """the Spark master; by default all cores of the machine"""
+
     memory: (
         Annotated[Text, _matching(_MEMORY, "must be an amount of memory as -Xmx takes it, such as 2g")] | None
     ) = None
+    """the JVM's heap, such as ``2g``; by default chosen by the machine"""
 
 
 class Overridable(_Part):
     """What both the spec and each of its profiles may say."""
 
     storage: Text | None = None
+    """where tables, checkpoints, ledger and events lie, relative to the spec's folder; by default
+    ``./lake``"""
+
     catalog: Text | None = None
+    """a Spark catalog; by default the session's own"""
+
     database: Annotated[Text, _matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
+    """the schema of datasets whose names have one part; by default ``default``"""
+
     libraries: Annotated[list[Library], Field(min_length=1)] | None = None
+    """the pipeline's files, each entry ``{glob: {include: transformations/**}}`` or ``{file: one.py}``; by
+    default ``transformations/**``"""
+
     configuration: Settings = Field(default_factory=dict)
+    """Spark settings (``spark.*``), and values of your own for ``spark.conf.get``"""
+
     trigger: Annotated[Interval, BeforeValidator(_interval)] = Field(default_factory=Interval)
+    """when batches start; also as one time or word: ``trigger: 30 seconds``, ``trigger: available_now``"""
+
     views: Views = Field(default_factory=Views)
+    """how often views are refreshed"""
+
     kafka: Settings = Field(default_factory=dict)
+    """Kafka's client settings under Kafka's own names; ``bootstrap.servers: embedded`` is the own broker, and
+    the default of the profile ``dev``"""
+
     on_data_loss: Literal["refuse", "record"] = "refuse"
+    """what happens when a source no longer holds what a flow has to read: ``refuse`` or ``record``"""
+
     consumer_groups: Flag = True
+    """whether flows publish their offsets to the broker, for Kafka's own tools"""
+
     runtime: Runtime = Field(default_factory=Runtime)
+    """where Spark runs"""
 
 
 class Spec(Overridable):
     """The spec with one profile laid over it."""
 
     name: Annotated[Text, _matching(_NAME, "may have letters a-z, digits, _ - and . only")]
+    """the pipeline's name: letters, digits, ``_`` ``-`` ``.``"""
 
 
 SETTINGS = ("configuration", "kafka")
