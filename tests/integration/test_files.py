@@ -91,7 +91,7 @@ def test_a_query_may_read_several_folders_and_one_of_them_twice(site: Site) -> N
     site.write(SEVERAL)
     site.put("a.json", {"id": 1})
     site.put("empty.json")
-    site.put("b#?%.json", {"id": 2})
+    site.put("b#% ü.json", {"id": 2})
     (site.landing / "more").mkdir()
     site.run_well()
     site.put("more/c.json", {"id": 3})
@@ -101,6 +101,19 @@ def test_a_query_may_read_several_folders_and_one_of_them_twice(site: Site) -> N
     proof = site.verify()
     assert proof.proven, proof.to_json()
     assert {flow.grades[2].verdict for one in proof.datasets for flow in one.flows} == {"proven"}
+
+
+def test_a_name_that_makes_spark_read_its_neighbours_twice_is_refused(site: Site) -> None:
+    """Spark adds the plain paths of a batch a second time where another path looks like a pattern."""
+    site.put("a.json", {"id": 1, "page": "p"})
+    path = site.put("what?.json", {"id": 2, "page": "p"})
+    error = site.error()
+    assert (error.code, error.params["path"]) == ("FILE_UNREADABLE", str(path))
+    assert site.rows() == []
+    site.write(more=", recursive=True")
+    site.run_well()
+    assert site.ids() == [1, 2]
+    assert site.verify().proven
 
 
 def test_folders_named_for_a_value_give_a_column(site: Site) -> None:

@@ -120,7 +120,7 @@ class KeptSchemaUnreadableError(RunError):
 
 
 class FileUnreadableError(RunError):
-    """A file is not what its format says; its batch was not committed.
+    """A file is not what its format says, or its name misleads Spark; its batch was not committed.
 
     Repair or replace the file. A file that is taken away is reported as vanished.
     """

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import (
     CheckpointCorruptError,
     FileChangedError,
+    FileUnreadableError,
     FileVanishedError,
     HeadraceError,
     StorageUnwritableError,
@@ -29,11 +32,13 @@ from headrace.state.opening import resume_command
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Listing = tuple[tuple[frozenset[str], int], ...]
+Listing = tuple[tuple[tuple[str, ...], int], ...]
 """The paths of each read of files in a batch, and their bytes."""
 
 _PACKED = 500
 """After so many batches their lists become one file."""
+
+_PATTERN = re.compile(r"[*?\[\]{}]")
 
 _SHOWN = 5
 """Paths that an error names."""
@@ -262,27 +267,42 @@ class FlowFiles:
         return found
 
     def _compare_listing(self, begun: FileBatch, listing: Listing) -> None:
-        """Spark leaves out, without a word, files that were gone when it began to plan the batch."""
+        """Spark leaves out, without a word, files that were gone when it began to plan the batch.
+
+        It reads files twice that share a batch with one whose name looks like a pattern.
+        """
+        counts = (Counter(paths) for paths, _ in listing)
+        twice = sorted({path for count in counts for path, times in count.items() if times > 1})
+        if twice:
+            raise self._doubled(twice, begun)
         expected: dict[frozenset[str], int] = {}
         for index in self._sources:
             there = [file for file in begun.files if file.source == index and not file.lost]
             if there:
                 paths = frozenset(file.path for file in there)
                 expected[paths] = sum(file.size or 0 for file in there)
-        listed = dict(listing)
-        if listed == expected:
-            return
-        known = {path for paths in listed for path in paths}
-        missing = [file.path for file in begun.files if not file.lost and file.path not in known]
-        if missing:
-            raise self._changed(missing, "not there when Spark began the batch")
-        # Spark has been seen to list several files for one whose name is a pattern that matches them.
-        patterns = [file.path for file in begun.files if "*" in file.path]
-        error = self._changed(patterns, "of another size when Spark began the batch")
-        sizes = f"Spark has listed {sum(listed.values())} bytes, and there are {sum(expected.values())}"
-        renaming = (f"give {_shown(patterns[0])} a name without `*`",) if patterns else ()
-        error.facts, error.remedies = (*error.facts, sizes), (*renaming, *error.remedies)
-        raise error
+        listed = {frozenset(paths): size for paths, size in listing}
+        if listed != expected:
+            known = {path for paths in listed for path in paths}
+            changed = [file.path for file in begun.files if not file.lost and file.path not in known]
+            raise self._changed(changed, "not there, or smaller or larger, when Spark began the batch")
+
+    def _doubled(self, twice: Sequence[str], begun: FileBatch) -> FileUnreadableError:
+        patterns = [_shown(file.path) for file in begun.files if _PATTERN.search(_shown(file.path))]
+        named = patterns[0] if patterns else _shown(twice[0])
+        return FileUnreadableError(
+            f"flow {self._flow.name}: {named} has a name that makes Spark read other files twice",
+            location=self._flow.location,
+            facts=(
+                f"its batch would hold {_shown(twice[0])} twice, for the name looks like a pattern",
+                "the batch was not committed",
+            ),
+            remedies=(
+                "give read_files recursive=True, with which Spark reads each file once",
+                "and give files names without * ? [ ] { }",
+            ),
+            params={"flow": self._flow.name, "path": named, "twice": [_shown(path) for path in twice]},
+        )
 
     def _vanished(self, gone: Sequence[ReadFile]) -> FileVanishedError:
         paths = [_shown(file.path) for file in gone]
@@ -341,7 +361,7 @@ def listed_files(session: SparkSession, name: str) -> Listing:
         name: The query's name.
     """
     relations = file_relations(session, name)
-    found = ((frozenset(paths), int(relation.location().sizeInBytes())) for relation, paths in relations)
+    found = ((tuple(paths), int(relation.location().sizeInBytes())) for relation, paths in relations)
     return tuple((paths, size) for paths, size in found if paths)
 
 

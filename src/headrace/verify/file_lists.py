@@ -68,12 +68,14 @@ class ListJudgement:
 
     Args:
         read: The files that the flow has read, by path; those that are lost are among them.
+        by_source: The same by the source that gave them.
         count: How many files the commits speak of.
     """
 
     findings: list[Finding] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     read: dict[str, ListedFile] = field(default_factory=dict)
+    by_source: dict[tuple[int, str], ListedFile] = field(default_factory=dict)
     count: int = 0
 
 
@@ -197,12 +199,13 @@ def _judge_files(
         text = "taken as read by a new checkpoint, and no batch read it"
         found.findings.append(_finding("FILES_SKIPPED", skipped, text))
     for one in committed:
-        earlier = found.read.get(one.path)
+        # A query that reads a folder twice gives each of its files twice.
+        earlier = found.by_source.get((one.source, one.path))
         if earlier is not None and not one.carried:
             text = f"read twice: in batch {earlier.batch} and in batch {one.batch}"
             found.findings.append(_finding("FILE_TWICE", [one.path], text))
         if earlier is None or not one.carried:
-            found.read[one.path] = one
+            found.read[one.path] = found.by_source[one.source, one.path] = one
         if one.lost and not one.carried and (generation.checkpoint, one.path) not in lost:
             text = "given up, and the ledger does not hold the loss"
             found.findings.append(_finding("LOSS_UNRECORDED", [one.path], text))
