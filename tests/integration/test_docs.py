@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka.admin import AdminClient
@@ -23,6 +24,9 @@ from markdown_it import MarkdownIt
 
 from headrace.cli.main import run as run_command
 from proof.ledger import TIMEOUT_S, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(600)]
 
@@ -57,11 +61,14 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 @pytest.fixture
-def clean_topics(bootstrap: str) -> Iterator[None]:
-    """The pages share a broker, and each begins with an empty one."""
+def own_names(bootstrap: str, spark: SparkSession) -> Iterator[None]:
+    """The pages share a broker and a session, and each begins with empty ones."""
     admin = AdminClient(settings(bootstrap))
     before = set(admin.list_topics(timeout=TIMEOUT_S).topics)
     yield
+    for table in spark.catalog.listTables("default"):
+        if not table.isTemporary:
+            spark.sql(f"DROP TABLE default.`{table.name}`")
     made = [topic for topic in admin.list_topics(timeout=TIMEOUT_S).topics if topic not in before]
     for future in admin.delete_topics(made).values() if made else ():
         future.result(TIMEOUT_S)
@@ -69,7 +76,7 @@ def clean_topics(bootstrap: str) -> Iterator[None]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_of_the_docs_does_what_it_says(
-    page: Path, tmp_path: Path, clean_topics: None, monkeypatch: pytest.MonkeyPatch
+    page: Path, tmp_path: Path, own_names: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()

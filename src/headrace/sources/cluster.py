@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _KNOCK_S = 3.0
+_PAUSE_S = 0.1
+_PASSING = ("LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID")
 
 Offsets = dict[str, dict[int, int]]
 """By topic and partition."""
@@ -177,24 +179,35 @@ class KafkaCluster:
         return self._listed_at({(topic, p): spec for topic in topics for p in self.partitions(topic)})
 
     def _listed_at(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
-        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+        from confluent_kafka import KafkaException
+        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
-        places = {TopicPartition(*place): spec for place, spec in specs.items()}
-        offsets: Offsets = {}
-        if not places:
-            return offsets
+        if not specs:
+            return {}
         self._knock()
+        # A topic that was created just now, or that is moving, has no leader for a moment.
+        patiently = Retrying(
+            retry=retry_if_exception(_passes),
+            stop=stop_after_delay(self._timeout_s),
+            wait=wait_fixed(_PAUSE_S),
+            reraise=True,
+        )
         try:
-            futures = self._admin().list_offsets(
-                places,
-                isolation_level=IsolationLevel.READ_COMMITTED,
-                request_timeout=self._timeout_s,
-            )
-            for place, future in futures.items():
-                offset = self._wait(future).offset
-                offsets.setdefault(place.topic, {})[place.partition] = offset
+            return patiently(self._list_once, specs)
         except (KafkaException, TimeoutError) as error:
             raise self._failed(error) from error
+
+    def _list_once(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
+        from confluent_kafka import IsolationLevel, TopicPartition
+
+        offsets: Offsets = {}
+        futures = self._admin().list_offsets(
+            {TopicPartition(*place): spec for place, spec in specs.items()},
+            isolation_level=IsolationLevel.READ_COMMITTED,
+            request_timeout=self._timeout_s,
+        )
+        for place, future in futures.items():
+            offsets.setdefault(place.topic, {})[place.partition] = self._wait(future).offset
         return offsets
 
     def _member(self, group: str) -> tuple[Consumer, Complaints]:
@@ -270,3 +283,9 @@ class KafkaCluster:
             remedies=(hint,),
             params={"topic": topic},
         )
+
+
+def _passes(error: BaseException) -> bool:
+    from confluent_kafka import KafkaException
+
+    return isinstance(error, KafkaException) and error.args[0].name() in _PASSING
