@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 
@@ -25,6 +25,9 @@ from headrace.run.stop import StopSignal
 from headrace.run.update import RunResult
 from headrace.verify.report import Proof
 from proof.ledger import ProducerLedger
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 DEADLINE_S = 90.0
 """Far beyond what anything takes here on a loaded machine."""
@@ -79,6 +82,12 @@ def until(done: Callable[[], bool], what: str, limit_s: float = DEADLINE_S) -> N
     while not done():
         assert time.monotonic() < deadline, f"it never happened: {what}"
         time.sleep(0.01)
+
+
+def settings_of(spark: SparkSession) -> dict[str, str]:
+    """A session's settings, but for those in which Delta itself keeps notes of what it has done."""
+    notes = ("spark.databricks.delta.lastCommitVersionInSession", "spark.sql.parquet.fieldId.")
+    return {key: value for key, value in spark.conf.getAll.items() if not key.startswith(notes)}
 
 
 @dataclass

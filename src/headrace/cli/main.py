@@ -26,6 +26,7 @@ from headrace.model.secrets import Redactor
 COMMANDS = {
     "init": "Write a new pipeline",
     "plan": "Show what a run would do; writes nothing",
+    "preview": "Show rows of a query on what is there now",
     "run": "Bring the tables up to date, once or continuously",
     "status": "Show datasets, flows, lag and freshness",
     "verify": "Prove that every record was processed exactly once",

@@ -143,6 +143,8 @@ def _to_json(result: RunResult) -> dict[str, Any]:
                 "rows": flow.rows,
                 "batches": flow.batches,
                 "late": flow.late,
+                "commits": flow.commits,
+                "duration_s": flow.duration_s,
                 "error": None if flow.error is None else flow.error.to_dict(),
             }
             for flow in result.flows

@@ -69,17 +69,17 @@ def read_files(
             glob=_glob(arguments, glob),
         )
         limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger, chosen)
-        files.check_folder(folder)
         given = declared_schema(active, arguments, schema)
         if format == "text" and given is not None:
             raise arguments.invalid("schema", "is not for text, which has the one column `value`")
         columns = None
-        if format != "text":
-            columns = (
-                _kept(active, folder, format, chosen)
-                if given is None
-                else schemas.load_schema(given, active.settings.root, arguments.location)
-            )
+        if given is not None:
+            columns = schemas.load_schema(given, active.settings.root, arguments.location)
+        if active.folders is not None:
+            folder = active.folders(folder, format, columns, chosen, arguments.location)
+        files.check_folder(folder)
+        if columns is None and format != "text":
+            columns = _kept(active, folder, format, chosen)
         return files.read(
             active.session(), folder, format=format, schema=columns, limits=limits, options=chosen
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DuplicateNameError, NoActivePipelineError, SourceLocation
 from headrace.model.declarations import Dataset, Declarations, Flow
+from headrace.model.folders import FileFolder
 from headrace.model.project import ProjectSettings
 from headrace.state.kept_schemas import SchemaKey
 
@@ -67,6 +68,10 @@ def _duplicate(kind: str, name: str, first: SourceLocation, second: SourceLocati
     )
 
 
+FolderHook = Callable[[FileFolder, str, Any, Mapping[str, str], SourceLocation], FileFolder]
+"""Given a folder, the format and the schema of its files, the reader's options, and the user's line."""
+
+
 @dataclass(frozen=True)
 class ActivePipeline:
     """The pipeline whose files or queries run now.
@@ -77,6 +82,7 @@ class ActivePipeline:
         registry: Where decorators register; ``None`` once the files have been loaded.
         schema_files: The files that schemas were read from, by the hash of what they hold.
         inferred: The schemas that reads have inferred, for a run to keep.
+        folders: Gives the folder that is read in place of one of files; ``None`` reads what is named.
     """
 
     settings: ProjectSettings
@@ -84,6 +90,7 @@ class ActivePipeline:
     registry: Registry | None = None
     schema_files: dict[str, str] = field(default_factory=dict)
     inferred: list[tuple[SchemaKey, Mapping[str, Any]]] = field(default_factory=list)
+    folders: FolderHook | None = None
 
     def with_session(self, session: SparkSession) -> ActivePipeline:
         """The same pipeline on another session, such as a flow's own clone."""

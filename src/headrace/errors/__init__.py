@@ -154,3 +154,8 @@ from headrace.errors.state import (
     TableBehindCheckpointError as TableBehindCheckpointError,
     TableLostError as TableLostError,
 )
+from headrace.errors.testing import (
+    RowsInvalidError as RowsInvalidError,
+    RowsMissingError as RowsMissingError,
+    RowsUnreadError as RowsUnreadError,
+)

@@ -54,7 +54,7 @@ class Rows:
                 {"name": name, "type": kind} for name, kind in zip(self.columns, self.types, strict=True)
             ],
             "rows": [
-                {name: _plain(value) for name, value in zip(self.columns, row, strict=True)}
+                {name: plain(value) for name, value in zip(self.columns, row, strict=True)}
                 for row in self.rows
             ],
             "cut": self.is_cut,
@@ -124,7 +124,9 @@ def read_rows(path: Path, selection: Selection = ALL) -> Rows:
         version=found.version,
         columns=tuple(found.rows.column_names),
         types=found.types,
-        rows=tuple(zip(*(column.to_pylist() for column in kept.columns), strict=True)),
+        rows=tuple(
+            zip(*(column.to_pylist(maps_as_pydicts="strict") for column in kept.columns), strict=True)
+        ),
         is_cut=is_cut,
     )
 
@@ -221,18 +223,18 @@ def _is_readable(table: DeltaTable) -> bool:
 
 def shown(value: Any) -> str:
     """A value as a cell of a table."""
-    plain = _plain(value)
+    text = plain(value)
     if isinstance(value, datetime):
         # Delta's timestamps are UTC; a person reads them easier without saying so in every cell.
         return value.replace(tzinfo=None).isoformat(sep=" ", timespec="milliseconds")
-    if plain is None:
+    if text is None:
         return "null"
-    if isinstance(plain, str):
-        return plain
-    return json.dumps(plain, ensure_ascii=False, default=str)
+    if isinstance(text, str):
+        return text
+    return json.dumps(text, ensure_ascii=False, default=str)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """A value as JSON has it; bytes that are text become text."""
     match value:
         case bytes():
@@ -241,9 +243,9 @@ def _plain(value: Any) -> Any:
             except UnicodeDecodeError:
                 return "0x" + value.hex()
         case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
+            return {str(key): plain(item) for key, item in value.items()}
         case list() | tuple():
-            return [_plain(item) for item in value]
+            return [plain(item) for item in value]
         case datetime():
             return value.isoformat()
         case None | bool() | int() | float() | str():

@@ -1,4 +1,4 @@
-"""A session with a catalog of its own, and empty tables in it that stand for datasets."""
+"""Sessions with a catalog of their own, and empty tables in it that stand for datasets."""
 
 from __future__ import annotations
 
@@ -47,6 +47,12 @@ class StandIns:
         struct = jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(schema))
         self._registrar.add(name, folder.as_uri(), "parquet", struct.asNullable())
         self._names[folder.name] = name
+
+    def add_stored(self, name: TableName, path: Path) -> None:
+        """Register a real Delta table, whose columns its own log knows."""
+        self.open_schema(name.schema)
+        jvm: Any = self._session._jvm
+        self._registrar.add(name, path.as_uri(), "delta", jvm.org.apache.spark.sql.types.StructType())
 
     def changes(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame:
         """The change feed of a stand-in: its columns, and those that Delta adds."""
@@ -145,10 +151,19 @@ class Registrar:
 
 @contextmanager
 def planning_session(spark: SparkSession, default_schema: str) -> Iterator[tuple[SparkSession, StandIns]]:
+    """An isolated session for stand-ins: a plan can be made while a run of the same pipeline has its
+    tables registered under the same names."""
+    with isolated_session(spark, default_schema) as (session, stand_ins):
+        # The text of a plan is hashed, so no part of it may be left out.
+        session.conf.set("spark.sql.debug.maxToStringFields", "100000")
+        yield session, stand_ins
+
+
+@contextmanager
+def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple[SparkSession, StandIns]]:
     """A session with the settings, functions and temporary views of ``spark``, but an own empty catalog.
 
-    Nothing that is registered in it is seen elsewhere, so a plan can be made while a run of the same
-    pipeline has its tables registered under the same names.
+    Nothing that is registered in it is seen elsewhere.
     """
     from pyspark.sql import SparkSession
 
@@ -171,8 +186,6 @@ def planning_session(spark: SparkSession, default_schema: str) -> Iterator[tuple
         tabs = _tabs(spark)
         java_session.sharedState()
         session = SparkSession(spark.sparkContext, java_session)
-        # The text of a plan is hashed, so no part of it may be left out.
-        session.conf.set("spark.sql.debug.maxToStringFields", "100000")
         stand_ins = StandIns(session, scratch)
         stand_ins.open_schema(default_schema)
         java_session.sessionState().catalog().setCurrentDatabase(default_schema.lower())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -19,8 +20,8 @@ from headrace.plan.delta_options import check_delta, require_table
 from headrace.plan.frames import caller, pinpoint_sql
 from headrace.plan.kafka_options import check_values, connection_options
 from headrace.plan.names import NameRules, quoted, split_name
-from headrace.plan.options import ReadRequest, protocol_options
-from headrace.plan.sqltext import Edit, SqlRelation, edited, original_index, parse_sql
+from headrace.plan.options import FILE_FORMATS, ReadRequest, protocol_options
+from headrace.plan.sqltext import Edit, SqlRelation, edited, expression_end, original_index, parse_sql
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
@@ -39,16 +40,58 @@ class TableAccess:
         streaming: Whether a stream reads it.
         location: The user's line, or the place within an SQL text.
         changes: Whether the table's change feed is read and not its rows.
+        options: The reader's options, as the user has set them.
     """
 
     name: TableName
     streaming: bool
     location: SourceLocation
     changes: bool = False
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 TableHook = Callable[[TableAccess], "DataFrame | None"]
 """Called before each read of a table; what it returns is read instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRead:
+    """A query is about to read what is no dataset: a topic, a folder of files, a table elsewhere.
+
+    Args:
+        request: What it asks of the reader, with the options that the protocol adds.
+        paths: The folders or files; empty for a system such as Kafka.
+        location: The user's line.
+        session: The session that reads.
+    """
+
+    request: ReadRequest
+    paths: tuple[str, ...]
+    location: SourceLocation
+    session: SparkSession = field(repr=False)
+
+
+SourceHook = Callable[[SourceRead], "DataFrame | None"]
+"""Called before each read of a source; what it returns is read instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replacements:
+    """What queries read in place of what they ask for.
+
+    Args:
+        sources: Asked before each read of a source.
+        tables: Asked before each read of a table, temporary views aside.
+        batchwise: Whether streams become batches: a query is computed over rows that are there.
+    """
+
+    sources: SourceHook | None = None
+    tables: TableHook | None = None
+    batchwise: bool = False
+
+
+AS_WRITTEN = Replacements()
+"""Queries read what they ask for."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +132,8 @@ class Interception:
         kafka_limit: The records that a first batch from Kafka may take, where the user does not say.
         redactor: Learns of secrets among a reader's options.
         kafka: The connection that readers of Kafka get where they name none.
+        sources: Asked before each read of a source; ``None`` leaves reads as they are.
+        batchwise: Whether the query's streams are batches here.
     """
 
     names: NameRules
@@ -101,7 +146,11 @@ class Interception:
     kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
     redactor: Redactor = field(default_factory=Redactor)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
+    sources: SourceHook | None = None
+    batchwise: bool = False
     views: list[str] = field(default_factory=list)
+    standing: dict[str, TableName] = field(default_factory=dict)
+    """The datasets behind temporary views of their names, which SQL reads."""
 
     @property
     def stands_in(self) -> bool:
@@ -109,23 +158,47 @@ class Interception:
         return self.marks and self.hook is not None
 
     def read_table(
-        self, session: SparkSession, text: str, *, streaming: bool, changes: bool = False
+        self,
+        session: SparkSession,
+        text: str,
+        *,
+        streaming: bool,
+        changes: bool = False,
+        options: Mapping[str, str] | None = None,
     ) -> _Answer:
         """A read through Spark's API, by name."""
         parts = split_name(text)
         name = None if parts is None else self._dataset(session, parts)
         if name is None or self.hook is None:
             return _Answer(text if name is None else self._forwarded(text, parts, name), name)
-        return self._asked(name, streaming=streaming, changes=changes, location=caller(self.root))
+        location = caller(self.root)
+        return self._asked(name, streaming=streaming, changes=changes, location=location, options=options)
 
     def read_path(
-        self, path: str | None, *, format: str, streaming: bool, changes: bool = False
+        self,
+        path: str | None,
+        *,
+        format: str,
+        streaming: bool,
+        changes: bool = False,
+        options: Mapping[str, str] | None = None,
     ) -> _Answer | None:
         """A read of a folder; ``None`` where that is no dataset of the storage."""
         name = self.names.path(path) if path and format == "delta" and self.hook is not None else None
         if name is None:
             return None
-        return self._asked(name, streaming=streaming, changes=changes, location=caller(self.root))
+        location = caller(self.root)
+        return self._asked(name, streaming=streaming, changes=changes, location=location, options=options)
+
+    def read_source(
+        self, session: SparkSession, request: ReadRequest, paths: tuple[str, ...]
+    ) -> DataFrame | None:
+        """A read of a source; what is read in its place, if anything is."""
+        if self.sources is None:
+            return None
+        read = SourceRead(request=request, paths=paths, location=caller(self.root), session=session)
+        with suspended():
+            return self.sources(read)
 
     def reader_options(self, request: ReadRequest) -> dict[str, str]:
         """What a reader's options lack."""
@@ -183,9 +256,19 @@ class Interception:
         view = session._jsparkSession.sessionState().catalog().getTempView(parts[0])
         return None if view.isDefined() else name
 
-    def _asked(self, name: TableName, *, streaming: bool, changes: bool, location: SourceLocation) -> _Answer:
+    def _asked(
+        self,
+        name: TableName,
+        *,
+        streaming: bool,
+        changes: bool,
+        location: SourceLocation,
+        options: Mapping[str, str] | None = None,
+    ) -> _Answer:
         assert self.hook is not None
-        access = TableAccess(name=name, streaming=streaming, location=location, changes=changes)
+        access = TableAccess(
+            name=name, streaming=streaming, location=location, changes=changes, options=options or {}
+        )
         with suspended():
             frame = self.hook(access)
         return _Answer(quoted(name), name, frame)
@@ -199,16 +282,15 @@ class Interception:
     ) -> Iterator[Edit]:
         name = self._dataset(session, relation.parts)
         if name is None:
+            yield from self._sql_source(session, text, relation, location)
             return
         if self.hook is not None:
             place = pinpoint_sql(location, text, relation.start, relation.stop, self.root)
             answer = self._asked(name, streaming=relation.streaming, changes=False, location=place)
             if answer.frame is not None:
-                # SQL knows temporary views by a name of one part only.
-                with suspended():
-                    answer.frame.createOrReplaceTempView(name.name)
-                if len(relation.parts) > 1:
-                    yield Edit(relation.start, relation.stop + 1, f"`{name.name}`")
+                # The columns of a relation are qualified by its name, so the view keeps it.
+                mine = self.standing.setdefault(name.name.casefold(), name) == name
+                yield _replaced(text, relation, answer.frame, name.name if mine else None)
                 return
             if self.stands_in and relation.travel is not None:
                 # An empty stand-in has no history; its columns are those of any version.
@@ -217,6 +299,23 @@ class Interception:
             yield Edit(relation.start, relation.stop + 1, quoted(name))
         if relation.streaming:
             yield from self._stream_options(relation, location)
+
+    def _sql_source(
+        self, session: SparkSession, text: str, relation: SqlRelation, location: SourceLocation
+    ) -> Iterator[Edit]:
+        """A folder in an SQL text, such as ``STREAM delta.`/data/orders```."""
+        if self.sources is None or len(relation.parts) != 2:
+            return
+        format, path = relation.parts
+        if format.lower() != "delta" and format.lower() not in FILE_FORMATS:
+            return
+        request = ReadRequest(streaming=relation.streaming, format=format.lower())
+        request = request.with_options(self.reader_options(request))
+        place = pinpoint_sql(location, text, relation.start, relation.stop, self.root)
+        with suspended():
+            frame = self.sources(SourceRead(request=request, paths=(path,), location=place, session=session))
+        if frame is not None:
+            yield _replaced(text, relation, frame, None)
 
     def _stream_options(self, relation: SqlRelation, location: SourceLocation) -> Iterator[Edit]:
         options = protocol_options(ReadRequest(streaming=True, format="delta"), location)
@@ -229,6 +328,20 @@ class Interception:
             # The user has set options of the stream, so the limits of a batch are theirs too.
             mark = f"'{LOCATION_OPTION}' = '{_literal(str(location))}', "
             yield Edit(relation.options_at, relation.options_at, mark)
+
+
+_numbers = itertools.count(1)
+
+
+def _replaced(text: str, relation: SqlRelation, frame: DataFrame, name: str | None) -> Edit:
+    """A relation's place in the text, taken by a temporary view of the DataFrame."""
+    # SQL knows temporary views by a name of one part only.
+    view = name or f"headrace_read_{next(_numbers)}"
+    with suspended():
+        frame.createOrReplaceTempView(view)
+    if relation.streaming and not frame.isStreaming:
+        return Edit(relation.begins, expression_end(text, relation), f"`{view}`")
+    return Edit(relation.start, relation.stop + 1, f"`{view}`")
 
 
 def _literal(text: str) -> str:
@@ -249,6 +362,16 @@ _quiet: ContextVar[bool] = ContextVar("headrace_quiet", default=False)
 def is_quiet() -> bool:
     """Whether the code of this thread is a pipeline's: what it raises is reported by Headrace."""
     return _quiet.get()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PySpark from printing what it raises within: Headrace says it better."""
+    token = _quiet.set(True)
+    try:
+        yield
+    finally:
+        _quiet.reset(token)
 
 
 def current_interception() -> Interception | None:
@@ -282,13 +405,14 @@ def suspended() -> Iterator[None]:
 
 @contextmanager
 def loading(
-    settings: ProjectSettings, session: Callable[[], SparkSession]
+    settings: ProjectSettings, session: Callable[[], SparkSession], sources: SourceHook | None = None
 ) -> Iterator[Callable[[], SparkSession]]:
     """Give the reads of a pipeline's files at module level the protocol's options; actions are allowed.
 
     Args:
         settings: The pipeline's settings.
         session: Gives the pipeline's session.
+        sources: Asked before each read of a source.
 
     Yields:
         Gives the same session. PySpark is neither imported nor patched before it is called.
@@ -307,14 +431,15 @@ def loading(
             marks=True,
             redactor=settings.redactor,
             kafka=settings.kafka,
+            sources=sources,
         )
     )
-    quiet = _quiet.set(True)
+    before = _quiet.set(True)
     try:
         yield patched
     finally:
         _current.reset(token)
-        _quiet.reset(quiet)
+        _quiet.reset(before)
 
 
 SQL_CALL_ATTRIBUTE = "_headrace_sql_call"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from headrace.errors import OptionUnsupportedError, SourceLocation
 from headrace.model.folders import FileFolder, local_path
@@ -42,6 +43,7 @@ class ReadRequest:
         options: The options that the user has set.
         columns: The columns of an explicit schema.
         path: The folder of files.
+        schema: The explicit schema, as the user gave it: DDL, or a ``StructType``.
     """
 
     streaming: bool
@@ -49,6 +51,11 @@ class ReadRequest:
     options: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
     path: str | None = None
+    schema: Any = None
+
+    def with_options(self, options: Mapping[str, str]) -> ReadRequest:
+        """The request with further options."""
+        return replace(self, options={**self.options, **options})
 
     def has(self, *names: str) -> bool:
         """Whether any of these options is set; Spark ignores their case."""

@@ -55,6 +55,7 @@ class _Asked:
     format: str | None = None
     options: dict[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    schema: Any = None
 
     def request(
         self, *, streaming: bool, format: str | None = None, path: str | None = None, **options: str
@@ -65,6 +66,7 @@ class _Asked:
             options={**self.options, **options},
             columns=self.columns,
             path=path,
+            schema=self.schema,
         )
 
     @property
@@ -108,6 +110,7 @@ def install() -> None:
             _patch_property(DataFrame, name)
         for name in ("createTempView", "createOrReplaceTempView"):
             _patch(DataFrame, name, _create_view)
+        _patch(DataFrame, "dropDuplicatesWithinWatermark", _drop_duplicates)
         _patch(GroupedData, "pivot", _pivot)
         # Users' files may have imported the functions themselves before; all go through this one.
         builtin._invoke_function = _invoke(builtin._invoke_function)
@@ -245,7 +248,8 @@ def _tracked(name: str, original: Method) -> Method:
         if name == "format":
             asked.format = str(args[0] if args else kwargs["source"])
         elif name == "schema":
-            asked.columns = _columns(args[0] if args else kwargs["schema"])
+            asked.schema = args[0] if args else kwargs["schema"]
+            asked.columns = _columns(asked.schema)
         elif name == "option":
             key, value = inspect.signature(original).bind(self, *args, **kwargs).args[1:]
             asked.options[str(key)] = _text(value)
@@ -267,9 +271,12 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _complete(reader: Any, interception: Interception, request: ReadRequest) -> None:
-    for key, value in interception.reader_options(request).items():
+def _complete(reader: Any, interception: Interception, request: ReadRequest) -> ReadRequest:
+    """Give a reader the options that it lacks; returns the request with them."""
+    added = interception.reader_options(request)
+    for key, value in added.items():
         reader.option(key, value)
+    return request.with_options(added)
 
 
 def _reader_table(streaming: bool, changes: bool, original: Method) -> Method:
@@ -279,7 +286,11 @@ def _reader_table(streaming: bool, changes: bool, original: Method) -> Method:
             return original(self, tableName)
         asked = _asked(self)
         answer = interception.read_table(
-            self._spark, tableName, streaming=streaming, changes=changes or asked.changes
+            self._spark,
+            tableName,
+            streaming=streaming,
+            changes=changes or asked.changes,
+            options=asked.options,
         )
         if answer.frame is not None:
             return answer.frame
@@ -313,13 +324,20 @@ def _load(streaming: bool, original: Method) -> Method:
             path = folder = _in_folder(folder, interception)
             request = asked.request(streaming=streaming, path=folder)
         answer = interception.read_path(
-            folder, format=request.format, streaming=streaming, changes=asked.changes
+            folder,
+            format=request.format,
+            streaming=streaming,
+            changes=asked.changes,
+            options=asked.options,
         )
         if answer is not None and answer.frame is not None:
             return answer.frame
+        request = _complete(self, interception, request)
         if answer is None:
+            frame = interception.read_source(self._spark, request, _paths(folder, path))
+            if frame is not None:
+                return frame
             interception.require_table(folder, request.format)
-        _complete(self, interception, request)
         with suspended():
             if answer is None:
                 return original(self, path)
@@ -340,7 +358,9 @@ def _load_files(streaming: bool, format: str, original: Method) -> Method:
         bound = signature.bind(self, *args, **kwargs)
         given = bound.arguments
         if given.get("schema") is not None:
+            _asked(self).schema = given["schema"]
             _asked(self).columns = _columns(given["schema"])
+        paths = _paths(given.get("path"), given.get("paths"))
         options = {**given, **given.get("options", {})}
         for name in ("self", "path", "paths", "schema", "options"):
             options.pop(name, None)
@@ -349,7 +369,11 @@ def _load_files(streaming: bool, format: str, original: Method) -> Method:
         if isinstance(folder, str):
             folder = given["path"] = _in_folder(folder, interception)
         request = _asked(self).request(streaming=streaming, format=format, path=folder, **chosen)
-        _complete(self, interception, request)
+        request = _complete(self, interception, request)
+        paths = _paths(given.get("path"), given.get("paths"))
+        frame = interception.read_source(self._spark, request, paths) if paths else None
+        if frame is not None:
+            return frame
         with suspended():
             return original(*bound.args, **bound.kwargs)
 
@@ -401,6 +425,16 @@ def _in_folder(path: str, interception: Interception) -> str:
     return os.path.normpath(interception.root.absolute() / path)
 
 
+def _paths(*given: Any) -> tuple[str, ...]:
+    """The first that names folders or files: one, or several in a sequence."""
+    for one in given:
+        if isinstance(one, str):
+            return (one,)
+        if isinstance(one, list | tuple) and one and all(isinstance(path, str) for path in one):
+            return tuple(one)
+    return ()
+
+
 # -- actions
 
 
@@ -421,6 +455,17 @@ def _pivot(original: Method) -> Method:
         return original(self, pivot_col, values)
 
     return pivot
+
+
+def _drop_duplicates(original: Method) -> Method:
+    def drop_duplicates(self: Any, subset: Any = None, *more: Any) -> Any:
+        interception = current_interception()
+        if interception is not None and interception.batchwise:
+            # Spark knows it for streams only; over all rows at once nothing is ever too late.
+            return self.dropDuplicates(subset, *more)
+        return original(self, subset, *more)
+
+    return drop_duplicates
 
 
 def _create_view(original: Method) -> Method:

@@ -20,12 +20,12 @@ from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
 from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
-from headrace.plan.intercept import Interception, TableAccess
+from headrace.plan.intercept import AS_WRITTEN, Interception, Replacements, SourceHook, TableAccess
 from headrace.plan.lineage import Places
 from headrace.plan.names import NameRules, shown
 from headrace.plan.properties import check_delta_properties, places_of, table_properties
 from headrace.plan.query import active_session, call_query
-from headrace.plan.resolver import Resolver
+from headrace.plan.resolver import FindTable, Resolver
 from headrace.plan.sources import describe, planned_sources
 from headrace.plan.stages import (
     OpenTableStage,
@@ -49,6 +49,8 @@ def build_plan(
     declarations: Declarations,
     *,
     offline: bool = False,
+    sources: SourceHook | None = None,
+    find_table: FindTable | None = None,
 ) -> Plan:
     """Resolve a pipeline; writes nothing to the storage.
 
@@ -58,6 +60,8 @@ def build_plan(
         declarations: What its files declare.
         offline: Whether to leave the pipeline's own tables unread, so that the plan says nothing of
             changes. Tables that no file declares are looked up all the same.
+        sources: Asked before each read of a source; what it returns is read instead.
+        find_table: Told of each table that a query reads and no file declares, before it is looked up.
 
     Raises:
         UsageError: Something is wrong with the pipeline. Where several things are, the error is a
@@ -66,7 +70,9 @@ def build_plan(
     _raise_all(check_declarations(declarations))
     declarations = _with_exact_targets(declarations)
     with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
-        resolver = Resolver(session, stand_ins, spark, settings, declarations)
+        resolver = Resolver(
+            session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
+        )
         resolver.resolve()
         _raise_all([*resolver.errors, *_property_errors(session, declarations)])
         plan = _assemble(resolver, stand_ins, settings, declarations)
@@ -84,11 +90,12 @@ def _property_errors(session: SparkSession, declarations: Declarations) -> Itera
 
 def evaluate(
     session: SparkSession,
-    declared: Flow | MaterializedView,
+    declared: Flow | MaterializedView | TemporaryView,
     plan: Plan,
     kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
+    replacements: Replacements = AS_WRITTEN,
 ) -> DataFrame:
-    """Build a query's DataFrame for a run.
+    """Build a query's DataFrame for a run, or for a look at it.
 
     Args:
         session: The session to build it in; the tables that the query reads are registered in its
@@ -96,6 +103,7 @@ def evaluate(
         declared: What the query belongs to.
         plan: The plan that is being run.
         kafka_limit: The records that a first batch from Kafka may take, where the user does not say.
+        replacements: What it reads in place of what it asks for.
     """
     rules = NameRules.of(plan.project)
     views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
@@ -113,12 +121,14 @@ def evaluate(
             kafka_limit=kafka_limit,
             redactor=plan.project.redactor,
             kafka=plan.project.kafka,
+            sources=replacements.sources,
+            batchwise=replacements.batchwise,
         )
 
     def read(access: TableAccess) -> DataFrame | None:
         view = views.get(str(access.name).casefold())
         if view is None:
-            return None
+            return replacements.tables(access) if replacements.tables else None
         if view.name not in frames:
             frames[view.name] = call_query(
                 view.query, interception(), name=shown(view.name), location=view.location

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from headrace.plan import columns, validate
 from headrace.plan.bad_records import check_bad_records
 from headrace.plan.catalog import StandIns
 from headrace.plan.frames import pinpoint
-from headrace.plan.intercept import Interception, TableAccess, suspended
+from headrace.plan.intercept import Interception, SourceHook, TableAccess, suspended
 from headrace.plan.lineage import Places, common_places, find_places
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.names import NameRules, shown
@@ -45,6 +45,9 @@ from headrace.sources.schemas import load_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+FindTable = Callable[[TableAccess], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,8 @@ class Resolver:
         parent: The pipeline's session, for tables that the user's own code has registered.
         settings: The pipeline's settings.
         declarations: What its files declare.
+        sources: Asked before each read of a source.
+        find_table: Told of each table that no file declares, before it is looked up.
     """
 
     def __init__(
@@ -97,6 +102,9 @@ class Resolver:
         parent: SparkSession,
         settings: ProjectSettings,
         declarations: Declarations,
+        *,
+        sources: SourceHook | None = None,
+        find_table: FindTable | None = None,
     ) -> None:
         self.flows: dict[str, Resolved] = {}
         self.views: dict[TableName, Resolved] = {}
@@ -113,6 +121,8 @@ class Resolver:
         self._places: dict[TableName, Places] = {}
         self._visits: list[_Visit] = []
         self._failed: set[TableName] = set()
+        self._sources = sources
+        self._find_table = find_table
 
     def resolve(self) -> None:
         """Resolve every dataset; what is wrong is in `errors`."""
@@ -243,6 +253,7 @@ class Resolver:
             marks=True,
             redactor=self._settings.redactor,
             kafka=self._settings.kafka,
+            sources=self._sources,
         )
         self._visits.append(visit)
         try:
@@ -356,6 +367,8 @@ class Resolver:
         read = TableRead(
             table=access.name, streaming=access.streaming, location=access.location, declared=False
         )
+        if self._find_table is not None:
+            self._find_table(access)
         stored = self._load_stored(access.name)
         if stored is not None:
             if stored.kind == "materialized_view" and access.streaming:

@@ -88,6 +88,17 @@ class Edit:
     text: str
 
 
+_REST_OF_OPTIONS = re.compile(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'")])*\)""", re.DOTALL)
+
+
+def expression_end(text: str, relation: SqlRelation) -> int:
+    """Where a streaming relation ends, exclusive, with the options that the user has given it."""
+    if relation.options_at is None:
+        return relation.ends
+    found = _REST_OF_OPTIONS.match(text, relation.options_at)
+    return found.end() if found else relation.ends
+
+
 def edited(text: str, edits: Iterable[Edit]) -> str:
     """The text with all replacements made; they do not overlap."""
     for edit in sorted(edits, reverse=True):

@@ -1,4 +1,4 @@
-"""A pipeline as a library: load, plan, run, verify. The command line is a thin shell over it."""
+"""A pipeline as a library: load, plan, preview, run, verify. The command line is a thin shell over it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.registry import ActivePipeline, FolderHook, activate
 from headrace.declare.spec import load_project
 from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
@@ -31,8 +31,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.observe.log import LogSettings, UpdateLog
+    from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
+    from headrace.plan.intercept import SourceHook
+    from headrace.plan.resolver import FindTable
     from headrace.plan.stages import Plan
+    from headrace.project.preview import Preview
     from headrace.run.context import Build, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
@@ -40,12 +44,43 @@ if TYPE_CHECKING:
     from headrace.verify.report import Proof
 
 _LOG = logging.getLogger(__name__)
+RECORDS = 5_000
+"""The newest records of each Kafka source that a preview reads, if nobody says otherwise."""
+
 _UNREACHED = "127.0.0.1:9"
 """Stands for the embedded broker while it is down and nobody needs it to answer."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """How a pipeline runs on rows in place of its sources.
+
+    Args:
+        running: A session with a catalog of its own, into which the pipeline registers its tables.
+        sources: Gives what is read in place of a source.
+        folders: Gives the folder that is read in place of one of files.
+        find_table: Told of each table that no file declares, before it is looked up in the storage.
+    """
+
+    running: RunningSpark
+    sources: SourceHook
+    folders: FolderHook
+    find_table: FindTable
+
+
 class Pipeline:
     """A pipeline on disk.
+
+    One object serves one thread at a time. The first method that needs Spark starts it, or takes the
+    classic session that the process already has; `close` stops what was started. All methods raise
+    `HeadraceError` with a code for what goes wrong, and print nothing.
+
+    Args:
+        settings: What the spec says; `load` reads it.
+        rehearsal: What the pipeline runs on in a test; `headrace.testing` makes it.
+
+    Attributes:
+        settings: The pipeline's settings in the profile that was chosen.
 
     Example:
         >>> from headrace import Pipeline
@@ -54,9 +89,10 @@ class Pipeline:
         ...     assert pipeline.verify().proven
     """
 
-    def __init__(self, settings: ProjectSettings) -> None:
+    def __init__(self, settings: ProjectSettings, rehearsal: Rehearsal | None = None) -> None:
         self.settings = settings
-        self._running: RunningSpark | None = None
+        self._rehearsal = rehearsal
+        self._running: RunningSpark | None = None if rehearsal is None else rehearsal.running
         self._spark_log: Path | None = None
         self._replaced: dict[str, str | None] = {}
 
@@ -68,7 +104,7 @@ class Pipeline:
         profile: str | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> Pipeline:
-        """Read a pipeline's spec.
+        """Read a pipeline's spec; its Python files run later, whenever something is planned.
 
         Args:
             path: Its folder or spec file; by default found from the current folder upward.
@@ -77,6 +113,9 @@ class Pipeline:
 
         Raises:
             UsageError: The spec is missing or wrong.
+
+        Example:
+            >>> Pipeline.load("shop", profile="prod", overrides={"storage": "/tmp/x"})  # doctest: +SKIP
         """
         found = None if path is None else Path(path)
         return cls(load_project(found, profile=profile, overrides=overrides or {}))
@@ -96,14 +135,22 @@ class Pipeline:
             self._running = None
 
     def plan(self, datasets: Sequence[str] = (), *, offline: bool = False) -> Plan:
-        """Resolve the pipeline; writes nothing.
+        """Resolve the pipeline; writes nothing. The pipeline's files run anew at each call.
 
         Args:
             datasets: The datasets to plan; all by default.
             offline: Whether to leave out what would change in the storage.
 
+        Returns:
+            The plan as data: `datasets` and `flows` as they are declared and resolved, `levels` with
+            the stages in their order, and `changes` against the storage.
+
         Raises:
             UsageError: The pipeline is wrong, with file and line.
+
+        Example:
+            >>> plan = pipeline.plan()  # doctest: +SKIP
+            >>> [flow.flow.name for flow in plan.flows], plan.changes  # doctest: +SKIP
         """
         with self._redacted():
             settings = self._reachable(start=False)
@@ -119,6 +166,56 @@ class Pipeline:
 
             return find_topics(plan, KafkaCluster(settings.kafka))
 
+    def preview(
+        self,
+        dataset: str,
+        *,
+        records: int = RECORDS,
+        where: str | None = None,
+        limit: int = 20,
+        columns: Sequence[str] = (),
+    ) -> Preview:
+        """Compute rows of a query on what its sources hold now; writes nothing.
+
+        Streams become batches over the newest records of a topic, the newest files of a folder, or a
+        table as it is. A table that no run has made yet is computed from its own query.
+
+        Args:
+            dataset: A dataset of any kind, or one flow of a table.
+            records: How many of the newest records of each Kafka source are read.
+            where: Only rows for which this holds, in SQL.
+            limit: How many rows at most.
+            columns: Which columns, by dotted path; by default all.
+
+        Returns:
+            The rows as Python values, and what was read of each source.
+
+        Raises:
+            UsageError: The pipeline, a name or the condition is wrong.
+            RunError: The query fails on what it reads, such as a record that cannot be parsed.
+
+        Example:
+            >>> for row in pipeline.preview("revenue").rows:  # doctest: +SKIP
+            ...     print(row)
+        """
+        from headrace.project.preview import take_preview
+        from headrace.sources.cluster import KafkaCluster
+
+        with self._redacted():
+            settings = self._reachable(start=True)
+            plan = self._plan(settings, (), offline=True)
+            return take_preview(
+                self._session(),
+                plan,
+                dataset,
+                KafkaCluster(settings.kafka),
+                records=records,
+                where=where,
+                limit=limit,
+                columns=columns,
+                log_file=self._opened().log_file,
+            )
+
     def run(
         self,
         datasets: Sequence[str] = (),
@@ -131,6 +228,9 @@ class Pipeline:
     ) -> RunResult:
         """Bring the tables up to date.
 
+        Works in any thread: no signal handler is set. A `KeyboardInterrupt` in the thread that calls
+        stops the flows between two batches and is then raised; the next run goes on from there.
+
         Args:
             datasets: The datasets to run; all by default.
             continuous: Whether to go on until `stop` is set, rather than to what is there now.
@@ -140,8 +240,17 @@ class Pipeline:
             log: How its log is written; by default as the environment says. A run that finds nothing
                 to do leaves none.
 
+        Returns:
+            What became of the update: its `outcome`, each flow with its rows, commits and duration,
+            each view, and the `errors` that single flows and views have met.
+
         Raises:
             HeadraceError: The update could not start; what single flows meet is in the result.
+
+        Example:
+            >>> result = pipeline.run()  # doctest: +SKIP
+            >>> for error in result.errors:  # doctest: +SKIP
+            ...     raise error
         """
         with self._redacted():
             result = self._run(datasets, continuous, remedies or Remedies(), emit, stop, log)
@@ -199,7 +308,22 @@ class Pipeline:
         since: datetime | int | None = None,
         require: str | None = None,
     ) -> Proof:
-        """Prove that every record is in the tables exactly once; starts no JVM."""
+        """Prove that every record is in the tables exactly once; starts no JVM.
+
+        Args:
+            datasets: The tables to prove; all by default.
+            since: A table version, or a moment, from which on to look.
+            require: The least grade that must be judged: ``ranges``, ``counts`` or ``records``.
+
+        Returns:
+            The proof: `proven`, and each flow with its grades.
+
+        Raises:
+            UsageError: A name is unknown, or there is nothing to verify yet.
+
+        Example:
+            >>> assert pipeline.verify().proven  # doctest: +SKIP
+        """
         from headrace.runtime.kafka_faults import find_fault
         from headrace.verify.proof import verify_pipeline
 
@@ -215,8 +339,39 @@ class Pipeline:
                 explain=lambda said: find_fault(connection, said),
             )
 
+    def read(
+        self,
+        table: str,
+        *,
+        where: str | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] = (),
+    ) -> Rows:
+        """Rows of a table of the storage, or of any folder that is a Delta table; starts no JVM.
+
+        Args:
+            table: The table's name, or the folder.
+            where: Only rows for which this holds, in SQL.
+            limit: How many rows at most; all by default.
+            columns: Which columns, by dotted path; by default all.
+
+        Raises:
+            UsageError: There is no such table or column, or the condition cannot be evaluated.
+
+        Example:
+            >>> pipeline.read("revenue", where="revenue > 100").rows  # doctest: +SKIP
+        """
+        from headrace.observe.read import Selection, find_table, read_rows
+
+        path = find_table(table, self.settings.storage, self.settings.database)
+        return read_rows(path, Selection(where=where, limit=limit, columns=columns))
+
     def status(self) -> Snapshot:
-        """How the pipeline stands, from what is on disk and in the broker; starts no JVM."""
+        """How the pipeline stands, from what is on disk and in the broker; starts no JVM.
+
+        Example:
+            >>> [dataset.rows for dataset in pipeline.status().datasets]  # doctest: +SKIP
+        """
         from headrace.observe.snapshot import take_snapshot
 
         with self._redacted():
@@ -320,13 +475,24 @@ class Pipeline:
         from headrace.project.standing import record_plan
         from headrace.state.kept_schemas import keep_schema
 
-        active = ActivePipeline(settings, self._session)
-        with loading(settings, self._session) as session:
+        rehearsal = self._rehearsal
+        sources = None if rehearsal is None else rehearsal.sources
+        active = ActivePipeline(
+            settings, self._session, folders=None if rehearsal is None else rehearsal.folders
+        )
+        with loading(settings, self._session, sources) as session:
             declarations: Declarations = load_declarations(settings, session, active.schema_files)
         for declared in (*declarations.datasets, *declarations.flows):
             settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
         with activate(active):
-            plan = build_plan(self._session(), settings, declarations, offline=offline)
+            plan = build_plan(
+                self._session(),
+                settings,
+                declarations,
+                offline=offline,
+                sources=sources,
+                find_table=None if rehearsal is None else rehearsal.find_table,
+            )
         if keep:
             for key, schema in active.inferred:
                 keep_schema(settings.storage.schemas, key, schema)
@@ -405,7 +571,7 @@ class Pipeline:
             settings=settings,
             spark=running.spark,
             session=_sessions(running, settings),
-            build=_builder(settings, plan),
+            build=_builder(settings, plan, self._rehearsal),
             cluster=cluster,
             emit=emit,
             heart=Heart(),
@@ -459,17 +625,21 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
     return make
 
 
-def _builder(settings: ProjectSettings, plan: Plan) -> Build:
+def _builder(settings: ProjectSettings, plan: Plan, rehearsal: Rehearsal | None) -> Build:
     """Evaluates queries against the real tables."""
+    from headrace.plan.intercept import AS_WRITTEN, Replacements
     from headrace.plan.resolve import evaluate
+
+    replacements = AS_WRITTEN if rehearsal is None else Replacements(sources=rehearsal.sources)
+    folders = None if rehearsal is None else rehearsal.folders
 
     def build(
         session: SparkSession,
         declared: Flow | MaterializedView,
         kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
     ) -> DataFrame:
-        with activate(ActivePipeline(settings, lambda: session)):
-            return evaluate(session, declared, plan, kafka_limit)
+        with activate(ActivePipeline(settings, lambda: session, folders=folders)):
+            return evaluate(session, declared, plan, kafka_limit, replacements)
 
     return build
 

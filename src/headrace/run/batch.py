@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,8 @@ class Progress:
     batches: int = 0
     late: int = 0
     """Rows that its query left out as too late."""
+    commits: int = 0
+    started: float = field(default_factory=time.monotonic)
 
 
 class BatchFunction:
@@ -156,6 +158,7 @@ class BatchFunction:
             )
         else:
             self._progress.rows += appended.rows
+            self._progress.commits += 1
             self._context.checkpointer.offer(self._target.path, appended.version)
             self._report(appended, batch, ranges, time.monotonic() - started)
         self._progress.batches += 1

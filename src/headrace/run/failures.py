@@ -21,7 +21,7 @@ from headrace.errors import (
     text_of,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Flow, MaterializedView
+from headrace.model.declarations import Flow, MaterializedView, TemporaryView
 from headrace.model.ranges import SourceRange
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.records import unparseable
@@ -60,6 +60,7 @@ _TURNED_AWAY = re.compile(
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
+Declared = Flow | MaterializedView | TemporaryView
 _CAUSE = 100
 """Characters of it that stand in the error's one sentence."""
 _MESSAGE = 600
@@ -94,7 +95,7 @@ def _places(one: SourceRange) -> list[str]:
 def as_error(
     failure: BaseException,
     carried: BaseException | None,
-    declared: Flow | MaterializedView,
+    declared: Declared,
     log_file: Path | None,
     kafka: KafkaConnection | None = None,
     reading: Reading | None = None,
@@ -135,9 +136,7 @@ def as_error(
     )
 
 
-def _malformed(
-    text: str, declared: Flow | MaterializedView, reading: Reading | None
-) -> RecordUnparseableError:
+def _malformed(text: str, declared: Declared, reading: Reading | None) -> RecordUnparseableError:
     """A record that one of Spark's own parsers has refused; Spark does not say which."""
     name = declared.name
     found = re.search(r"Malformed records are detected in record parsing: (.*?)\.?\n", text)
@@ -175,7 +174,10 @@ def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
 
 
 def _turned_away(
-    text: str, declared: Flow | MaterializedView, log_file: Path | None, kafka: KafkaConnection
+    text: str,
+    declared: Declared,
+    log_file: Path | None,
+    kafka: KafkaConnection,
 ) -> HeadraceError | None:
     """What Kafka's client says when the cluster does not let it in, or not any more."""
     said = _TURNED_AWAY.findall(text)
@@ -187,7 +189,7 @@ def _turned_away(
     return error
 
 
-def _known(text: str, declared: Flow | MaterializedView, log_file: Path | None) -> HeadraceError | None:
+def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:
     """The error behind a message of Spark's whose meaning is known."""
     name = declared.name
     facts = (_shortened(text), *_logged(log_file))
@@ -262,7 +264,7 @@ def upstream_rewritten(flow: Flow, table: Path, commit: LoggedCommit) -> Upstrea
     )
 
 
-def _target(declared: Flow | MaterializedView) -> str:
+def _target(declared: Declared) -> str:
     return str(declared.target if isinstance(declared, Flow) else declared.name)
 
 

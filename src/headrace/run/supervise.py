@@ -25,14 +25,23 @@ _HELD_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class FlowResult:
-    """What became of a flow."""
+    """What became of a flow.
+
+    Args:
+        rows: Rows that the update has added to the table.
+        batches: Batches of the update, replayed ones too.
+        late: Rows that its query left out because they came behind its watermark.
+        commits: Those batches that were committed to the table.
+        duration_s: From the flow's start to its end.
+    """
 
     flow: str
     outcome: Literal["drained", "stopped", "up to date", "failed"]
     rows: int
     batches: int
     late: int = 0
-    """Rows that its query left out because they came behind its watermark."""
+    commits: int = 0
+    duration_s: float = 0.0
     error: HeadraceError | None = None
 
 
@@ -107,23 +116,32 @@ def _finished(
             batches=progress.batches,
         )
     )
-    return FlowResult(
-        flow=flow.name, outcome=outcome, rows=progress.rows, batches=progress.batches, late=progress.late
-    )
+    return _result(runner, outcome)
 
 
 def _failed(runner: FlowRunner, context: UpdateContext, error: HeadraceError) -> FlowResult:
-    flow, progress = runner.planned.flow, runner.progress
+    flow = runner.planned.flow
     # The trace is for the log alone; what a person needs is in the error.
     _LOG.info("flow %s failed", flow.name, exc_info=error)
     context.emit(
         FlowFailed(update=context.update, flow=flow.name, dataset=flow.target, error=error.to_dict())
     )
+    return _result(runner, "failed", error)
+
+
+def _result(
+    runner: FlowRunner,
+    outcome: Literal["drained", "stopped", "up to date", "failed"],
+    error: HeadraceError | None = None,
+) -> FlowResult:
+    progress = runner.progress
     return FlowResult(
-        flow=flow.name,
-        outcome="failed",
+        flow=runner.planned.flow.name,
+        outcome=outcome,
         rows=progress.rows,
         batches=progress.batches,
         late=progress.late,
+        commits=progress.commits,
+        duration_s=time.monotonic() - progress.started,
         error=error,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -36,6 +37,10 @@ class RunResult:
     """What became of an update.
 
     Args:
+        outcome: ``completed``, ``stopped`` by whoever asked for it, or ``failed`` where a flow or a
+            view has.
+        flows: Each flow's result.
+        views: Each materialized view's.
         log_file: Its log; ``None`` where it found nothing to do.
     """
 
@@ -158,7 +163,7 @@ def _run_once(
     for level in plan.levels:
         runners = _flow_runners(level, context)
         if runners:
-            with ThreadPoolExecutor(len(runners), thread_name_prefix="headrace-flow") as pool:
+            with _pool(len(runners), context) as pool:
                 flow_results += pool.map(lambda runner: _supervise(runner, context, refused), runners)
         for stage in level:
             if isinstance(stage, RefreshViewStage) and not context.stop.requested:
@@ -174,7 +179,7 @@ def _run_continuously(
     runners = _flow_runners(stages, context)
     views = [_view_runner(s, plan, context) for s in stages if isinstance(s, RefreshViewStage)]
     latest: dict[int, ViewResult] = {}
-    with ThreadPoolExecutor(max(len(runners), 1), thread_name_prefix="headrace-flow") as pool:
+    with _pool(max(len(runners), 1), context) as pool:
         futures = [pool.submit(_supervise, runner, context, refused) for runner in runners]
         # The flows' first batches are not to wait for a view that has nothing to show yet.
         started = time.monotonic()
@@ -189,6 +194,18 @@ def _run_continuously(
     # Flows that end by themselves have written since the last look.
     _refresh_moved(range(len(views)), views, latest, context)
     return results, list(latest.values())
+
+
+@contextmanager
+def _pool(threads: int, context: UpdateContext) -> Iterator[ThreadPoolExecutor]:
+    """Threads for flows. Whatever breaks off the caller, such as Ctrl-C, asks the flows to stop, since
+    the pool waits for them."""
+    with ThreadPoolExecutor(threads, thread_name_prefix="headrace-flow") as pool:
+        try:
+            yield pool
+        except BaseException:
+            context.stop.request()
+            raise
 
 
 def _flow_runners(stages: Iterable[Stage], context: UpdateContext) -> list[FlowRunner]:

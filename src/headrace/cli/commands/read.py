@@ -8,6 +8,7 @@ import click
 
 from headrace.cli.moments import read_moment
 from headrace.cli.output import Result
+from headrace.cli.rows import counted, rows_table, split_columns
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
 
@@ -17,9 +18,6 @@ if TYPE_CHECKING:
     from rich.console import Group
 
     from headrace.observe.read import Rows
-
-_LONG = ("string", "binary", "struct", "array", "map", "variant")
-_NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
 
 
 @verb(
@@ -64,8 +62,13 @@ def command(
             remedies=["headrace read --help"],
             params={"options": ["--version", "--timestamp"]},
         )
-    chosen = tuple(name.strip() for name in columns.split(",") if name.strip()) if columns else ()
-    selection = Selection(where=where, limit=limit, columns=chosen, version=version, timestamp=timestamp)
+    selection = Selection(
+        where=where,
+        limit=limit,
+        columns=tuple(split_columns(columns)),
+        version=version,
+        timestamp=timestamp,
+    )
     with invocation.output.progress("Reading"):
         rows = read_rows(locate_table(table, invocation.settings), selection)
     return Result(data=rows.to_json(), text=lambda: _rendered(rows))
@@ -73,21 +76,8 @@ def command(
 
 def _rendered(rows: Rows) -> Group:
     from rich.console import Group
-    from rich.table import Table
     from rich.text import Text
 
-    from headrace.observe.read import shown
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
-    for name, kind in zip(rows.columns, rows.types, strict=True):
-        table.add_column(
-            Text(name),
-            justify="right" if kind.startswith(_NUMBERS) else "left",
-            no_wrap=kind not in _LONG,
-            overflow="fold",
-        )
-    for row in rows.rows:
-        table.add_row(*(Text(shown(value), style="dim" if value is None else "") for value in row))
-    count = f"{len(rows.rows):,} {'row' if len(rows.rows) == 1 else 'rows'} of {rows.table} v{rows.version}"
     more = ", there are more: --limit" if rows.is_cut else ""
-    return Group(table, Text(f"{count}{more}", style="dim"))
+    count = f"{counted(len(rows.rows))} of {rows.table} v{rows.version}{more}"
+    return Group(rows_table(rows.columns, rows.types, rows.rows), Text(count, style="dim"))

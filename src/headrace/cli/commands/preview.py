@@ -1,0 +1,65 @@
+"""`headrace preview`: rows of a query, without writing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import Result
+from headrace.cli.rows import counted, rows_table, split_columns
+from headrace.cli.verb import Invocation, verb
+from headrace.project.pipeline import RECORDS
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from headrace.project.preview import Preview
+
+
+@verb(
+    examples=(
+        "headrace preview orders",
+        "headrace preview revenue --records 100000 --limit 5",
+        'headrace preview orders --where "amount > 1000" --columns id,amount,_source.offset',
+    )
+)
+@click.argument("dataset", metavar="DATASET|FLOW")
+@click.option("--where", metavar="SQL", help="Only rows for which this holds.")
+@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many rows at most.")
+@click.option("--columns", metavar="A,B", help="Which columns; a dot leads into a struct.")
+@click.option(
+    "--records",
+    type=click.IntRange(1),
+    default=RECORDS,
+    show_default=True,
+    help="How many of the newest records of each Kafka source are read.",
+)
+def command(
+    invocation: Invocation, dataset: str, where: str | None, limit: int, columns: str | None, records: int
+) -> Result:
+    """Show rows of a query on what its sources hold now.
+
+    Writes nothing. Topics give their newest records, tables what they hold; a table that no run has
+    made yet is computed from its own query. Aggregates are of the rows that were read, and no others.
+    """
+    from headrace.cli.watching import spark_starting
+
+    with (
+        invocation.pipeline() as pipeline,
+        spark_starting(invocation.output, pipeline.settings, "Starting Spark, computing rows"),
+    ):
+        preview = pipeline.preview(
+            dataset, where=where, limit=limit, columns=split_columns(columns), records=records
+        )
+    return Result(data=preview.to_json(), text=lambda: _rendered(preview))
+
+
+def _rendered(preview: Preview) -> Group:
+    from rich.console import Group
+    from rich.text import Text
+
+    more = ", there are more: --limit" if preview.is_cut else ""
+    lines = [f"{counted(len(preview.rows))} of {preview.dataset}{more}", *map(str, preview.sources)]
+    table = rows_table(preview.columns, preview.types, preview.rows)
+    return Group(table, *(Text(line, style="dim") for line in lines))

@@ -1,0 +1,26 @@
+"""Tests of pipelines on rows in place of their sources."""
+
+from __future__ import annotations
+
+from headrace.errors.base import UsageError
+
+
+class RowsMissingError(UsageError):
+    """The pipeline reads a source for which the test gives no rows.
+
+    Give an empty list, `{"orders": []}`, where it is to have none.
+    """
+
+    code = "ROWS_MISSING"
+
+
+class RowsUnreadError(UsageError):
+    """The test gives rows for a source that the pipeline does not read. Correct the name."""
+
+    code = "ROWS_UNREAD"
+
+
+class RowsInvalidError(UsageError):
+    """A row of a test does not fit its source; the message names the source, the batch and the row."""
+
+    code = "ROWS_INVALID"

@@ -1,0 +1,252 @@
+"""Rows of a query on what its sources hold now; nothing is written.
+
+Every stream becomes a batch: the newest records of a topic, the newest files of a folder, a table as
+it is. A table of the pipeline's own that no run has made is computed from its own query.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.declare.registry import ActivePipeline, activate
+from headrace.errors import (
+    DatasetUnknownError,
+    ReadColumnUnknownError,
+    ReadConditionInvalidError,
+)
+from headrace.model.declarations import Flow, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.names import TableName
+from headrace.observe.read import plain
+from headrace.plan.catalog import isolated_session
+from headrace.plan.intercept import quiet
+from headrace.plan.names import shown
+from headrace.plan.query import session_settings, shortened
+from headrace.plan.stages import Plan
+from headrace.plan.stored import load_stored
+from headrace.project.looking import Looker, SourceSeen
+from headrace.run.failures import as_error
+from headrace.sources.cluster import KafkaCluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+Previewed = Flow | MaterializedView | TemporaryView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """Rows that a query gives now.
+
+    Args:
+        dataset: What was asked for: a dataset, or a flow.
+        columns: Their names, in order.
+        types: The type of each, as Delta names it.
+        rows: Python values.
+        is_cut: Whether there are more than were asked for.
+        sources: What was read.
+    """
+
+    dataset: str
+    columns: tuple[str, ...]
+    types: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    is_cut: bool
+    sources: tuple[SourceSeen, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset": self.dataset,
+            "columns": [
+                {"name": name, "type": kind} for name, kind in zip(self.columns, self.types, strict=True)
+            ],
+            "rows": [
+                {name: plain(value) for name, value in zip(self.columns, row, strict=True)}
+                for row in self.rows
+            ],
+            "cut": self.is_cut,
+            "sources": [source.to_json() for source in self.sources],
+        }
+
+
+def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Previewed, ...]]:
+    """The queries behind a name: those of a dataset, else that of a flow.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares neither.
+    """
+    target = str(TableName.parse(name, plan.project.database)).casefold()
+    for dataset in plan.datasets:
+        if str(dataset.name).casefold() == target:
+            flows = tuple(one.flow for one in plan.flows if one.flow.target == dataset.name)
+            return shown(dataset.name), flows if isinstance(dataset, StreamingTable) else (dataset,)
+    for planned in plan.flows:
+        if planned.flow.name.casefold() == name.casefold():
+            return planned.flow.name, (planned.flow,)
+    known = [shown(dataset.name) for dataset in plan.datasets] + [one.flow.name for one in plan.flows]
+    near = difflib.get_close_matches(name, known, n=1)
+    raise DatasetUnknownError(
+        f"the pipeline {plan.project.name} declares no dataset or flow `{name}`",
+        remedies=(f"did you mean `{near[0]}`?" if near else "headrace plan lists its datasets",),
+        params={"dataset": name},
+    )
+
+
+def take_preview(
+    spark: SparkSession,
+    plan: Plan,
+    name: str,
+    cluster: KafkaCluster,
+    *,
+    records: int,
+    where: str | None = None,
+    limit: int = 20,
+    columns: Sequence[str] = (),
+    log_file: Path | None = None,
+) -> Preview:
+    """Compute rows of a dataset's query, or of one flow's.
+
+    Args:
+        spark: The pipeline's session; it is left as it is.
+        plan: The plan of the whole pipeline.
+        name: The dataset, or the flow.
+        cluster: Says which offsets the topics hold.
+        records: How many of the newest records of each Kafka source are read.
+        where: A condition in SQL.
+        limit: How many rows at most.
+        columns: Which columns, by dotted path; by default all.
+        log_file: Where Spark's own log goes, for errors to name.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares nothing of this name.
+        ReadColumnUnknownError: There is no such column.
+        ReadConditionInvalidError: The condition cannot be evaluated.
+        HeadraceError: The query fails on what it reads, such as a record that cannot be parsed.
+    """
+    label, queries = find_previewed(name, plan)
+    first = queries[0]
+    with isolated_session(spark, plan.project.database) as (session, catalog):
+        for table in _tables_read(plan):
+            if load_stored(plan.project.storage, table) is not None:
+                catalog.add_stored(table, plan.project.storage.table(table))
+            else:
+                catalog.copy_from(spark, table)
+        looker = Looker(session, plan, cluster, records=records)
+        with (
+            activate(ActivePipeline(plan.project, lambda: session)),
+            session_settings(session, first.spark_conf, name=label, location=first.location),
+        ):
+            frame = looker.union(queries)
+            chosen = _selected(_filtered(frame, where, label), columns, label)
+            types = tuple(_kind(field.dataType) for field in chosen.schema.fields)
+            try:
+                with quiet():
+                    values = _collected(chosen.limit(limit + 1))
+            except Exception as error:
+                raise as_error(error, None, first, log_file) from error
+        rows = tuple(zip(*values, strict=True))
+        return Preview(
+            dataset=label,
+            columns=tuple(columns) or tuple(chosen.columns),
+            types=types,
+            rows=rows[:limit],
+            is_cut=len(rows) > limit,
+            sources=looker.seen,
+        )
+
+
+def _tables_read(plan: Plan) -> Iterable[TableName]:
+    reads = [read.table for flow in plan.flows for read in flow.reads]
+    reads += [read.table for view in plan.views for read in view.reads]
+    return dict.fromkeys(reads)
+
+
+def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    if where is None:
+        return frame
+    try:
+        with quiet():
+            return frame.where(where)
+    except PySparkException as error:
+        if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
+            name = (error.getMessageParameters() or {}).get("objectName", "")
+            raise _unknown_column(name.replace("`", ""), frame, label) from error
+        raise ReadConditionInvalidError(
+            f"the condition `{where}` cannot be evaluated",
+            facts=tuple(shortened(str(error)).splitlines()[:3]),
+            remedies=("headrace preview --help",),
+            params={"where": where},
+        ) from error
+
+
+def _selected(frame: DataFrame, columns: Sequence[str], label: str) -> DataFrame:
+    if not columns:
+        return frame
+    from pyspark.sql import functions as F
+
+    known = list(_paths(frame.schema))
+    for column in columns:
+        if column not in known:
+            raise _unknown_column(column, frame, label)
+    return frame.select([F.col(_quoted(column)).alias(column) for column in columns])
+
+
+def _unknown_column(column: str, frame: DataFrame, label: str) -> ReadColumnUnknownError:
+    known = list(_paths(frame.schema))
+    near = difflib.get_close_matches(column, known, n=1)
+    return ReadColumnUnknownError(
+        f"{label} has no column `{column}`",
+        facts=(f"its columns: {', '.join(frame.columns)}",),
+        remedies=(f"did you mean `{near[0]}`?",) if near else (),
+        params={"column": column, "known": known},
+    )
+
+
+def _paths(schema: StructType, above: str = "") -> Iterable[str]:
+    from pyspark.sql.types import StructType as Struct
+
+    for field in schema.fields:
+        yield f"{above}{field.name}"
+        if isinstance(field.dataType, Struct):
+            yield from _paths(field.dataType, f"{above}{field.name}.")
+
+
+def _quoted(path: str) -> str:
+    return ".".join(f"`{part}`" for part in path.split("."))
+
+
+def _kind(kind: DataType) -> str:
+    value = kind.jsonValue()
+    return value if isinstance(value, str) else str(value["type"])
+
+
+def _collected(frame: DataFrame) -> list[list[Any]]:
+    """The values of each column."""
+    from pyspark.sql import functions as F
+
+    # By their places: a view may have two columns of one name.
+    renamed = frame.toDF(*(f"c{number}" for number in range(len(frame.columns))))
+    chosen = [
+        F.col(name) if _is_arrow(field.dataType) else F.col(name).cast("string")
+        for name, field in zip(renamed.columns, frame.schema.fields, strict=True)
+    ]
+    table = renamed.select(chosen).toArrow()
+    return [column.to_pylist(maps_as_pydicts="strict") for column in table.columns]
+
+
+def _is_arrow(kind: DataType) -> bool:
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import VariantType
+
+    try:
+        to_arrow_type(kind)
+    except Exception:
+        # Spark has types that Arrow lacks, and says so by several errors.
+        return False
+    return not isinstance(kind, VariantType)

@@ -1,0 +1,192 @@
+"""Runs a pipeline on rows in place of its sources."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.errors import ArgumentInvalidError, HeadraceError
+from headrace.model.connections import KafkaConnection
+from headrace.model.declarations import TemporaryView
+from headrace.model.names import Storage
+from headrace.model.project import ProjectSettings
+from headrace.project.pipeline import Pipeline, Rehearsal
+from headrace.runtime.session import RunningSpark, open_spark
+from headrace.testing.rows import Batches, Given, checked_sources
+from headrace.testing.stage import Stage
+from headrace.testing.tables import Tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.run.update import RunResult
+
+_NOWHERE = KafkaConnection({"bootstrap.servers": "127.0.0.1:9"})
+"""No broker is asked for anything; queries that name a cluster need some name."""
+
+_SETTINGS = {"spark.sql.shuffle.partitions": "2"}
+"""A test has few rows; the pipeline's own configuration wins."""
+
+SOURCES = "sources"
+"""The folder of the staged rows in the storage of a rehearsal."""
+
+Keep = Callable[[Callable[[], None]], object]
+"""Takes what ends a Spark that was started, for later."""
+
+
+def run(
+    pipeline: str | Path | Pipeline,
+    rows: Mapping[str, Given | Batches],
+    *,
+    profile: str | None = None,
+    storage: str | Path | None = None,
+    keep: Keep = atexit.register,
+) -> Tables:
+    """Run a pipeline on rows in place of its sources, in a storage of its own.
+
+    The rows of the first batch of every source are there, and an update runs; then the rows of the
+    second, and so on. Queries, tables, checkpoints, watermarks and state are real. No broker is
+    started or asked, and nothing outside of the storage is written.
+
+    Args:
+        pipeline: The pipeline, or its folder.
+        rows: The batches of each source that the pipeline reads, each a list of rows. A topic goes by
+            its name: a row is a dict (the JSON value), text or bytes (the value as it is), or a
+            `Record`. A Delta table goes by its name or path, and a folder of files by its path; rows are
+            dicts, or the lines of a file.
+        profile: The profile of the spec; by default ``HEADRACE_PROFILE``, else ``dev``.
+        storage: A folder to keep the tables in. A further `run` there goes on with what the first
+            has left. By default a temporary one, which is removed with the tables.
+        keep: Takes what stops Spark. The first `run` of a process starts Spark, unless the process has
+            a session, and the later ones use it; by default it stops with the process.
+
+    Returns:
+        The tables after the last update.
+
+    Raises:
+        HeadraceError: Whatever is wrong with the pipeline or its rows, or makes a flow or a view fail.
+
+    Example:
+        >>> first, late = [{"id": 1, "amount": 5}], [{"id": 2, "amount": 7}]
+        >>> run("shop", {"orders": [first, late]})["revenue"]  # doctest: +SKIP
+    """
+    given = checked_sources(rows)
+    loaded = _loaded(pipeline, profile)
+    real = loaded.settings.storage
+    root = Path(tempfile.mkdtemp(prefix="headrace-test-")) if storage is None else _kept(storage, real)
+    settings = _rehearsed(loaded.settings, root.resolve())
+    try:
+        return _run(settings, real, given, root if storage is None else None, keep)
+    except BaseException:
+        if storage is None:
+            shutil.rmtree(root, ignore_errors=True)
+        raise
+
+
+def _loaded(pipeline: str | Path | Pipeline, profile: str | None) -> Pipeline:
+    if not isinstance(pipeline, Pipeline):
+        return Pipeline.load(pipeline, profile=profile)
+    if profile is not None:
+        raise ArgumentInvalidError(
+            f"run: the pipeline has been loaded with the profile {pipeline.settings.profile} already",
+            remedies=("give its folder, or leave the profile out",),
+            params={"argument": "profile", "value": profile},
+        )
+    return pipeline
+
+
+def _kept(storage: str | Path, real: Storage) -> Path:
+    """A storage that a test names: never one that holds anything but rehearsals.
+
+    Raises:
+        ArgumentInvalidError: It is the pipeline's own, or has tables that no rehearsal has made.
+    """
+    root = Path(storage).expanduser().resolve()
+    foreign = (root / "tables").exists() and not (root / SOURCES).exists()
+    if foreign or root == real.root.resolve():
+        raise ArgumentInvalidError(
+            f"run: the storage {root} is not one of tests",
+            facts=("a test's rows would stand among those of real runs; nothing was written",),
+            remedies=("name a new folder, or leave the storage out",),
+            params={"argument": "storage", "value": str(root)},
+        )
+    return root
+
+
+def _rehearsed(settings: ProjectSettings, root: Path) -> ProjectSettings:
+    return replace(
+        settings,
+        storage=Storage(root),
+        kafka=_NOWHERE,
+        consumer_groups=False,
+        configuration={**_SETTINGS, **settings.configuration},
+    )
+
+
+def _run(
+    settings: ProjectSettings,
+    real: Storage,
+    given: Mapping[str, Batches],
+    temporary: Path | None,
+    keep: Keep,
+) -> Tables:
+    from headrace.plan.catalog import isolated_session
+
+    running = _opened(settings, keep)
+    with isolated_session(running.spark, settings.database) as (session, catalog):
+        _configure(session, settings)
+
+        def elsewhere(name: object) -> bool:
+            return catalog.copy_from(running.spark, name)  # type: ignore[arg-type]
+
+        stage = Stage(settings.storage.root / SOURCES, given, settings, real, elsewhere)
+        rehearsal = Rehearsal(
+            running=RunningSpark(session, owned=False, log_file=running.log_file),
+            sources=stage.read,
+            folders=stage.folder,
+            find_table=stage.find_table,
+        )
+        pipeline = Pipeline(settings, rehearsal)
+        plan = pipeline.plan(offline=True)
+        stage.check()
+        results = []
+        # A pipeline without rows still has views to compute.
+        for number in range(max(1, stage.batches)):
+            stage.feed(number + 1)
+            results.append(_update(pipeline))
+        names = tuple(one.name for one in plan.datasets if not isinstance(one, TemporaryView))
+        return Tables(settings, names, tuple(results), temporary)
+
+
+def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
+    conf = {key: value for key, value in settings.configuration.items() if key.startswith("spark.")}
+    running = open_spark(settings.name, conf=conf, master=settings.master, memory=settings.memory)
+    if running.owned:
+        keep(running.stop)
+    return running
+
+
+def _configure(session: SparkSession, settings: ProjectSettings) -> None:
+    """The pipeline's settings, over those that Headrace chooses, as far as a session can still take them."""
+    from headrace.runtime.defaults import build_session_settings
+
+    chosen = build_session_settings(session.sparkContext.master)
+    for key, value in {**chosen, **settings.configuration}.items():
+        if not key.startswith("spark.") or session.conf.isModifiable(key):
+            session.conf.set(key, value)
+
+
+def _update(pipeline: Pipeline) -> RunResult:
+    result = pipeline.run()
+    first, *others = result.errors or (None,)
+    if first is None:
+        return result
+    for other in others:
+        assert isinstance(other, HeadraceError)
+        first.add_note(f"another: {other}")
+    raise first

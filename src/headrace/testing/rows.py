@@ -1,0 +1,323 @@
+"""The rows that a test gives, and the form in which a source would hold them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import RowsInvalidError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Batch = Sequence[Any]
+Given = Sequence[Batch]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A Kafka record, for a test that cares about more than its value.
+
+    Args:
+        value: A mapping or a list becomes JSON; text and bytes stand for themselves, and ``None`` is
+            a record without a value.
+        key: Its key.
+        timestamp: Its timestamp; the moment of the test by default. Without a time zone it is UTC.
+        partition: Its partition; the first by default.
+        headers: Its headers.
+
+    Example:
+        >>> Record({"id": 1}, key="ada", partition=2)
+        Record(value={'id': 1}, key='ada', timestamp=None, partition=2, headers=())
+    """
+
+    value: Any
+    key: str | bytes | None = None
+    timestamp: datetime | None = None
+    partition: int = 0
+    headers: Mapping[str, str | bytes | None] | Sequence[tuple[str, str | bytes | None]] = ()
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The rows of a Delta table or of files, where their types are to be said.
+
+    Args:
+        batches: The rows, batch by batch.
+        schema: The columns, as DDL or as a ``StructType``.
+    """
+
+    batches: Given
+    schema: str | StructType | None = None
+
+
+def invalid(source: str, problem: str, *, batch: int, row: int | None = None) -> RowsInvalidError:
+    """The error of a row that does not fit; batches and rows are counted from 1."""
+    place = f"batch {batch + 1}" + ("" if row is None else f", row {row + 1}")
+    return RowsInvalidError(
+        f"the rows of `{source}`, {place}: {problem}",
+        params={"source": source, "batch": batch + 1, "row": None if row is None else row + 1},
+    )
+
+
+def checked_sources(rows: Any) -> dict[str, Batches]:
+    """What a test gives: batches, by the names of sources.
+
+    Raises:
+        RowsInvalidError: It is something else.
+    """
+    if not isinstance(rows, Mapping) or not all(isinstance(name, str) for name in rows):
+        raise RowsInvalidError(
+            f"the rows of a test are a dict of sources, not a {type(rows).__name__}",
+            remedies=('write {"orders": [[row, row], [row]]}: two batches of one source',),
+        )
+    return {name: checked(name, given) for name, given in rows.items()}
+
+
+def checked(source: str, given: Any) -> Batches:
+    """What a test gives for a source: a list of batches, each a list of rows.
+
+    Raises:
+        RowsInvalidError: It is something else.
+    """
+    batches = given if isinstance(given, Batches) else Batches(given)
+    if not _is_list(batches.batches):
+        raise RowsInvalidError(
+            f"the rows of `{source}` are not a list of batches",
+            remedies=('write {"' + source + '": [[row, row], [row]]}: two batches',),
+            params={"source": source},
+        )
+    for number, batch in enumerate(batches.batches):
+        if not _is_list(batch):
+            error = invalid(source, "a batch is a list of rows", batch=number)
+            error.remedies = ('one batch is {"' + source + '": [[row, row]]}',)
+            raise error
+    return batches
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+
+
+# -- Kafka
+
+
+def kafka_schema() -> pa.Schema:
+    """The columns of Spark's Kafka source."""
+    import pyarrow as pa
+
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    return pa.schema(
+        [
+            ("key", pa.binary()),
+            ("value", pa.binary()),
+            ("topic", pa.string()),
+            ("partition", pa.int32()),
+            ("offset", pa.int64()),
+            ("timestamp", pa.timestamp("us", tz="UTC")),
+            ("timestampType", pa.int32()),
+            ("headers", pa.list_(header)),
+        ]
+    )
+
+
+def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -> pa.Table:
+    """A batch as the topic's next records.
+
+    Args:
+        topic: The topic.
+        batch: The test's rows.
+        number: The number of the batch.
+        offsets: The next offset of each partition; it is moved on.
+
+    Raises:
+        RowsInvalidError: A row can be no record.
+    """
+    import pyarrow as pa
+
+    rows = []
+    for place, row in enumerate(batch):
+        record = row if isinstance(row, Record) else Record(row)
+        if row is None:
+            problem = "a record without a value is written Record(None)"
+            raise invalid(topic, problem, batch=number, row=place)
+        try:
+            value, key, headers = _bytes(record.value), _bytes(record.key), _headers(record.headers)
+        except (TypeError, ValueError) as error:
+            raise invalid(topic, str(error), batch=number, row=place) from error
+        if not isinstance(record.partition, int) or record.partition < 0:
+            problem = f"the partition {record.partition!r} is no number from 0"
+            raise invalid(topic, problem, batch=number, row=place)
+        if not isinstance(record.timestamp, datetime | None):
+            problem = f"the timestamp is a {type(record.timestamp).__name__}, not a datetime"
+            raise invalid(topic, problem, batch=number, row=place)
+        offset = offsets.get(record.partition, 0)
+        offsets[record.partition] = offset + 1
+        rows.append(
+            {
+                "key": key,
+                "value": value,
+                "topic": topic,
+                "partition": record.partition,
+                "offset": offset,
+                # Kafka's own timestamps are whole milliseconds.
+                "timestamp": _milliseconds(record.timestamp or datetime.now(UTC)),
+                "timestampType": 0,
+                "headers": headers,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=kafka_schema())
+
+
+def _milliseconds(moment: datetime) -> datetime:
+    at = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return at.replace(microsecond=at.microsecond // 1000 * 1000)
+
+
+def _bytes(value: Any) -> bytes | None:
+    match value:
+        case None:
+            return None
+        case bytes() | bytearray():
+            return bytes(value)
+        case str():
+            return value.encode()
+        case _:
+            return as_json(value).encode()
+
+
+def _headers(given: Any) -> list[dict[str, Any]] | None:
+    pairs = given.items() if isinstance(given, Mapping) else given
+    # Spark gives null where a record has no header.
+    return [{"key": str(key), "value": _bytes(value)} for key, value in pairs] or None
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON; decimals keep their digits, times are in ISO 8601.
+
+    Raises:
+        TypeError: JSON has no form for it.
+    """
+    match value:
+        case None | bool() | int() | str():
+            return json.dumps(value, ensure_ascii=False)
+        case float():
+            return json.dumps(value)
+        case Decimal():
+            return format(value, "f")
+        case datetime() | date():
+            return json.dumps(value.isoformat())
+        case Mapping():
+            pairs = (
+                f"{json.dumps(str(key), ensure_ascii=False)}: {as_json(item)}" for key, item in value.items()
+            )
+            return "{" + ", ".join(pairs) + "}"
+        case list() | tuple():
+            return "[" + ", ".join(map(as_json, value)) + "]"
+        case _:
+            raise TypeError(f"JSON has no form for a {type(value).__name__}")
+
+
+# -- tables
+
+
+def infer_schema(source: str, given: Batches) -> pa.Schema:
+    """The columns of rows whose types nobody has said.
+
+    Raises:
+        RowsInvalidError: There is no row to tell them from, or a row is no mapping, or values disagree.
+    """
+    import pyarrow as pa
+
+    rows = [row for batch in given.batches for row in batch]
+    for number, batch in enumerate(given.batches):
+        for place, row in enumerate(batch):
+            if not isinstance(row, Mapping):
+                raise invalid(source, f"a row is a dict, not a {type(row).__name__}", batch=number, row=place)
+    names = dict.fromkeys(str(name) for row in rows for name in row)
+    if not names:
+        raise RowsInvalidError(
+            f"nothing says which columns `{source}` has: it has no rows",
+            remedies=('say it: Batches([], schema="id LONG, name STRING")',),
+            params={"source": source},
+        )
+    try:
+        found = pa.Table.from_pylist([{name: _aware(row.get(name)) for name in names} for row in rows]).schema
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise RowsInvalidError(
+            f"the rows of `{source}` do not agree on their types: {error}",
+            remedies=("say them: Batches(rows, schema=..)",),
+            params={"source": source},
+        ) from error
+    untyped = [field.name for field in found if pa.types.is_null(field.type)]
+    if untyped:
+        raise RowsInvalidError(
+            f"nothing says which type `{untyped[0]}` of `{source}` has: it is None in every row",
+            remedies=("say it: Batches(rows, schema=..)",),
+            params={"source": source, "columns": untyped},
+        )
+    return found
+
+
+def table_rows(source: str, batch: Batch, number: int, schema: pa.Schema) -> pa.Table:
+    """A batch as rows of a table.
+
+    Raises:
+        RowsInvalidError: A row has an unknown column, or a value of another type.
+    """
+    import pyarrow as pa
+
+    known = set(schema.names)
+    for place, row in enumerate(batch):
+        if not isinstance(row, Mapping):
+            raise invalid(source, f"a row is a dict, not a {type(row).__name__}", batch=number, row=place)
+        unknown = [str(name) for name in row if name not in known]
+        if unknown:
+            problem = f"there is no column `{unknown[0]}`; its columns: {', '.join(schema.names)}"
+            raise invalid(source, problem, batch=number, row=place)
+    columns = [_column(source, batch, number, field) for field in schema]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _column(source: str, batch: Batch, number: int, field: pa.Field) -> pa.Array:
+    import pyarrow as pa
+
+    values = [_utc(row.get(field.name)) for row in batch]
+    found = []
+    for place, value in enumerate(values):
+        try:
+            one = pa.array([value], type=field.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            problem = f"`{field.name}` is {field.type}, and {value!r} is not ({error})"
+            raise invalid(source, problem, batch=number, row=place) from error
+        if _is_truncated(value, one[0].as_py()):
+            problem = f"`{field.name}` is {field.type}, and {value!r} would be cut to fit"
+            raise invalid(source, problem, batch=number, row=place)
+        found.append(one)
+    return pa.concat_arrays(found) if found else pa.array([], type=field.type)
+
+
+def _is_truncated(value: Any, kept: Any) -> bool:
+    """Whether a number has lost its fraction: Arrow cuts floats that become integers."""
+    if isinstance(value, float) and isinstance(kept, int):
+        return value != kept
+    if isinstance(value, Mapping) and isinstance(kept, Mapping):
+        return any(_is_truncated(value.get(key), item) for key, item in kept.items())
+    if isinstance(value, list | tuple) and isinstance(kept, list):
+        return any(_is_truncated(*pair) for pair in zip(value, kept, strict=False))
+    return False
+
+
+def _utc(value: Any) -> Any:
+    return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo is not None else value
+
+
+def _aware(value: Any) -> Any:
+    """A datetime without a zone is a TIMESTAMP in UTC, unless a schema says otherwise."""
+    naive = isinstance(value, datetime) and value.tzinfo is None
+    return value.replace(tzinfo=UTC) if naive else _utc(value)

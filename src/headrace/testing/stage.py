@@ -1,0 +1,372 @@
+"""The sources of a rehearsal: Delta tables and folders that are fed with a test's rows, batch by batch.
+
+A topic becomes a Delta table of Kafka's own columns, so everything behind the reader is as it is in
+production: real streams with real checkpoints, which read what each batch has added.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import RowsMissingError, RowsUnreadError, SourceLocation
+from headrace.model.folders import FileFolder
+from headrace.model.names import Storage, TableName
+from headrace.model.project import ProjectSettings
+from headrace.plan.bounded import kafka_columns
+from headrace.plan.intercept import LOCATION_OPTION, SourceRead, TableAccess
+from headrace.plan.names import shown
+from headrace.plan.options import ReadRequest
+from headrace.plan.stored import load_stored
+from headrace.sources.subscription import Subscription, matching, shown as shown_pattern
+from headrace.testing.files import FileFormat, file_format
+from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+
+class Source(ABC):
+    """One source of the pipeline, as far as the rehearsal has fed it.
+
+    Args:
+        name: What the test calls it.
+        given: The rows that it will have.
+    """
+
+    def __init__(self, name: str, given: Batches) -> None:
+        self.name = name
+        self.given = given
+        self._fed = 0
+
+    def feed(self, batches: int) -> None:
+        """Bring the source to where it is after so many batches of the test."""
+        while self._fed < min(batches, len(self.given.batches)):
+            batch = self.given.batches[self._fed]
+            if batch:
+                self._add(batch, self._fed)
+            self._fed += 1
+
+    @abstractmethod
+    def _add(self, batch: Any, number: int) -> None: ...
+
+
+class Topic(Source):
+    """A topic, as a table of Kafka's columns."""
+
+    def __init__(self, name: str, given: Batches, path: Path) -> None:
+        super().__init__(name, given)
+        self.path = path
+        _make_table(path, kafka_schema())
+        self._offsets = _next_offsets(path)
+
+    def _add(self, batch: Any, number: int) -> None:
+        _append(self.path, kafka_rows(self.name, batch, number, self._offsets))
+
+
+class Table(Source):
+    """A Delta table that is no dataset of the pipeline."""
+
+    def __init__(self, name: str, given: Batches, path: Path, schema: pa.Schema) -> None:
+        super().__init__(name, given)
+        self.path = path
+        self._schema = schema
+        _make_table(path, schema)
+
+    def _add(self, batch: Any, number: int) -> None:
+        _append(self.path, table_rows(self.name, batch, number, self._schema))
+
+
+class Folder(Source):
+    """A folder of files, one for each batch."""
+
+    def __init__(self, name: str, given: Batches, path: Path, format: FileFormat) -> None:
+        super().__init__(name, given)
+        self.path = path
+        self._format = format
+        path.mkdir(parents=True, exist_ok=True)
+        self._first = sum(1 for _ in path.iterdir())
+        # A reader without a schema looks at the files as soon as it is made.
+        self.feed(1)
+
+    def _add(self, batch: Any, number: int) -> None:
+        file = self.path / f"batch-{self._first + number:05d}{self._format.suffix}"
+        file.write_bytes(self._format.encode(self.name, batch, number))
+
+
+class Stage:
+    """Stands for all sources of a pipeline, and knows which of them it reads.
+
+    Args:
+        folder: Where the sources are kept.
+        given: The test's rows, by source.
+        settings: The pipeline's settings, with the storage of the rehearsal.
+        real: The pipeline's own storage, whose tables may say what columns a source has.
+        elsewhere: Registers a table that the session's own catalog knows; false where it does not.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        given: Mapping[str, Batches],
+        settings: ProjectSettings,
+        real: Storage,
+        elsewhere: Callable[[TableName], bool],
+    ) -> None:
+        self._folder = folder
+        self._given = given
+        self._settings = settings
+        self._real = real
+        self._elsewhere = elsewhere
+        self._sources: dict[str, Source] = {}
+        self._missing: dict[str, SourceLocation] = {}
+
+    @property
+    def batches(self) -> int:
+        """How many batches the test has."""
+        return max((len(given.batches) for given in self._given.values()), default=0)
+
+    def feed(self, batches: int) -> None:
+        """Bring every source to where it is after so many batches."""
+        for source in self._sources.values():
+            source.feed(batches)
+
+    def check(self) -> None:
+        """Compare what the test gives with what the pipeline reads.
+
+        Raises:
+            RowsMissingError: The pipeline reads a source without rows.
+            RowsUnreadError: The test gives rows that nothing reads.
+        """
+        known = [*self._sources, *self._missing]
+        reads = (f"the pipeline reads: {', '.join(known) or 'nothing from outside'}",)
+        for name in self._given:
+            if name not in self._sources:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise RowsUnreadError(
+                    f"the test gives rows for `{name}`, which the pipeline does not read",
+                    facts=reads,
+                    remedies=(f"did you mean `{near[0]}`?",) if near else (),
+                    params={"source": name, "known": known},
+                )
+        for name, location in self._missing.items():
+            raise self._without_rows(name, location, reads)
+
+    # -- what the pipeline asks
+
+    def read(self, read: SourceRead) -> DataFrame | None:
+        """What a query reads in place of a source."""
+        request = read.request
+        if request.format == "kafka":
+            return self._read_kafka(read)
+        if not read.paths:
+            return None
+        if request.format == "delta":
+            return self._read_delta(read)
+        return self._read_files(read)
+
+    def find_table(self, access: TableAccess) -> None:
+        """Make a table that no file declares.
+
+        Raises:
+            RowsMissingError: The test gives no rows for it, and nobody else knows it.
+        """
+        name = next((text for text in self._given if self._is_table(text, access.name)), None)
+        path = self._settings.storage.table(access.name)
+        if name is None:
+            if not load_stored(self._settings.storage, access.name) and not self._elsewhere(access.name):
+                known = (f"the test gives rows for: {', '.join(self._given) or 'nothing'}",)
+                raise self._without_rows(shown(access.name), access.location, known)
+        elif name not in self._sources:
+            stored = load_stored(self._real, access.name)
+            schema = self._schema(name, None if stored is None else stored.schema)
+            self._add(Table(name, self._given[name], path, schema))
+
+    def _is_table(self, text: str, name: TableName) -> bool:
+        return str(TableName.parse(text, self._settings.database)).casefold() == str(name).casefold()
+
+    def _read_kafka(self, read: SourceRead) -> DataFrame:
+        subscription = Subscription.of(read.request.options)
+        topics = subscription.topics
+        if subscription.pattern is not None:
+            # A pattern that no name of the test matches has no rows, as a topic without a name of its own.
+            topics = matching(subscription.pattern, self._given) or (shown_pattern(subscription.pattern),)
+        columns = [column.split()[0] for column in kafka_columns(read.request).split(", ")[:7]]
+        if (read.request.value("includeHeaders") or "").lower() == "true":
+            columns.append("headers")
+        frame: DataFrame | None = None
+        for topic in topics:
+            records = self._reader(read, self._topic(topic, read).path).select(columns)
+            if assigned := subscription.partitions.get(topic):
+                records = records.where(records["partition"].isin([*assigned]))
+            frame = records if frame is None else frame.unionAll(records)
+        assert frame is not None
+        return frame
+
+    def _topic(self, name: str, read: SourceRead) -> Topic:
+        known = self._sources.get(name)
+        if isinstance(known, Topic):
+            return known
+        given = self._given.get(name)
+        if given is None:
+            # All that are missing are told at once, when the whole pipeline is known.
+            self._missing.setdefault(name, read.location)
+        topic = Topic(name, given or Batches(()), self._folder / f"kafka-{name}")
+        if given is not None:
+            self._add(topic)
+        return topic
+
+    def folder(
+        self,
+        folder: FileFolder,
+        format: str,
+        schema: Any,
+        options: Mapping[str, str],
+        location: SourceLocation,
+    ) -> FileFolder:
+        """The folder that `hr.read_files` reads in place of the pipeline's.
+
+        Args:
+            folder: The pipeline's.
+            format: What its files hold.
+            schema: The columns that the user gives.
+            options: Further options of the reader.
+            location: The user's line.
+        """
+        columns = () if schema is None else tuple(schema.fieldNames())
+        request = ReadRequest(streaming=True, format=format, options=options, columns=columns, schema=schema)
+        return FileFolder(path=str(self._folder_of(folder.path, request, location)))
+
+    def _read_delta(self, read: SourceRead) -> DataFrame:
+        name = self._name_of(read.paths[0], read.location)
+        if name not in self._sources:
+            from deltalake import DeltaTable
+
+            real = read.paths[0].removeprefix("file:")
+            known = DeltaTable(real).schema().to_json() if DeltaTable.is_deltatable(real) else None
+            schema = self._schema(name, None if known is None else _parsed(known))
+            self._add(Table(name, self._given[name], self._path_for("delta"), schema))
+        return self._reader(read, self._located(name))
+
+    def _read_files(self, read: SourceRead) -> DataFrame | None:
+        if all(Path(path).is_relative_to(self._folder) for path in read.paths):
+            # A folder that has been staged already.
+            return None
+        located = [self._folder_of(path, read.request, read.location) for path in read.paths]
+        return self._reader(read, *located)
+
+    def _folder_of(self, path: str, request: ReadRequest, location: SourceLocation) -> Path:
+        name = self._name_of(path, location)
+        if name not in self._sources:
+            given = self._given[name]
+            format = file_format(request, given, location)
+            self._add(Folder(name, given, self._path_for("files"), format))
+        return self._located(name)
+
+    def _located(self, name: str) -> Path:
+        source = self._sources[name]
+        assert isinstance(source, Table | Folder)
+        return source.path
+
+    def _reader(self, read: SourceRead, *paths: Path) -> DataFrame:
+        """A reader of a staged source, with what the query says of how to read it."""
+        request = read.request
+        if request.format == "kafka":
+            options = {key: text for key, text in request.options.items() if key == LOCATION_OPTION}
+            format = "delta"
+        else:
+            options = {key: text for key, text in request.options.items() if key.lower() != "path"}
+            format = request.format
+        reader: Any = read.session.readStream if request.streaming else read.session.read
+        reader = reader.format(format).options(**options)
+        if request.schema is not None:
+            reader = reader.schema(request.schema)
+        frame: DataFrame = reader.load(str(paths[0]) if len(paths) == 1 else [*map(str, paths)])
+        return frame
+
+    def _name_of(self, path: str, location: SourceLocation) -> str:
+        """What the test calls a folder: as the query names it, or in another way.
+
+        Raises:
+            RowsMissingError: The test gives no rows for it.
+        """
+        wanted = self._resolved(path)
+        for name in self._given:
+            if name == path or self._resolved(name) == wanted:
+                return name
+        facts = (f"the test gives rows for: {', '.join(self._given) or 'nothing'}",)
+        raise self._without_rows(path, location, facts)
+
+    def _resolved(self, path: str) -> Path:
+        return (self._settings.root / path.removeprefix("file://").removeprefix("file:")).resolve()
+
+    def _path_for(self, kind: str) -> Path:
+        count = sum(1 for source in self._sources.values() if not isinstance(source, Topic))
+        return self._folder / f"{kind}-{count:03d}"
+
+    def _add(self, source: Source) -> None:
+        self._sources[source.name] = source
+
+    def _schema(self, name: str, known: Mapping[str, Any] | None) -> pa.Schema:
+        from pyspark.sql.pandas.types import to_arrow_schema
+        from pyspark.sql.types import StructType
+
+        given = self._given[name]
+        if given.schema is not None:
+            struct = StructType.fromDDL(given.schema) if isinstance(given.schema, str) else given.schema
+        elif known is not None:
+            struct = StructType.fromJson(dict(known))
+        else:
+            return infer_schema(name, given)
+        return to_arrow_schema(struct)
+
+    @staticmethod
+    def _without_rows(name: str, location: SourceLocation, facts: tuple[str, ...]) -> RowsMissingError:
+        return RowsMissingError(
+            f"the pipeline reads `{name}`, and the test gives no rows for it",
+            location=location,
+            facts=facts,
+            remedies=(f'give some, or none on purpose: {{"{name}": []}}',),
+            params={"source": name},
+        )
+
+
+def _parsed(text: str) -> Mapping[str, Any]:
+    value: Mapping[str, Any] = json.loads(text)
+    return value
+
+
+def _make_table(path: Path, schema: pa.Schema) -> None:
+    from deltalake import DeltaTable, write_deltalake
+
+    if not DeltaTable.is_deltatable(str(path)):
+        path.mkdir(parents=True, exist_ok=True)
+        write_deltalake(path, schema.empty_table())
+
+
+def _append(path: Path, rows: pa.Table) -> None:
+    from deltalake import write_deltalake
+
+    write_deltalake(path, rows, mode="append")
+
+
+def _next_offsets(path: Path) -> dict[int, int]:
+    """Where each partition goes on, in a storage that an earlier rehearsal has left."""
+    from deltalake import DeltaTable
+
+    rows = DeltaTable(path).to_pyarrow_table(columns=["partition", "offset"])
+    found: dict[int, int] = {}
+    for partition, offset in _pairs(rows):
+        found[partition] = max(found.get(partition, 0), offset + 1)
+    return found
+
+
+def _pairs(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    yield from zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
