@@ -278,3 +278,39 @@ def test_an_update_whose_flows_end_refreshes_its_views_and_ends(make_shop: Calla
 
 def rows_of(shop: Shop, table: str) -> int:
     return deltalake.DeltaTable(shop.table(table)).to_pyarrow_table().num_rows
+
+
+NUMBERS = """
+import headrace as hr
+from pyspark.sql import functions as F
+
+@hr.table
+def numbers():
+    text = F.col("value").cast("string")
+    return hr.read_kafka("{topic}").select({column}.alias("number"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("column", "code"),
+    [
+        ('text.cast("int")', "FLOW_FAILED"),
+        ('F.from_json(text, "n INT")', "RECORD_UNPARSEABLE"),
+        ("F.udf(lambda t: str(1 // (int(t) - 40)))(text)", "FLOW_FAILED"),
+    ],
+)
+def test_a_record_on_which_a_query_fails_is_named_and_nothing_is_written(
+    shop: Shop, column: str, code: str
+) -> None:
+    shop.write(NUMBERS.replace("{column}", column))
+    good = b'{"n": 1}' if "json" in column else b"7"
+    for number in range(60):
+        shop.ledger.produce_raw(shop.topic, good, number % 3)
+    bad = shop.ledger.produce_raw(shop.topic, b"40" if "udf" in column else b"seven", 1)
+    for number in range(60):
+        shop.ledger.produce_raw(shop.topic, good, number % 3)
+    (error,) = shop.run().errors
+    assert error.code == code
+    assert [error.params[key] for key in ("topic", "partition", "offset")] == list(bad.place)
+    assert any(f"--partition 1 --from {bad.offset}" in remedy for remedy in error.remedies)
+    assert rows_of(shop, "numbers") == 0

@@ -7,65 +7,36 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.declare.registry import ActivePipeline, FolderHook, activate
 from headrace.declare.spec import load_project
 from headrace.errors import HeadraceError
-from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Declarations, Flow, MaterializedView
 from headrace.model.events import Emitter, Event, FlowFailed, FlowRetrying, ViewFailed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.selection import check_remedies, select
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.project.engine import UNREACHED, Engine, Rehearsal
+from headrace.project.selection import check_remedies
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from headrace.observe.log import LogSettings, UpdateLog
     from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
-    from headrace.plan.intercept import SourceHook
-    from headrace.plan.resolver import FindTable
     from headrace.plan.stages import Plan
     from headrace.project.preview import Preview
-    from headrace.run.context import Build, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
-    from headrace.runtime.session import RunningSpark
     from headrace.verify.report import Proof
 
 _LOG = logging.getLogger(__name__)
 RECORDS = 5_000
 """The newest records of each Kafka source that a preview reads, if nobody says otherwise."""
-
-_UNREACHED = "127.0.0.1:9"
-"""Stands for the embedded broker while it is down and nobody needs it to answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rehearsal:
-    """How a pipeline runs on rows in place of its sources.
-
-    Args:
-        running: A session with a catalog of its own, into which the pipeline registers its tables.
-        sources: Gives what is read in place of a source.
-        folders: Gives the folder that is read in place of one of files.
-        find_table: Told of each table that no file declares, before it is looked up in the storage.
-    """
-
-    running: RunningSpark
-    sources: SourceHook
-    folders: FolderHook
-    find_table: FindTable
 
 
 class Pipeline:
@@ -91,10 +62,7 @@ class Pipeline:
 
     def __init__(self, settings: ProjectSettings, rehearsal: Rehearsal | None = None) -> None:
         self.settings = settings
-        self._rehearsal = rehearsal
-        self._running: RunningSpark | None = None if rehearsal is None else rehearsal.running
-        self._spark_log: Path | None = None
-        self._replaced: dict[str, str | None] = {}
+        self._engine = Engine(settings, rehearsal)
 
     @classmethod
     def load(
@@ -128,11 +96,7 @@ class Pipeline:
 
     def close(self) -> None:
         """Stop the Spark that this pipeline started; a session of somebody else's is left alone."""
-        if self._running is not None:
-            if not self._running.owned:
-                _restore(self._running.spark, self._replaced)
-            self._running.stop()
-            self._running = None
+        self._engine.close()
 
     def plan(self, datasets: Sequence[str] = (), *, offline: bool = False) -> Plan:
         """Resolve the pipeline; writes nothing. The pipeline's files run anew at each call.
@@ -153,13 +117,13 @@ class Pipeline:
             >>> [flow.flow.name for flow in plan.flows], plan.changes  # doctest: +SKIP
         """
         with self._redacted():
-            settings = self._reachable(start=False)
-            plan = self._plan(settings, datasets, offline=offline)
+            settings = self._engine.reachable(start=False)
+            plan = self._engine.plan(settings, datasets, offline=offline)
             if not offline:
                 from headrace.plan.folders import find_files
 
                 plan = find_files(plan)
-            if offline or settings.kafka.bootstrap_servers == _UNREACHED:
+            if offline or settings.kafka.bootstrap_servers == UNREACHED:
                 return plan
             from headrace.plan.topics import find_topics
             from headrace.sources.cluster import KafkaCluster
@@ -202,10 +166,10 @@ class Pipeline:
         from headrace.sources.cluster import KafkaCluster
 
         with self._redacted():
-            settings = self._reachable(start=True)
-            plan = self._plan(settings, (), offline=True)
+            settings = self._engine.reachable(start=True)
+            plan = self._engine.plan(settings, (), offline=True)
             return take_preview(
-                self._session(),
+                self._engine.session(),
                 plan,
                 dataset,
                 KafkaCluster(settings.kafka),
@@ -213,7 +177,7 @@ class Pipeline:
                 where=where,
                 limit=limit,
                 columns=columns,
-                log_file=self._opened().log_file,
+                log_file=self._engine.opened().log_file,
             )
 
     def run(
@@ -283,11 +247,13 @@ class Pipeline:
 
         with self._redacted():
             how = log or LogSettings.of()
-            settings = self._reachable(start=True)
+            settings = self._engine.reachable(start=True)
             update = _new_update()
             with self._logging(settings, update, how) as own:
-                plan = self._plan(settings, (), offline=True, keep=True)
-                context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
+                plan = self._engine.plan(settings, (), offline=True, keep=True)
+                context = self._engine.context(
+                    settings, plan, update, _ignore, None, Remedies(), continuous=False
+                )
                 try:
                     _LOG.info("emptying %s", ", ".join(datasets))
                     clear_datasets(datasets, plan, context)
@@ -328,7 +294,7 @@ class Pipeline:
         from headrace.verify.proof import verify_pipeline
 
         names = [TableName.parse(name, self.settings.database) for name in datasets]
-        connection = self._connection()
+        connection = self._engine.connection()
         with self._redacted():
             return verify_pipeline(
                 self.settings,
@@ -375,7 +341,7 @@ class Pipeline:
         from headrace.observe.snapshot import take_snapshot
 
         with self._redacted():
-            return take_snapshot(self.settings, self._connection())
+            return take_snapshot(self.settings, self._engine.connection())
 
     @contextmanager
     def _redacted(self) -> Iterator[None]:
@@ -402,10 +368,10 @@ class Pipeline:
 
         began = time.monotonic()
         how = log or LogSettings.of()
-        settings = self._reachable(start=True)
+        settings = self._engine.reachable(start=True)
         update = _new_update()
         emitters: list[Emitter] = [emit] if emit else []
-        if not (continuous or datasets or remedies.flows or self._running):
+        if not (continuous or datasets or remedies.flows or self._engine.is_running):
             found = find_up_to_date(settings, KafkaCluster(settings.kafka))
             if found is not None:
                 return report_up_to_date(
@@ -426,7 +392,7 @@ class Pipeline:
         from headrace.observe.log import UpdateLog, spark_log
 
         with UpdateLog(settings, update, how) as log:
-            self._spark_log = spark_log(settings, update)
+            self._engine.spark_log = spark_log(settings, update)
             facts = (settings.name, settings.profile, settings.storage.root, os.getpid(), platform.node())
             _LOG.info("pipeline %s, profile %s, storage %s, process %d on %s", *facts)
             yield log
@@ -446,202 +412,26 @@ class Pipeline:
         from headrace.observe.log import update_log
         from headrace.run.update import execute
 
-        plan = self._plan(settings, datasets, offline=True, record=not datasets, keep=True)
-        if (spark_log := self._opened().log_file) is not None:
+        plan = self._engine.plan(settings, datasets, offline=True, record=not datasets, keep=True)
+        if (spark_log := self._engine.opened().log_file) is not None:
             _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)
         with EventLog.open(settings.storage, update) as log:
             emitters.append(log)
             prune_events(settings.storage)
             emit = _fan_out(emitters, settings.redactor)
-            context = self._context(settings, plan, update, emit, stop, remedies, continuous=continuous)
+            context = self._engine.context(
+                settings, plan, update, emit, stop, remedies, continuous=continuous
+            )
             try:
                 return replace(execute(plan, context), log_file=update_log(settings, update))
             finally:
                 context.close()
 
-    def _plan(
-        self,
-        settings: ProjectSettings,
-        datasets: Sequence[str],
-        *,
-        offline: bool,
-        record: bool = False,
-        keep: bool = False,
-    ) -> Plan:
-        from headrace.declare.loader import load_declarations
-        from headrace.plan.intercept import loading
-        from headrace.plan.resolve import build_plan
-        from headrace.project.standing import record_plan
-        from headrace.state.kept_schemas import keep_schema
-
-        rehearsal = self._rehearsal
-        sources = None if rehearsal is None else rehearsal.sources
-        active = ActivePipeline(
-            settings, self._session, folders=None if rehearsal is None else rehearsal.folders
-        )
-        with loading(settings, self._session, sources) as session:
-            declarations: Declarations = load_declarations(settings, session, active.schema_files)
-        for declared in (*declarations.datasets, *declarations.flows):
-            settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
-        with activate(active):
-            plan = build_plan(
-                self._session(),
-                settings,
-                declarations,
-                offline=offline,
-                sources=sources,
-                find_table=None if rehearsal is None else rehearsal.find_table,
-            )
-        if keep:
-            for key, schema in active.inferred:
-                keep_schema(settings.storage.schemas, key, schema)
-        if record:
-            record_plan(plan, declarations, active.schema_files)
-        return select(plan, datasets) if datasets else plan
-
-    def _session(self) -> SparkSession:
-        return self._opened().spark
-
-    def _opened(self) -> RunningSpark:
-        if self._running is None:
-            from headrace.runtime.session import open_spark
-
-            settings = self.settings
-            conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
-            self._running = open_spark(
-                settings.name,
-                conf=conf,
-                master=settings.master,
-                memory=settings.memory,
-                log_file=self._spark_log,
-                redactor=settings.redactor,
-            )
-            spark = self._running.spark
-            _LOG.info("Spark %s on %s", spark.version, spark.sparkContext.master)
-            self._replaced = {key: spark.conf.get(key, None) for key in settings.own_values}
-            for key, value in settings.own_values.items():
-                spark.conf.set(key, value)
-        return self._running
-
-    def _connection(self) -> KafkaConnection:
-        """How to reach the broker, or that it is the embedded one and does not run."""
-        from headrace.runtime.broker import resolve_embedded
-
-        return resolve_embedded(self.settings.kafka) or self.settings.kafka
-
-    def _reachable(self, *, start: bool) -> ProjectSettings:
-        """The settings with the embedded broker's real address."""
-        kafka = self.settings.kafka
-        if not kafka.is_embedded:
-            return self.settings
-        from headrace.runtime.broker import ensure_embedded, resolve_embedded
-
-        found: KafkaConnection | None = ensure_embedded(kafka) if start else resolve_embedded(kafka)
-        if found is None:
-            found = kafka.with_bootstrap_servers(_UNREACHED)
-        return replace(self.settings, kafka=found)
-
-    def _context(
-        self,
-        settings: ProjectSettings,
-        plan: Plan,
-        update: str,
-        emit: Emitter,
-        stop: StopSignal | None,
-        remedies: Remedies,
-        *,
-        continuous: bool,
-    ) -> UpdateContext:
-        from headrace.run.context import UpdateContext
-        from headrace.run.publish import OffsetPublisher
-        from headrace.run.stop import StopSignal
-        from headrace.sinks.delta.checkpointer import LogCheckpointer
-        from headrace.sources.cluster import KafkaCluster
-        from headrace.state.lease import Heart
-
-        cluster = KafkaCluster(settings.kafka)
-        running = self._opened()
-        flows: dict[TableName, set[str]] = {}
-        for planned in plan.flows:
-            flows.setdefault(planned.flow.target, set()).add(planned.flow.name)
-        return UpdateContext(
-            update=update,
-            mode="continuous" if continuous else "triggered",
-            settings=settings,
-            spark=running.spark,
-            session=_sessions(running, settings),
-            build=_builder(settings, plan, self._rehearsal),
-            cluster=cluster,
-            emit=emit,
-            heart=Heart(),
-            stop=stop or StopSignal(),
-            publisher=OffsetPublisher(cluster if settings.consumer_groups else None),
-            checkpointer=LogCheckpointer(running.spark),
-            declared_flows={name: frozenset(names) for name, names in flows.items()},
-            remedies=remedies,
-            log_file=running.log_file,
-        )
-
 
 def _new_update() -> str:
     """An id that begins with the time, so that later updates sort behind."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-
-
-def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
-    """Leave a session of somebody else's as it was."""
-    for key, value in before.items():
-        if value is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
-
-
-def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:
-    """Makes clones of the session for flows and views, with its functions and temporary views.
-
-    The session that was given stays as it is.
-    """
-    from pyspark.sql import SparkSession as ClassicSession
-
-    def make(conf: dict[str, str]) -> SparkSession:
-        spark = running.spark
-        session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-        if not running.owned:
-            from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings
-
-            chosen = build_session_settings(running.spark.sparkContext.master) | WRITER_CHECKS
-            for key, value in chosen.items():
-                session.conf.set(key, value)
-            for key, value in settings.configuration.items():
-                if key.startswith("spark.sql."):
-                    session.conf.set(key, value)
-        for key, value in conf.items():
-            session.conf.set(key, value)
-        session.catalog.setCurrentDatabase(settings.database)
-        return session
-
-    return make
-
-
-def _builder(settings: ProjectSettings, plan: Plan, rehearsal: Rehearsal | None) -> Build:
-    """Evaluates queries against the real tables."""
-    from headrace.plan.intercept import AS_WRITTEN, Replacements
-    from headrace.plan.resolve import evaluate
-
-    replacements = AS_WRITTEN if rehearsal is None else Replacements(sources=rehearsal.sources)
-    folders = None if rehearsal is None else rehearsal.folders
-
-    def build(
-        session: SparkSession,
-        declared: Flow | MaterializedView,
-        kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
-    ) -> DataFrame:
-        with activate(ActivePipeline(settings, lambda: session, folders=folders)):
-            return evaluate(session, declared, plan, kafka_limit, replacements)
-
-    return build
 
 
 def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:

@@ -15,7 +15,7 @@ from headrace.model.remedies import Remedies
 from headrace.run.publish import OffsetPublisher
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.cluster import KafkaCluster, Offsets
 from headrace.state.lease import Heart
 
 if TYPE_CHECKING:
@@ -30,6 +30,12 @@ class Build(Protocol):
     def __call__(
         self, session: SparkSession, declared: Flow | MaterializedView, kafka_limit: int = ...
     ) -> DataFrame: ...
+
+
+class BuildBetween(Protocol):
+    """Evaluates a flow's query as a batch over a range of its Kafka records."""
+
+    def __call__(self, session: SparkSession, flow: Flow, start: Offsets, until: Offsets) -> DataFrame: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +53,7 @@ class UpdateContext:
     spark: SparkSession
     session: Callable[[dict[str, str]], SparkSession]
     build: Build
+    build_between: BuildBetween
     cluster: KafkaCluster
     emit: Emitter
     heart: Heart

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import HeadraceError
@@ -16,6 +17,7 @@ from headrace.run.file_batch import FlowFiles
 from headrace.run.gate import OpeningGate
 from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
+from headrace.run.narrowing import name_record
 from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
 from headrace.run.stop import StopRequested
 from headrace.run.survey import is_drained
@@ -71,9 +73,16 @@ class FlowRunner:
                 progress=self.progress,
                 files=self._compared_files(opened),
             )
-            limits = BatchLimits(self.planned, context)
+        except Exception as error:
+            raise as_error(error, None, flow, context.log_file, context.settings.kafka) from error
+        with closing(BatchLimits(self.planned, context)) as limits:
             function.after_batch = limits.follow
-            late = LateRows(self.planned, context, opened.identity.checkpoint)
+            return self._work(opened, function, limits)
+
+    def _work(self, opened: OpenedFlow, function: BatchFunction, limits: BatchLimits) -> Outcome:
+        flow, context = self.planned.flow, self._context
+        late = LateRows(self.planned, context, opened.identity.checkpoint)
+        try:
             self.gate.wait(context.stop)
             query = self._start(opened, function, limits.first(opened))
             limits.attach(query)
@@ -82,7 +91,6 @@ class FlowRunner:
         try:
             return self._wait(query, function, opened, late)
         finally:
-            limits.close()
             self.progress.late += late.rows
 
     def _compared_files(self, opened: OpenedFlow) -> FlowFiles:
@@ -152,14 +160,11 @@ class FlowRunner:
         except Exception as error:
             if isinstance(function.failure, StopRequested):
                 return "stopped"
-            raise as_error(
-                error,
-                function.failure,
-                flow,
-                context.log_file,
-                kafka=context.settings.kafka,
-                reading=function.reading,
-            ) from error
+            kafka, reading = context.settings.kafka, function.reading
+            found = as_error(error, function.failure, flow, context.log_file, kafka=kafka, reading=reading)
+            if reading is not None and function.session is not None:
+                name_record(found, self.planned, context, function.session, reading.ranges)
+            raise found from error
         finally:
             if self.progress.batches:
                 self._fold(opened)

@@ -1,0 +1,271 @@
+"""What carries a pipeline's work: its session, the way to its cluster, its plan, the context of an update."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace.declare.registry import ActivePipeline, FolderHook, activate
+from headrace.model.connections import KafkaConnection
+from headrace.model.declarations import Declarations, Flow, MaterializedView
+from headrace.model.events import Emitter
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
+from headrace.project.selection import select
+from headrace.sources.cluster import Offsets
+from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.plan.intercept import SourceHook
+    from headrace.plan.resolver import FindTable
+    from headrace.plan.stages import Plan
+    from headrace.run.context import Build, BuildBetween, UpdateContext
+    from headrace.run.stop import StopSignal
+    from headrace.runtime.session import RunningSpark
+
+_LOG = logging.getLogger(__name__)
+UNREACHED = "127.0.0.1:9"
+"""Stands for the embedded broker while it is down and nobody needs it to answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """How a pipeline runs on rows in place of its sources.
+
+    Args:
+        running: A session with a catalog of its own, into which the pipeline registers its tables.
+        sources: Gives what is read in place of a source.
+        folders: Gives the folder that is read in place of one of files.
+        find_table: Told of each table that no file declares, before it is looked up in the storage.
+    """
+
+    running: RunningSpark
+    sources: SourceHook
+    folders: FolderHook
+    find_table: FindTable
+
+
+class Engine:
+    """The machinery of one pipeline; Spark is started when it is first asked for.
+
+    Args:
+        settings: The pipeline's settings.
+        rehearsal: How it runs on rows in place of its sources, if it does.
+    """
+
+    def __init__(self, settings: ProjectSettings, rehearsal: Rehearsal | None = None) -> None:
+        self.settings = settings
+        self.spark_log: Path | None = None
+        """Where Spark is to write its log, should it be started."""
+        self._rehearsal = rehearsal
+        self._running: RunningSpark | None = None if rehearsal is None else rehearsal.running
+        self._replaced: dict[str, str | None] = {}
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a session is there already."""
+        return self._running is not None
+
+    def close(self) -> None:
+        """Stop the Spark that was started here; a session of somebody else's is left alone."""
+        if self._running is not None:
+            if not self._running.owned:
+                _restore(self._running.spark, self._replaced)
+            self._running.stop()
+            self._running = None
+
+    def plan(
+        self,
+        settings: ProjectSettings,
+        datasets: Sequence[str],
+        *,
+        offline: bool,
+        record: bool = False,
+        keep: bool = False,
+    ) -> Plan:
+        from headrace.declare.loader import load_declarations
+        from headrace.plan.intercept import loading
+        from headrace.plan.resolve import build_plan
+        from headrace.project.standing import record_plan
+        from headrace.state.kept_schemas import keep_schema
+
+        rehearsal = self._rehearsal
+        sources = None if rehearsal is None else rehearsal.sources
+        active = ActivePipeline(
+            settings, self.session, folders=None if rehearsal is None else rehearsal.folders
+        )
+        with loading(settings, self.session, sources) as session:
+            declarations: Declarations = load_declarations(settings, session, active.schema_files)
+        for declared in (*declarations.datasets, *declarations.flows):
+            settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
+        with activate(active):
+            plan = build_plan(
+                self.session(),
+                settings,
+                declarations,
+                offline=offline,
+                sources=sources,
+                find_table=None if rehearsal is None else rehearsal.find_table,
+            )
+        if keep:
+            for key, schema in active.inferred:
+                keep_schema(settings.storage.schemas, key, schema)
+        if record:
+            record_plan(plan, declarations, active.schema_files)
+        return select(plan, datasets) if datasets else plan
+
+    def session(self) -> SparkSession:
+        return self.opened().spark
+
+    def opened(self) -> RunningSpark:
+        if self._running is None:
+            from headrace.runtime.session import open_spark
+
+            settings = self.settings
+            conf = {k: v for k, v in settings.configuration.items() if k.startswith("spark.")}
+            self._running = open_spark(
+                settings.name,
+                conf=conf,
+                master=settings.master,
+                memory=settings.memory,
+                log_file=self.spark_log,
+                redactor=settings.redactor,
+            )
+            spark = self._running.spark
+            _LOG.info("Spark %s on %s", spark.version, spark.sparkContext.master)
+            self._replaced = {key: spark.conf.get(key, None) for key in settings.own_values}
+            for key, value in settings.own_values.items():
+                spark.conf.set(key, value)
+        return self._running
+
+    def connection(self) -> KafkaConnection:
+        """How to reach the broker, or that it is the embedded one and does not run."""
+        from headrace.runtime.broker import resolve_embedded
+
+        return resolve_embedded(self.settings.kafka) or self.settings.kafka
+
+    def reachable(self, *, start: bool) -> ProjectSettings:
+        """The settings with the embedded broker's real address."""
+        kafka = self.settings.kafka
+        if not kafka.is_embedded:
+            return self.settings
+        from headrace.runtime.broker import ensure_embedded, resolve_embedded
+
+        found: KafkaConnection | None = ensure_embedded(kafka) if start else resolve_embedded(kafka)
+        if found is None:
+            found = kafka.with_bootstrap_servers(UNREACHED)
+        return replace(self.settings, kafka=found)
+
+    def context(
+        self,
+        settings: ProjectSettings,
+        plan: Plan,
+        update: str,
+        emit: Emitter,
+        stop: StopSignal | None,
+        remedies: Remedies,
+        *,
+        continuous: bool,
+    ) -> UpdateContext:
+        from headrace.run.context import UpdateContext
+        from headrace.run.publish import OffsetPublisher
+        from headrace.run.stop import StopSignal
+        from headrace.sinks.delta.checkpointer import LogCheckpointer
+        from headrace.sources.cluster import KafkaCluster
+        from headrace.state.lease import Heart
+
+        cluster = KafkaCluster(settings.kafka)
+        running = self.opened()
+        flows: dict[TableName, set[str]] = {}
+        for planned in plan.flows:
+            flows.setdefault(planned.flow.target, set()).add(planned.flow.name)
+        return UpdateContext(
+            update=update,
+            mode="continuous" if continuous else "triggered",
+            settings=settings,
+            spark=running.spark,
+            session=_sessions(running, settings),
+            build=_builder(settings, plan, self._rehearsal),
+            build_between=_between(settings, plan),
+            cluster=cluster,
+            emit=emit,
+            heart=Heart(),
+            stop=stop or StopSignal(),
+            publisher=OffsetPublisher(cluster if settings.consumer_groups else None),
+            checkpointer=LogCheckpointer(running.spark),
+            declared_flows={name: frozenset(names) for name, names in flows.items()},
+            remedies=remedies,
+            log_file=running.log_file,
+        )
+
+
+def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
+    """Leave a session of somebody else's as it was."""
+    for key, value in before.items():
+        if value is None:
+            spark.conf.unset(key)
+        else:
+            spark.conf.set(key, value)
+
+
+def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:
+    """Makes clones of the session for flows and views, with its functions and temporary views.
+
+    The session that was given stays as it is.
+    """
+    from pyspark.sql import SparkSession as ClassicSession
+
+    def make(conf: dict[str, str]) -> SparkSession:
+        spark = running.spark
+        session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+        if not running.owned:
+            from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings
+
+            chosen = build_session_settings(running.spark.sparkContext.master) | WRITER_CHECKS
+            for key, value in chosen.items():
+                session.conf.set(key, value)
+            for key, value in settings.configuration.items():
+                if key.startswith("spark.sql."):
+                    session.conf.set(key, value)
+        for key, value in conf.items():
+            session.conf.set(key, value)
+        session.catalog.setCurrentDatabase(settings.database)
+        return session
+
+    return make
+
+
+def _builder(settings: ProjectSettings, plan: Plan, rehearsal: Rehearsal | None) -> Build:
+    """Evaluates queries against the real tables."""
+    from headrace.plan.intercept import AS_WRITTEN, Replacements
+    from headrace.plan.resolve import evaluate
+
+    replacements = AS_WRITTEN if rehearsal is None else Replacements(sources=rehearsal.sources)
+    folders = None if rehearsal is None else rehearsal.folders
+
+    def build(
+        session: SparkSession,
+        declared: Flow | MaterializedView,
+        kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
+    ) -> DataFrame:
+        with activate(ActivePipeline(settings, lambda: session, folders=folders)):
+            return evaluate(session, declared, plan, kafka_limit, replacements)
+
+    return build
+
+
+def _between(settings: ProjectSettings, plan: Plan) -> BuildBetween:
+    """Evaluates flows over given offsets."""
+    from headrace.plan.bounded import evaluate_between
+
+    def build(session: SparkSession, flow: Flow, start: Offsets, until: Offsets) -> DataFrame:
+        with activate(ActivePipeline(settings, lambda: session)):
+            return evaluate_between(session, flow, plan, start, until)
+
+    return build

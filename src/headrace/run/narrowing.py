@@ -1,0 +1,150 @@
+"""Which record makes a query fail: its batch is read again, in halves, and nothing is written."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import FlowFailedError, HeadraceError, RecordUnparseableError
+from headrace.model.ranges import SourceRange
+from headrace.plan.stages import PlannedFlow
+from headrace.run.context import UpdateContext
+from headrace.run.failures import as_error
+from headrace.sources.cluster import Offsets
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+_LIMIT_S = 60.0
+"""Seconds that the search may take: half a million records need about twenty looks at ever fewer."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Records of one partition, from ``start`` to before ``until``."""
+
+    topic: str
+    partition: int
+    start: int
+    until: int
+
+    @property
+    def is_record(self) -> bool:
+        return self.until - self.start == 1
+
+    def __str__(self) -> str:
+        place = f"topic {self.topic}, partition {self.partition}"
+        return f"{place}, offset {self.start}" if self.is_record else f"{place} [{self.start}, {self.until})"
+
+
+def parts_of(ranges: Iterable[SourceRange]) -> tuple[Part, ...]:
+    """What a batch has read of Kafka."""
+    return tuple(
+        Part(topic, int(partition), first, end)
+        for one in ranges
+        if one.kind == "kafka"
+        for topic, partitions in one.until.items()
+        for partition, end in partitions.items()
+        if (first := (one.start or {}).get(topic, {}).get(partition, 0)) < end
+    )
+
+
+def find_first(
+    parts: Sequence[Part], fails: Callable[[Sequence[Part]], bool], go_on: Callable[[], bool]
+) -> Sequence[Part]:
+    """Halve what fails until it is one record; the first, where several do.
+
+    Args:
+        parts: Records that fail together.
+        fails: Whether the query fails over such records.
+        go_on: Whether there is time for one more look.
+
+    Returns:
+        The least that is known to hold a record on which the query fails.
+    """
+    found = list(parts)
+    while len(found) > 1 and go_on():
+        half = found[: len(found) // 2]
+        found = half if fails(half) else found[len(half) :]
+    while len(found) == 1 and not found[0].is_record and go_on():
+        one = found[0]
+        middle = (one.start + one.until) // 2
+        first = replace(one, until=middle)
+        found = [first if fails([first]) else replace(one, start=middle)]
+    return found
+
+
+def name_record(
+    error: HeadraceError,
+    planned: PlannedFlow,
+    context: UpdateContext,
+    session: SparkSession,
+    ranges: Sequence[SourceRange],
+) -> None:
+    """Add to a flow's failure which record it is, where that can be found out.
+
+    Only where a row comes from one record alone: queries over Kafka that keep no state. What a failure
+    costs is time, never rows: the batch is not committed either way.
+
+    Args:
+        error: The failure; its facts, remedies and parameters are added to.
+        planned: The flow.
+        context: The update.
+        session: The flow's session.
+        ranges: What the batch has read.
+    """
+    parts = parts_of(ranges)
+    kinds = {source.kind for source in planned.sources}
+    known = "offset" in error.params or not isinstance(error, FlowFailedError | RecordUnparseableError)
+    if known or planned.stateful or kinds != {"kafka"} or not parts:
+        return
+    deadline = time.monotonic() + _LIMIT_S
+
+    def fails(some: Sequence[Part]) -> bool:
+        return _fails(some, planned, context, session)
+
+    def go_on() -> bool:
+        return time.monotonic() < deadline and not context.stop.requested
+
+    _LOG.info("flow %s: looking for the record on which it fails", planned.flow.name)
+    try:
+        if not fails(parts):
+            return
+        found = find_first(parts, fails, go_on)
+    except HeadraceError as other:
+        _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other)
+        return
+    error.facts = (*error.facts, f"it fails on {', '.join(map(str, found))}")
+    if len(found) == 1 and found[0].is_record:
+        one = found[0]
+        error.params |= {"topic": one.topic, "partition": one.partition, "offset": one.start}
+        look = f"headrace consume {one.topic} --partition {one.partition} --from {one.start} --limit 1"
+        error.remedies = (*error.remedies, f"look at the record:   {look}")
+
+
+def _fails(
+    parts: Sequence[Part], planned: PlannedFlow, context: UpdateContext, session: SparkSession
+) -> bool:
+    """Whether the query fails over some records.
+
+    Raises:
+        HeadraceError: It fails because of something else, such as a broker that is away.
+    """
+    start: Offsets = {}
+    until: Offsets = {}
+    for part in parts:
+        start.setdefault(part.topic, {})[part.partition] = part.start
+        until.setdefault(part.topic, {})[part.partition] = part.until
+    try:
+        df = context.build_between(session, planned.flow, start, until)
+        df.write.format("noop").mode("overwrite").save()
+    except Exception as failure:
+        error = as_error(failure, None, planned.flow, context.log_file, context.settings.kafka)
+        if isinstance(error, FlowFailedError | RecordUnparseableError):
+            return True
+        raise error from failure
+    return False

@@ -1,0 +1,55 @@
+"""Finding the one record on which a query fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from headrace.model.ranges import SourceRange
+from headrace.run.narrowing import Part, find_first, parts_of
+
+
+def batch(*sizes: int) -> list[Part]:
+    return [Part("orders", number, 100, 100 + size) for number, size in enumerate(sizes)]
+
+
+class Query:
+    """Fails on given records, and counts how often it was asked."""
+
+    def __init__(self, *bad: tuple[int, int]) -> None:
+        self.bad = bad
+        self.asked = 0
+
+    def __call__(self, parts: Sequence[Part]) -> bool:
+        self.asked += 1
+        return any(
+            part.partition == p and part.start <= o < part.until for part in parts for p, o in self.bad
+        )
+
+
+@pytest.mark.parametrize("place", [(0, 100), (0, 199), (3, 100), (3, 500_099), (2, 107)])
+def test_one_record_is_found_in_few_looks(place: tuple[int, int]) -> None:
+    query = Query(place)
+    found = find_first(batch(100, 7, 300_000, 500_000), query, lambda: True)
+    assert [(one.partition, one.start, one.is_record) for one in found] == [(*place, True)]
+    assert query.asked <= 22
+
+
+def test_of_several_the_first_of_a_partition_is_found() -> None:
+    found = find_first(batch(1000), Query((0, 950), (0, 140), (0, 141)), lambda: True)
+    assert [str(one) for one in found] == ["topic orders, partition 0, offset 140"]
+
+
+def test_without_time_the_narrowest_place_is_told() -> None:
+    looks = iter([True] * 4)
+    found = find_first(batch(1000, 1000), Query((1, 500)), lambda: next(looks, False))
+    assert [str(one) for one in found] == ["topic orders, partition 1 [475, 600)"]
+
+
+def test_a_batch_is_what_it_has_read_of_kafka() -> None:
+    kafka = SourceRange(
+        0, "kafka", {"topics": {"orders": "id"}}, {"orders": {"0": 5}}, {"orders": {"0": 9, "1": 3}}
+    )
+    delta = SourceRange(1, "delta", {}, None, {"reservoirVersion": 1})
+    assert parts_of([kafka, delta]) == (Part("orders", 0, 5, 9), Part("orders", 1, 0, 3))
