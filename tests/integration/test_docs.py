@@ -60,15 +60,21 @@ def blocks(page: Path) -> Iterator[Block]:
             yield Block(token.info.strip(), token.content, token.map[0] + 1)
 
 
+def _forget_tables(spark: SparkSession) -> None:
+    """Other tests, too, have left names in the session; the tables themselves stay where they lie."""
+    for table in spark.catalog.listTables("default"):
+        if not table.isTemporary:
+            spark.sql(f"DROP TABLE default.`{table.name}`")
+
+
 @pytest.fixture
 def own_names(bootstrap: str, spark: SparkSession) -> Iterator[None]:
     """The pages share a broker and a session, and each begins with empty ones."""
     admin = AdminClient(settings(bootstrap))
     before = set(admin.list_topics(timeout=TIMEOUT_S).topics)
+    _forget_tables(spark)
     yield
-    for table in spark.catalog.listTables("default"):
-        if not table.isTemporary:
-            spark.sql(f"DROP TABLE default.`{table.name}`")
+    _forget_tables(spark)
     made = [topic for topic in admin.list_topics(timeout=TIMEOUT_S).topics if topic not in before]
     for future in admin.delete_topics(made).values() if made else ():
         future.result(TIMEOUT_S)
