@@ -7,37 +7,33 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.declare.registry import ActivePipeline, FolderHook, activate
+from headrace.declare.registry import ActivePipeline, activate
 from headrace.declare.spec import load_project
 from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Declarations, Flow, MaterializedView
-from headrace.model.events import Emitter, Event, FlowFailed, FlowRetrying, ViewFailed
+from headrace.model.declarations import Declarations
+from headrace.model.events import Emitter, Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.model.secrets import Redactor
+from headrace.project.assembly import Rehearsal, build_context, fan_out, restore
 from headrace.project.selection import check_remedies, select
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from headrace.observe.log import LogSettings, UpdateLog
     from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
-    from headrace.plan.intercept import SourceHook
-    from headrace.plan.resolver import FindTable
     from headrace.plan.stages import Plan
     from headrace.project.preview import Preview
-    from headrace.run.context import Build, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
     from headrace.runtime.session import RunningSpark
@@ -49,23 +45,6 @@ RECORDS = 5_000
 
 _UNREACHED = "127.0.0.1:9"
 """Stands for the embedded broker while it is down and nobody needs it to answer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rehearsal:
-    """How a pipeline runs on rows in place of its sources.
-
-    Args:
-        running: A session with a catalog of its own, into which the pipeline registers its tables.
-        sources: Gives what is read in place of a source.
-        folders: Gives the folder that is read in place of one of files.
-        find_table: Told of each table that no file declares, before it is looked up in the storage.
-    """
-
-    running: RunningSpark
-    sources: SourceHook
-    folders: FolderHook
-    find_table: FindTable
 
 
 class Pipeline:
@@ -130,7 +109,7 @@ class Pipeline:
         """Stop the Spark that this pipeline started; a session of somebody else's is left alone."""
         if self._running is not None:
             if not self._running.owned:
-                _restore(self._running.spark, self._replaced)
+                restore(self._running.spark, self._replaced)
             self._running.stop()
             self._running = None
 
@@ -287,7 +266,17 @@ class Pipeline:
             update = _new_update()
             with self._logging(settings, update, how) as own:
                 plan = self._plan(settings, (), offline=True, keep=True)
-                context = self._context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
+                context = build_context(
+                    self._opened(),
+                    settings,
+                    plan,
+                    update,
+                    _ignore,
+                    None,
+                    Remedies(),
+                    continuous=False,
+                    rehearsal=self._rehearsal,
+                )
                 try:
                     _LOG.info("emptying %s", ", ".join(datasets))
                     clear_datasets(datasets, plan, context)
@@ -413,7 +402,7 @@ class Pipeline:
                     found.views,
                     pipeline=settings.name,
                     update=update,
-                    emit=_fan_out(emitters, settings.redactor),
+                    emit=fan_out(emitters, settings.redactor),
                     started=began,
                 )
         with self._logging(settings, update, how) as own:
@@ -453,8 +442,18 @@ class Pipeline:
         with EventLog.open(settings.storage, update) as log:
             emitters.append(log)
             prune_events(settings.storage)
-            emit = _fan_out(emitters, settings.redactor)
-            context = self._context(settings, plan, update, emit, stop, remedies, continuous=continuous)
+            emit = fan_out(emitters, settings.redactor)
+            context = build_context(
+                self._opened(),
+                settings,
+                plan,
+                update,
+                emit,
+                stop,
+                remedies,
+                continuous=continuous,
+                rehearsal=self._rehearsal,
+            )
             try:
                 return replace(execute(plan, context), log_file=update_log(settings, update))
             finally:
@@ -542,117 +541,10 @@ class Pipeline:
             found = kafka.with_bootstrap_servers(_UNREACHED)
         return replace(self.settings, kafka=found)
 
-    def _context(
-        self,
-        settings: ProjectSettings,
-        plan: Plan,
-        update: str,
-        emit: Emitter,
-        stop: StopSignal | None,
-        remedies: Remedies,
-        *,
-        continuous: bool,
-    ) -> UpdateContext:
-        from headrace.run.context import UpdateContext
-        from headrace.run.publish import OffsetPublisher
-        from headrace.run.stop import StopSignal
-        from headrace.sinks.delta.checkpointer import LogCheckpointer
-        from headrace.sources.cluster import KafkaCluster
-        from headrace.state.lease import Heart
-
-        cluster = KafkaCluster(settings.kafka)
-        running = self._opened()
-        flows: dict[TableName, set[str]] = {}
-        for planned in plan.flows:
-            flows.setdefault(planned.flow.target, set()).add(planned.flow.name)
-        return UpdateContext(
-            update=update,
-            mode="continuous" if continuous else "triggered",
-            settings=settings,
-            spark=running.spark,
-            session=_sessions(running, settings),
-            build=_builder(settings, plan, self._rehearsal),
-            cluster=cluster,
-            emit=emit,
-            heart=Heart(),
-            stop=stop or StopSignal(),
-            publisher=OffsetPublisher(cluster if settings.consumer_groups else None),
-            checkpointer=LogCheckpointer(running.spark),
-            declared_flows={name: frozenset(names) for name, names in flows.items()},
-            remedies=remedies,
-            log_file=running.log_file,
-        )
-
 
 def _new_update() -> str:
     """An id that begins with the time, so that later updates sort behind."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-
-
-def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
-    """Leave a session of somebody else's as it was."""
-    for key, value in before.items():
-        if value is None:
-            spark.conf.unset(key)
-        else:
-            spark.conf.set(key, value)
-
-
-def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dict[str, str]], SparkSession]:
-    """Makes clones of the session for flows and views, with its functions and temporary views.
-
-    The session that was given stays as it is.
-    """
-    from pyspark.sql import SparkSession as ClassicSession
-
-    def make(conf: dict[str, str]) -> SparkSession:
-        spark = running.spark
-        session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
-        if not running.owned:
-            from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings
-
-            chosen = build_session_settings(running.spark.sparkContext.master) | WRITER_CHECKS
-            for key, value in chosen.items():
-                session.conf.set(key, value)
-            for key, value in settings.configuration.items():
-                if key.startswith("spark.sql."):
-                    session.conf.set(key, value)
-        for key, value in conf.items():
-            session.conf.set(key, value)
-        session.catalog.setCurrentDatabase(settings.database)
-        return session
-
-    return make
-
-
-def _builder(settings: ProjectSettings, plan: Plan, rehearsal: Rehearsal | None) -> Build:
-    """Evaluates queries against the real tables."""
-    from headrace.plan.intercept import AS_WRITTEN, Replacements
-    from headrace.plan.resolve import evaluate
-
-    replacements = AS_WRITTEN if rehearsal is None else Replacements(sources=rehearsal.sources)
-    folders = None if rehearsal is None else rehearsal.folders
-
-    def build(
-        session: SparkSession,
-        declared: Flow | MaterializedView,
-        kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
-    ) -> DataFrame:
-        with activate(ActivePipeline(settings, lambda: session, folders=folders)):
-            return evaluate(session, declared, plan, kafka_limit, replacements)
-
-    return build
-
-
-def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
-    def emit(event: Event) -> None:
-        if isinstance(event, FlowRetrying | FlowFailed | ViewFailed):
-            # Errors quote what others have said; the rest of an event is names and numbers.
-            event = replace(event, error=redactor.data(event.error))
-        for one in emitters:
-            one(event)
-
-    return emit
 
 
 def _ignore(event: Event) -> None:
