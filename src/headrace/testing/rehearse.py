@@ -15,7 +15,8 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import TemporaryView
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
-from headrace.project.pipeline import Pipeline, Rehearsal
+from headrace.project.assembly import Rehearsal
+from headrace.project.pipeline import Pipeline
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.testing.rows import Batches, Given, checked_sources
 from headrace.testing.stage import Stage
