@@ -120,6 +120,8 @@ def _type(line: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
         case ["headrace", *arguments] if not {"|", ">", "&&"} & set(words):
             code = run_command([os.path.expandvars(argument) for argument in arguments])
             assert code == expected, f"{place}: `{line}` ended with {code}"
+        case ["pytest", *arguments]:
+            assert pytest.main(["-p", "no:cacheprovider", "--rootdir", ".", *arguments]) == expected, place
         case _:
             environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
             done = subprocess.run(["bash", "-c", line], env=environment, capture_output=True, text=True)

@@ -1,35 +1,34 @@
-"""What the pipeline makes of its sources, checked without a broker and without data: run `pytest`."""
+"""What the pipeline makes of records, on rows in place of the topic and without a broker: run `pytest`."""
 
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 
-from headrace import Pipeline
+from headrace import HeadraceError
 
 FOLDER = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def plan():
-    """The resolved pipeline: every query has been analyzed by Spark, and nothing was written."""
-    with Pipeline.load(FOLDER, profile="dev") as pipeline:
-        yield pipeline.plan(offline=True)
+def sale(id, day, name, amount):
+    return {"id": id, "date": f"2026-01-{day:02d}", "name": name, "sales": amount}
 
 
-def columns(plan, table):
-    """The types of a table's columns, by their names."""
-    (schema,) = [schema for name, schema in plan.schemas.items() if name.name == table]
-    return {field["name"]: field["type"] for field in schema["fields"]}
+def test_sales_add_up_over_several_batches(run_pipeline):
+    first = [sale(1, 5, "ada", 10.5), sale(2, 5, "ada", 2.25)]
+    second = [sale(3, 5, "ada", 0.25), sale(4, 6, "bob", 7)]
+    tables = run_pipeline(FOLDER, {"sales": [first, second]})
+    sums = {(row["date"], row["name"]): (row["sales"], row["count"]) for row in tables["gold"]}
+    assert sums == {
+        (date(2026, 1, 5), "ada"): (Decimal("13.00"), 3),
+        (date(2026, 1, 6), "bob"): (Decimal("7.00"), 1),
+    }
+    assert len(tables["bronze"]) == len(tables["silver"]) == 4
 
 
-def test_the_tables(plan):
-    assert {dataset.name.name for dataset in plan.datasets} == {"bronze", "silver", "gold"}
-
-
-def test_bronze_and_silver_keep_the_place_of_each_record(plan):
-    assert all(flow.coordinates is not None for flow in plan.flows)
-
-
-def test_sums_are_exact(plan):
-    assert columns(plan, "silver")["sales"] == "decimal(12,2)"
-    assert columns(plan, "gold")["sales"] == "decimal(22,2)"
+def test_a_record_that_is_no_sale_stops_silver_and_is_named(run_pipeline):
+    with pytest.raises(HeadraceError) as caught:
+        run_pipeline(FOLDER, {"sales": [[sale(1, 5, "ada", 10.5), "no sale"]]})
+    assert caught.value.code == "RECORD_UNPARSEABLE"
+    assert caught.value.params["offset"] == 1
