@@ -156,6 +156,21 @@ def test_planning_writes_nothing_and_leaves_the_session_as_it_was(
     assert not spark.catalog.tableExists("bronze")
 
 
+def test_a_query_that_makes_rows_of_its_own_leaves_the_session_in_use(
+    planned: Planned, spark: SparkSession
+) -> None:
+    planned(MADE)
+    active = spark.getActiveSession()
+    assert active is not None and active._jsparkSession.equals(spark._jsparkSession)
+
+
+MADE = """
+@hr.materialized_view
+def prices():
+    return spark.createDataFrame([("/shoes", 80.0)], "page STRING, price DOUBLE")
+"""
+
+
 def test_sources_are_what_spark_was_asked_for(planned: Planned) -> None:
     plan = planned(EXAMPLE)
     (kafka,) = flow(plan, "bronze").sources

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from headrace.plan.bad_records import FUNCTIONS, failfast_edits, with_failfast
@@ -44,7 +44,7 @@ _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
 _CHANGE_FEED = ("readChangeFeed", "readChangeData")
 _TIME_TRAVEL = ("versionAsOf", "timestampAsOf")
 
-_lock = Lock()
+_lock = RLock()
 _installed = False
 
 
@@ -199,9 +199,18 @@ def _session_sql(original: Method) -> Method:
 def _redirected(original: Method) -> Method:
     def redirected(self: Any, *args: Any, **kwargs: Any) -> Any:
         interception = current_interception()
-        if interception is not None and interception.session is not None:
-            self = interception.session
-        return original(self, *args, **kwargs)
+        if interception is None or interception.session is None:
+            return original(self, *args, **kwargs)
+        from pyspark.sql.session import SparkSession
+
+        # PySpark makes the session that is asked for the active one of the whole process; whoever comes
+        # next, such as a later run, would be given a session that is gone.
+        with _lock:
+            before = SparkSession._activeSession
+            try:
+                return original(interception.session, *args, **kwargs)
+            finally:
+                SparkSession._activeSession = before
 
     return redirected
 
