@@ -6,10 +6,11 @@ Nothing here starts before a test asks for it, so unit tests start no JVM.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,8 @@ from headrace.runtime.broker import Broker
 from headrace.runtime.broker_security import Security
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
-from headrace.runtime.java import find_java
+from headrace.runtime.java import Java, find_java
+from headrace.runtime.places import cache_folder
 from headrace.runtime.session import RunningSpark, open_spark
 
 if TYPE_CHECKING:
@@ -53,8 +55,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     with capture.global_and_fixture_disabled():
         jars = ensure_jars("spark", "broker")
     java = find_java()
-    spark_jars = jars[: len(locked_jars("spark"))]
-    if len(slow) < _MANY or java.major < aot.FIRST_JAVA or aot.find_cache(java, spark_jars):
+    if len(slow) >= _MANY and java.major >= aot.FIRST_JAVA:
+        with (cache_folder() / "tests.lock").open("w") as lock:
+            # Where several processes share the tests, one makes it and the others wait.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            _make_cache(java, jars[: len(locked_jars("spark"))])
+
+
+def _make_cache(java: Java, spark_jars: Sequence[Path]) -> None:
+    if aot.find_cache(java, spark_jars):
         return
     target = aot.cache_path(java, spark_jars)
     # The tests pass without it, only later.
