@@ -111,6 +111,9 @@ def test_no_secret_is_seen_anywhere(
     call(0, "status", "--json")
     call(0, "verify", "--json")
     call(0, "read", "orders")
+    call(0, "preview", "orders", "--limit", "1")
+    call(0, "produce", "secret_orders", "--sample", "--limit", "2")
+    call(0, "consume", "secret_orders", "--limit", "1")
     (folder / "tables.py").write_text(TABLES + FAILING)
     assert "the token is ***" in call(1, "run", "--debug")
     assert "the token is ***" in call(0, "status", "--json")
@@ -118,7 +121,15 @@ def test_no_secret_is_seen_anywhere(
     assert "the token is ***" in call(2, "plan", "--debug")
     call(2, "plan", "--json", "--debug")
     (folder / "tables.py").write_text(TABLES)
-    for arguments in (("status",), ("verify", "--debug"), ("doctor", "--json")):
+    wrong = (
+        ("status",),
+        ("verify", "--debug"),
+        ("doctor", "--json"),
+        ("consume", "secret_orders", "--debug"),
+        ("produce", "secret_orders", "--sample", "--debug"),
+        ("preview", "orders", "--debug"),
+    )
+    for arguments in wrong:
         call(1, *arguments, "--set", "kafka.sasl.password=pl4nted-on-the-command-line")
     call(2, "status", "--set", "kafka.sasl.pasword=pl4nted-and-misspelt")
     call(2, "status", "--set", f"kafka.bootstrap.servers={PLANTED[2]}")

@@ -132,6 +132,12 @@ def test_every_command_works_with_a_user_and_a_password(spark: SparkSession, sec
     checks = {check["name"]: check["state"] for check in secured("doctor", "--json").data["checks"]}
     assert checks["kafka"] == "ok"
     assert published(secured) == 100
+    (secured.root / "more.jsonl").write_text('{"id": 1}\n{"id": 2}\n')
+    produced = secured("produce", secured.topic, "--file", str(secured.root / "more.jsonl"), "--json")
+    assert (produced.code, produced.data["records"]) == (0, 2)
+    consumed = secured("consume", secured.topic, "--json", "--limit", "500")
+    assert (consumed.code, len(consumed.out.splitlines())) == (0, 102)
+    assert len(secured("preview", "orders", "--json", "--limit", "200").data["rows"]) == 102
 
 
 def published(secured: Secured) -> int:
@@ -227,6 +233,10 @@ def test_what_is_wrong_is_named_in_seconds(spark: SparkSession, secured: Secured
         assert not error["transient"], name
     for name in ("password", "authority"):
         change, code, _ = WRONG[name]
+        for command in (("consume",), ("produce", "--sample")):
+            called = secured(command[0], secured.topic, *command[1:], "--json", **change(secured))
+            assert (called.code, called.error["code"]) == (1, code), (name, command)
+            assert called.seconds < SECONDS, (name, command)
         verified = secured("verify", "--json", **change(secured))
         assert (verified.code, verified.error["code"]) == (1, code), name
         assert verified.seconds < SECONDS, name
