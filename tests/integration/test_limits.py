@@ -52,6 +52,28 @@ def test_a_stream_over_a_table_takes_more_as_long_as_it_is_fast(
     shop.check(silver=True)
 
 
+VISITS = """
+import headrace as hr
+
+@hr.table
+def visits():
+    return hr.read_files("landing", format="json", schema="id LONG")
+"""
+
+
+def test_a_folder_gives_more_files_as_long_as_the_query_is_fast(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.plan.options.FILES_MAX_FILES_PER_TRIGGER", 2)
+    shop.write(VISITS)
+    (shop.root / "landing").mkdir()
+    for number in range(30):
+        (shop.root / "landing" / f"{number}.json").write_text(f'{{"id": {number}}}')
+    shop.run_well()
+    assert sizes(shop, "visits") == [2, 8, 20]
+    shop.verify()
+
+
 def test_a_user_s_own_limit_wins(shop: Shop) -> None:
     shop.write(limit=50)
     shop.produce(150)

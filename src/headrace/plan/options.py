@@ -121,6 +121,7 @@ def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, s
         options["maxFileAge"] = FILES_MAX_AGE
     if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
         options |= _file_limit(request)
+        options[ADAPTIVE] = "adaptive"
     return options
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.ranges import SourceRange
-from headrace.plan.stages import PlannedFlow
+from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.run.context import UpdateContext
 from headrace.sources.limits import (
     DELTA_MAX_BYTES_PER_TRIGGER,
@@ -29,6 +29,7 @@ _LOG = logging.getLogger(__name__)
 _BACKLOG = 20
 """Records from which on a backlog is worth a sample."""
 
+_BYTES, _FILES = "maxbytespertrigger", "maxfilespertrigger"
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
 
@@ -51,11 +52,12 @@ class BatchLimits:
         self._sizes = RecordSizes(context.settings.kafka)
         self._record_bytes: float | None = None
         self._query: StreamingQuery | None = None
-        self._limits: dict[int, int] = {
-            index: DELTA_MAX_BYTES_PER_TRIGGER
-            for index, source in self._adaptive.items()
-            if source.kind == "delta"
-        }
+        self._limits: dict[int, int] = {}
+        for index, source in self._adaptive.items():
+            if source.kind == "delta":
+                self._limits[index] = DELTA_MAX_BYTES_PER_TRIGGER
+            elif source.kind == "files":
+                self._limits[index] = int(_option(source, _BYTES) or _option(source, _FILES) or 1)
 
     def first(self, opened: OpenedFlow) -> int:
         """The records that the first batch may take of each Kafka source."""
@@ -127,7 +129,16 @@ class BatchLimits:
             if amount >= limit // 2:
                 self._record_bytes = self._sizes.sample(_numbered(one.until)) or self._record_bytes
             return Taken(amount, duration_s, self._record_bytes)
+        if one.kind == "files":
+            count, size = (0, 0) if one.files is None else (one.files["count"], one.files["bytes"])
+            if _option(self._adaptive[one.index], _BYTES) is not None:
+                return Taken(size, duration_s)
+            return Taken(count, duration_s, size / count if count else None)
         return Taken(limit if _is_cut(one, duration_s) else 0, duration_s)
+
+
+def _option(source: PlannedSource, name: str) -> str | None:
+    return next((value for key, value in source.options.items() if key.lower() == name), None)
 
 
 def _is_cut(one: SourceRange, duration_s: float) -> bool:
@@ -145,6 +156,10 @@ def _replaced(jvm: Any, before: Any, limit: int) -> Any:
     match before.getClass().getSimpleName():
         case "ReadMaxRows":
             return jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(limit)
+        case "ReadMaxFiles":
+            return jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxFiles(limit)
+        case "ReadMaxBytes":
+            return jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxBytes(limit)
         case "CompositeLimit":
             size = jvm.org.apache.spark.sql.delta.sources.ReadMaxBytes(limit)
             return before.copy(size, before.maxFiles(), before.minFiles())

@@ -50,9 +50,9 @@ class Taken:
     """What a batch has taken of one source.
 
     Args:
-        amount: Records of Kafka, or bytes of a table; 0 where that cannot be told.
+        amount: Records of Kafka, bytes of a table, files or bytes of a folder; 0 where that cannot be told.
         duration_s: How long the batch took.
-        record_bytes: Bytes of a record to come, where a sample was taken.
+        record_bytes: Bytes of a record or file to come, where that is known.
     """
 
     amount: int
