@@ -291,6 +291,30 @@ def numbers():
 """
 
 
+TOGETHER = """
+import headrace as hr
+
+def few(batches):
+    for batch in batches:
+        if len(batch) > 5:
+            raise ValueError("the service takes five at most")
+        yield batch
+
+@hr.table
+def numbers():
+    return hr.read_kafka("{topic}").select("value").mapInPandas(few, "value BINARY")
+"""
+
+
+def test_no_record_is_blamed_for_what_fails_only_together(shop: Shop) -> None:
+    shop.write(TOGETHER)
+    shop.produce(20)
+    (error,) = shop.run().errors
+    assert error.code == "FLOW_FAILED"
+    assert "offset" not in error.params
+    assert not any("it fails on" in fact for fact in error.facts)
+
+
 @pytest.mark.parametrize(
     ("column", "code"),
     [

@@ -112,7 +112,8 @@ class FileFolder:
                 continue
             if not entry.is_dir():
                 yield from _found(entry.path)
-            elif self.recursive or "=" in entry.name:
+            elif self.recursive or depth or "=" in entry.name:
+                # Below a folder that is named for a value, Spark looks into all of them.
                 yield from self._below(entry.path, depth + 1)
 
 

@@ -115,6 +115,9 @@ def name_record(
         if not fails(parts):
             return
         found = find_first(parts, fails, go_on)
+        if not fails(found):
+            # What fails only together, or not every time, is no single record's fault.
+            return
     except HeadraceError as other:
         _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other)
         return

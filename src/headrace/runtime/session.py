@@ -153,7 +153,7 @@ def start_spark(
     secret = {key: settings.pop(key) for key in [*settings] if is_secret_key(key)}
     command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
-        environment = _jvm_environment(master, redactor or Redactor())
+        environment = jvm_environment(master, redactor or Redactor())
         jvm = start_jvm(command, log, environment, meanwhile=_import_pyspark)
         try:
             spark = _connect(jvm, secret)
@@ -191,7 +191,7 @@ def _import_pyspark() -> None:
     import pyspark.sql  # noqa: F401
 
 
-def _jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
+def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
     environment = _worker_environment()
     if pattern := redactor.java_pattern(_LONGEST_PATTERN):
         # For the log alone: a command line is seen by everybody on the machine, this is not.

@@ -29,6 +29,7 @@ from headrace.errors import (
 )
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
+from headrace.state.equal_sources import differ, why_not_handed_over
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 
 FENCED = 2**63 - 1
@@ -277,7 +278,7 @@ def _compare_sources(flow: FlowFacts, checkpoint: str, known: tuple[SourceIdenti
                 remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
                 params={"flow": flow.flow, "source": now.index},
             )
-        elif now.kind == "files" and now.identity.get("path") != then.identity.get("path"):
+        elif now.kind == "files" and differ(now, then, flow.sources):
             raise _sources_changed(flow, known)
 
 
@@ -440,6 +441,8 @@ def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> 
         raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
     if table.positions is None:
         raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
+    if (why := why_not_handed_over(flow.sources, table.sources, table.positions)) is not None:
+        raise _resume_impossible(flow, why)
     known = {source.index: source for source in table.sources}
     positions: dict[int, Position] = {}
     for source in flow.sources:

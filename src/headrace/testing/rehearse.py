@@ -105,11 +105,14 @@ def _kept(storage: str | Path, real: Storage) -> Path:
     """A storage that a test names: never one that holds anything but rehearsals.
 
     Raises:
-        ArgumentInvalidError: It is the pipeline's own, or has tables that no rehearsal has made.
+        ArgumentInvalidError: It is the pipeline's own or lies within it, lies within a table, or has tables
+            that no rehearsal has made.
     """
     root = Path(storage).expanduser().resolve()
+    own = real.root.resolve()
     foreign = (root / "tables").exists() and not (root / SOURCES).exists()
-    if foreign or root == real.root.resolve():
+    within = root.is_relative_to(own) or own.is_relative_to(root)
+    if foreign or within or any((above / "_delta_log").is_dir() for above in (root, *root.parents)):
         raise ArgumentInvalidError(
             f"run: the storage {root} is not one of tests",
             facts=("a test's rows would stand among those of real runs; nothing was written",),

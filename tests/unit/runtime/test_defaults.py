@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from headrace.model.secrets import Redactor
 from headrace.runtime import jvm
 from headrace.runtime.defaults import build_settings
 from headrace.runtime.jvm import choose_heap
+from headrace.runtime.session import jvm_environment
 
 GB = 1 << 30
 
@@ -55,3 +57,23 @@ def test_the_heap_suits_the_machine(
     memory.total = total  # type: ignore[attr-defined]
     monkeypatch.setattr(jvm.psutil, "virtual_memory", lambda: memory)
     assert choose_heap(cores) == heap
+
+
+@pytest.mark.parametrize(
+    ("variables", "given"),
+    [
+        ({}, "C.UTF-8"),
+        ({"LC_ALL": "C", "LANG": "en_US.UTF-8"}, "C.UTF-8"),
+        ({"LANG": "POSIX"}, "C.UTF-8"),
+        ({"LANG": "de_DE.utf8"}, None),
+        ({"LC_ALL": "en_US.UTF-8", "LANG": "C"}, None),
+    ],
+)
+def test_java_sees_files_of_any_name_also_in_a_bare_environment(
+    variables: dict[str, str], given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert jvm_environment("local[2]", Redactor()).get("LC_ALL") == given

@@ -544,3 +544,66 @@ def test_a_source_s_own_loss_policy_comes_first(pipeline: Any, source: Any, reco
         assert isinstance(opening, Open) and opening.reason == "data-loss"
     else:
         assert refused(flow, TABLE, CHECKPOINT).code == "OFFSETS_EXPIRED"
+
+
+# Sources that are easily taken for each other.
+
+
+def topic_at(index: int, offset: int) -> tuple[SourceIdentity, dict[int, Any]]:
+    return replace(KAFKA, index=index), {index: {"sales": {"0": offset, "1": 50}}}
+
+
+def folder(index: int, path: str = "/in", glob: str | None = None) -> SourceIdentity:
+    return SourceIdentity(
+        index=index, kind="files", identity={"path": path} | ({"glob": glob} if glob else {})
+    )
+
+
+def test_a_topic_that_is_read_twice_is_handed_over_only_from_one_offset() -> None:
+    (one, first), (two, second) = topic_at(0, 40), topic_at(1, 60)
+    flow = replace(FLOW, sources=(one, two), kafka={0: BROKER, 1: BROKER}, new_generation=True)
+    table = replace(TABLE, sources=(one, two), positions=first | second)
+    assert refused(flow, table, None).code == "RESUME_IMPOSSIBLE"
+    level = replace(table, positions=first | topic_at(1, 40)[1])
+    opened = decide(flow, level, None)
+    assert isinstance(opened, Open) and opened.positions == level.positions
+
+
+READ_FILES = {0: {"logOffset": 3}, 1: {"logOffset": 5}}
+
+
+@pytest.mark.parametrize(
+    ("now", "new_generation", "code"),
+    [
+        ((folder(0, glob="b*"), folder(1, glob="a*")), False, "SOURCES_CHANGED"),
+        ((folder(0, glob="b*"), folder(1, glob="a*")), True, "RESUME_IMPOSSIBLE"),
+        ((folder(0, glob="a*"), folder(1, glob="b*")), False, None),
+        ((folder(0, glob="a*"), folder(1, glob="b*")), True, None),
+    ],
+)
+def test_two_reads_of_one_folder_never_take_each_other_s_files(
+    now: tuple[SourceIdentity, ...], new_generation: bool, code: str | None
+) -> None:
+    then = (folder(0, glob="a*"), folder(1, glob="b*"))
+    flow = replace(FLOW, sources=now, kafka={}, new_generation=new_generation)
+    table = replace(TABLE, sources=then, positions=READ_FILES)
+    checkpoint = None if new_generation else replace(read_by(*then), positions=READ_FILES)
+    if code is None:
+        decide(flow, table, checkpoint)
+    else:
+        assert refused(flow, table, checkpoint).code == code
+
+
+def test_folders_that_have_changed_places_are_not_read_anew() -> None:
+    then = (folder(0, "/one"), folder(1, "/two"))
+    flow = replace(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_generation=True)
+    table = replace(TABLE, sources=then, positions=READ_FILES)
+    error = refused(flow, table, None)
+    assert (error.code, "full-refresh" in error.remedies[0]) == ("RESUME_IMPOSSIBLE", True)
+
+
+def test_the_only_read_of_a_folder_may_choose_other_files() -> None:
+    flow = replace(FLOW, sources=(folder(0, glob="*.json"),), kafka={})
+    table = replace(TABLE, sources=(folder(0),), positions={0: {"logOffset": 3}})
+    checkpoint = replace(read_by(folder(0)), positions={0: {"logOffset": 3}})
+    assert isinstance(decide(flow, table, checkpoint), Continue)

@@ -1,0 +1,55 @@
+"""Sources of one query that are easily taken for each other: what tells them apart, and when nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from headrace.model.ranges import Position
+from headrace.state.identity import SourceIdentity
+
+
+def differ(now: SourceIdentity, then: SourceIdentity, all_now: Sequence[SourceIdentity]) -> bool:
+    """Whether a source of files is another one than the source of the same place was.
+
+    A flow's only source of a folder may choose other files of it. Of several, the choice is what tells
+    them apart: one that reads what another has read would read it twice.
+    """
+    if now.identity.get("path") != then.identity.get("path"):
+        return True
+    alike = [one for one in all_now if one.identity.get("path") == now.identity.get("path")]
+    return len(alike) > 1 and _choice(now) != _choice(then)
+
+
+def why_not_handed_over(
+    now: Sequence[SourceIdentity], then: Sequence[SourceIdentity], positions: Mapping[int, Position]
+) -> str | None:
+    """Why the positions of a flow's earlier sources cannot go over to those it has now, if they cannot.
+
+    Positions of topics go by the topic, and those of tables and folders by the place in the query: it must
+    be plain which source of now is which of then.
+    """
+    ended: dict[tuple[str, str], object] = {}
+    for source in then:
+        for topic, topic_id in source.identity.get("topics", {}).items():
+            position = positions.get(source.index, {}).get(topic)
+            if ended.setdefault((topic, topic_id), position) != position:
+                return f"it has read the topic {topic} in two places of its query, up to different offsets"
+    places = {source.index: _key(source) for source in then}
+    for source in now:
+        key = _key(source)
+        if source.kind != "kafka" and places.get(source.index) != key and key in places.values():
+            return f"{source.identity.get('path')} stands in another place of its query now"
+    for source in now:
+        before = next((one for one in then if one.index == source.index and _key(one) == _key(source)), None)
+        if source.kind == "files" and before is not None and differ(source, before, now):
+            return f"it reads {source.identity.get('path')} several times, and other files in each place"
+    return None
+
+
+def _key(source: SourceIdentity) -> tuple[str, str]:
+    name = "table_id" if source.kind == "delta" else "path"
+    return source.kind, str(source.identity.get(name))
+
+
+def _choice(source: SourceIdentity) -> tuple[object, object]:
+    return source.identity.get("glob"), source.identity.get("recursive")
