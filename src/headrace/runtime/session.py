@@ -192,7 +192,12 @@ def _import_pyspark() -> None:
 
 
 def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
+    """Variables of the JVM beside this process's own."""
     environment = _worker_environment()
+    spoken = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
+    if "UTF8" not in spoken.upper().replace("-", ""):
+        # In another locale, such as that of a cron job, Java does not see files whose names are not ASCII.
+        environment["LC_ALL"] = "C.UTF-8"
     if pattern := redactor.java_pattern(_LONGEST_PATTERN):
         # For the log alone: a command line is seen by everybody on the machine, this is not.
         environment["HEADRACE_SECRETS"] = pattern
