@@ -204,7 +204,7 @@ def test_what_is_not_there_is_named_with_the_line_that_reads_it(site: Site) -> N
     assert read('"landing", format="json"').code == "FILES_NOT_FOUND"
     site.put("a.txt", "text")
     assert read('"landing", format="json", glob="*.json"').code == "FILES_NOT_FOUND"
-    assert read('"landing", format="json", schema="id LONG, options"').params["argument"] == "schema"
+    assert read('"landing", format="json", schema="id LONG, options"').code == "SCHEMA_INVALID"
     for options, option in (
         ('"ignoreMissingFiles": "true"', "ignoreMissingFiles"),
         ('"fileNameOnly": "true"', "fileNameOnly"),

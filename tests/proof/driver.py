@@ -120,8 +120,11 @@ class FolderWatch:
 
     def wait_for(self, part: bytes) -> None:
         """Wait for a new file whose name holds ``part``."""
+        # `select` knows only the first 1,024 files of a process.
+        waiting = select.poll()
+        waiting.register(self._file, select.POLLIN)
         while True:
-            ready, _, _ = select.select([self._file], [], [], DEADLINE_S)
+            ready = waiting.poll(DEADLINE_S * 1000)
             assert ready, f"no file like {part!r} was made"
             if part in os.read(self._file, 65536):
                 return

@@ -189,9 +189,18 @@ def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple
         stand_ins = StandIns(session, scratch)
         stand_ins.open_schema(default_schema)
         java_session.sessionState().catalog().setCurrentDatabase(default_schema.lower())
+        active, sessions = SparkSession._activeSession, jvm.org.apache.spark.sql.classic.SparkSession
+        java_active = sessions.getActiveSession()
         try:
             yield session, stand_ins
         finally:
+            # PySpark makes a session that has made rows the active one; whoever comes next would be
+            # given one that is gone.
+            SparkSession._activeSession = active
+            if java_active.isDefined():
+                sessions.setActiveSession(java_active.get())
+            else:
+                sessions.clearActiveSession()
             _forget(spark, java_session, tabs)
 
 

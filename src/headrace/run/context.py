@@ -65,7 +65,11 @@ class UpdateContext:
     log_file: Path | None = None
 
     def close(self) -> None:
-        """End the threads that serve the update."""
+        """End the threads that serve the update, and its connections.
+
+        Spark may keep what it was given for its batches, and so this, until its own memory is collected.
+        """
         self.checkpointer.stop()
         self.publisher.stop()
         self.heart.stop()
+        self.cluster.close()

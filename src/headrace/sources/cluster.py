@@ -139,6 +139,13 @@ class KafkaCluster:
         except KafkaException as error:
             raise complaints.explain(error) or self._unreachable(error) from error
 
+    def close(self) -> None:
+        """Let go of all clients and their connections; a further question opens new ones."""
+        with self._lock:
+            members, self._members, self._client = self._members, {}, None
+        for member, _ in members.values():
+            member.close()
+
     def topics(self) -> tuple[str, ...]:
         """The names of all topics that are not Kafka's own."""
         return tuple(sorted(name for name in self._names() if not name.startswith("__")))
