@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,8 @@ Place = tuple[str, int]
 
 
 _Key = tuple[str, ...]
-"""A source beyond one checkpoint: a partition of one topic id, a table id, or a folder of files."""
+"""A source beyond one checkpoint: a partition of one topic id, a table id, or a folder of files, and which
+of several reads of it in one query."""
 
 _Ends = dict[_Key, Any]
 """Where earlier generations ended: an offset, or a position of another kind."""
@@ -330,8 +332,8 @@ def _judge_succession(ended: Mapping[_Key, Any], after: Generation, found: _Judg
         lost.setdefault((loss["topic"], int(loss["partition"])), []).append(span)
     begun: set[_Key] = set()
     for batch in after.batches:
-        for source in batch.sources:
-            fresh = {key: at for key, at in _starts(source).items() if key not in begun}
+        for source, starts in _keyed(batch, lambda one: one.start):
+            fresh = {key: at for key, at in starts.items() if key not in begun}
             begun.update(fresh)
             again = {key: at for key, at in fresh.items() if key in ended}
             if source.kind == "kafka":
@@ -358,7 +360,8 @@ def _judge_left_behind(ended: Mapping[_Key, Any], begun: set[_Key], last: Batche
         for source in last.sources
         for topic, parts in source.identity.get("partitions", {}).items()
     }
-    for key in sorted(key for key in ended if key not in begun and key[:2] in topics):
+    still_read = {key[:3] for key in begun}
+    for key in sorted(key for key in ended if key[:3] not in still_read and key[:2] in topics):
         if int(key[2]) not in assigned.get(key[0], [int(key[2])]):
             # The query names its partitions, and this one no more.
             continue
@@ -372,22 +375,24 @@ def _judge_left_behind(ended: Mapping[_Key, Any], begun: set[_Key], last: Batche
         )
 
 
-def _starts(source: SourceRange) -> _Ends:
-    if source.kind != "kafka":
-        return {_other_key(source): source.start}
-    return {_kafka_key(source, p): at for p, at in kafka_positions(source, source.start).items()}
-
-
 def _ends(batch: Batches) -> _Ends:
-    ends: _Ends = {}
-    for source in batch.sources:
+    return {key: at for _, ends in _keyed(batch, lambda one: one.until) for key, at in ends.items()}
+
+
+def _keyed(
+    batch: Batches, position: Callable[[SourceRange], Position | None]
+) -> Iterator[tuple[SourceRange, _Ends]]:
+    """Each source of a batch with its positions; what a query reads twice stands at two of them."""
+    reads: Counter[_Key] = Counter()
+    for source in sorted(batch.sources, key=lambda one: one.index):
         if source.kind == "kafka":
-            ends.update(
-                {_kafka_key(source, p): at for p, at in kafka_positions(source, source.until).items()}
-            )
+            found = {_kafka_key(source, p): at for p, at in kafka_positions(source, position(source)).items()}
+            names: list[_Key] = [(topic, str(topic_id(source, topic))) for topic in source.until]
+            yield source, {(*key, str(reads[key[:2]])): at for key, at in found.items()}
         else:
-            ends[_other_key(source)] = source.until
-    return ends
+            names = [_other_key(source)]
+            yield source, {(*names[0], str(reads[names[0]])): position(source)}
+        reads.update(names)
 
 
 def _kafka_key(source: SourceRange, place: Place) -> _Key:

@@ -275,6 +275,27 @@ class TestGenerations:
         (finding,) = verify.grade("ranges").findings
         assert (finding.code, finding.place["ranges"]) == ("RANGE_TWICE", [[0, 10]])
 
+    @pytest.mark.parametrize(
+        ("second", "third", "codes"),
+        [
+            pytest.param(4, 20, [], id="each read goes on where it ended"),
+            pytest.param(20, 20, ["RANGE_MISSING"], id="one read goes on where the other ended"),
+            pytest.param(4, 4, ["RANGE_TWICE"], id="one read begins again where the other ended"),
+        ],
+    )
+    def test_two_reads_of_one_topic_are_judged_each_on_its_own(
+        self, flow: HandFlow, verify: Verify, second: int, third: int, codes: list[str]
+    ) -> None:
+        def read(index: int, start: int, until: int) -> dict[str, Any]:
+            identity = {"topics": {"sales": "topic-1"}}
+            ranges = {"from": {"sales": {"0": start}}, "until": {"sales": {"0": until}}}
+            return {"index": index, "kind": "kafka", "identity": identity, **ranges}
+
+        flow.append_from([read(0, 0, 4), read(1, 0, 20)], rows(range(12)))
+        flow.open("new-generation")
+        flow.append_from([read(0, second, 30), read(1, third, 30)], rows(range(12, 20)))
+        assert verify.codes("ranges") == codes
+
     def test_the_proof_begins_at_a_full_refresh(
         self, table: LakeTable, flow: HandFlow, verify: Verify
     ) -> None:
