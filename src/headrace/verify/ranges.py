@@ -230,7 +230,7 @@ def order_of(source: SourceRange, position: Position | None) -> tuple[int, ...]:
 
 def _judge_step(before: SourceRange, after: SourceRange, batch: Batches, found: _Judgement) -> None:
     """Two batches of one checkpoint: the later must start where the earlier ended."""
-    if not _is_same_source(before, after):
+    if not _is_same_source(before, after) or _chooses_other_files(before, after, batch):
         found.find(
             "SOURCE_CHANGED",
             f"{batch.name} reads {_named(after)} through a checkpoint that read {_named(before)}",
@@ -253,6 +253,14 @@ def _is_same_source(one: SourceRange, two: SourceRange) -> bool:
         return one.kind == two.kind and _other_key(one) == _other_key(two)
     shared = set(one.until) & set(two.until)
     return all(topic_id(one, topic) == topic_id(two, topic) for topic in shared)
+
+
+def _chooses_other_files(before: SourceRange, after: SourceRange, batch: Batches) -> bool:
+    """Of several reads of one folder, the choice of files is what tells them apart."""
+    alike = [one for one in batch.sources if one.kind == "files" and _other_key(one) == _other_key(after)]
+    return len(alike) > 1 and any(
+        before.identity.get(name) != after.identity.get(name) for name in ("glob", "recursive")
+    )
 
 
 def _judge_position(before: SourceRange, after: SourceRange, batch: Batches, found: _Judgement) -> None:
