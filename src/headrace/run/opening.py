@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import (
     AdoptImpossibleError,
     HeadraceError,
+    SourcesChangedError,
     TableLostError,
 )
 from headrace.model.declarations import Flow
@@ -24,15 +25,18 @@ from headrace.sinks.delta.commit import OpenedGeneration, TableLayout, open_gene
 from headrace.sinks.delta.table import TableState, is_table, read_state
 from headrace.sources.identity import require_topics
 from headrace.sources.starting import Start, check_start
+from headrace.state.equal_sources import standing_apart
 from headrace.state.file_lists import FileLists, ReadFile, describe_files
 from headrace.state.file_log import COMPACT_INTERVAL, seed_log
 from headrace.state.files import write_json
 from headrace.state.identity import (
     FILE,
+    QUERY,
     CheckpointIdentity,
     SourceIdentity,
     generations,
     load_identity,
+    load_query,
     write_checkpoint,
 )
 from headrace.state.lease import Lease
@@ -104,6 +108,9 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
     match opening:
         case Continue(identity=identity):
             path = storage.checkpoint(flow.target, flow.name, identity.generation)
+            if survey.checkpoint is not None:
+                _refuse_swapped(planned, path, survey.checkpoint)
+            write_json(path / QUERY, {"fingerprint": planned.fingerprint})
             return OpenedFlow(
                 path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=survey.checkpoint
             )
@@ -112,6 +119,29 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
             return open_flow(planned, context, first_attempt=False)
         case Open():
             return _open(planned, opening, survey.table, sources, kafka, context)
+
+
+def _refuse_swapped(planned: PlannedFlow, path: Path, checkpoint: CheckpointFacts) -> None:
+    """What a query reads in two places is known by the place: it must not change while they stand apart.
+
+    Raises:
+        SourcesChangedError: It has, and which place is which cannot be told.
+    """
+    apart = standing_apart(checkpoint.identity.sources, checkpoint.positions)
+    if apart is None or load_query(path) in (None, planned.fingerprint):
+        return
+    flow = planned.flow
+    raise SourcesChangedError(
+        f"flow {flow.name} reads {apart} in two places, which stand at different positions, and its query "
+        "has changed",
+        location=flow.location,
+        facts=("rows could be lost and doubled, should the places have been swapped; nothing was read",),
+        remedies=(
+            "run the query as it was until nothing is left to read, and change it then",
+            f"read everything again:   headrace full-refresh {flow.target}",
+        ),
+        params={"flow": flow.name},
+    )
 
 
 def start_over(
@@ -262,6 +292,7 @@ def _open(
         replaces=table.checkpoints.get(flow.name),
     )
     open_generation(context.spark, storage.table(flow.target), opened)
+    write_json(path / QUERY, {"fingerprint": planned.fingerprint})
     return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)
 
 

@@ -28,12 +28,9 @@ def why_not_handed_over(
     Positions of topics go by the topic, and those of tables and folders by the place in the query: it must
     be plain which source of now is which of then.
     """
-    ended: dict[tuple[str, str], object] = {}
-    for source in then:
-        for topic, topic_id in source.identity.get("topics", {}).items():
-            position = positions.get(source.index, {}).get(topic)
-            if ended.setdefault((topic, topic_id), position) != position:
-                return f"it has read the topic {topic} in two places of its query, up to different offsets"
+    apart = standing_apart([one for one in then if one.kind == "kafka"], positions)
+    if apart is not None:
+        return f"it has read {apart} in two places of its query, up to different offsets"
     places = {source.index: _key(source) for source in then}
     for source in now:
         key = _key(source)
@@ -43,6 +40,22 @@ def why_not_handed_over(
         before = next((one for one in then if one.index == source.index and _key(one) == _key(source)), None)
         if source.kind == "files" and before is not None and differ(source, before, now):
             return f"it reads {source.identity.get('path')} several times, and other files in each place"
+    return None
+
+
+def standing_apart(sources: Sequence[SourceIdentity], positions: Mapping[int, Position]) -> str | None:
+    """A topic or a table that a query reads in two places which have come to different positions."""
+    ended: dict[tuple[str, str], object] = {}
+    for source in sources:
+        position = positions.get(source.index)
+        if source.kind == "delta":
+            where = None if position is None else {**position, "sourceVersion": None}
+            if ended.setdefault(_key(source), where) != where:
+                return f"the table {source.identity.get('path')}"
+        for topic, topic_id in source.identity.get("topics", {}).items():
+            offsets = None if position is None else position.get(topic)
+            if ended.setdefault((topic, topic_id), offsets) != offsets:
+                return f"the topic {topic}"
     return None
 
 

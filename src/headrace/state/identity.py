@@ -15,6 +15,8 @@ from headrace.errors import CheckpointCorruptError, CheckpointForeignError, Stor
 from headrace.state.files import unwritable, write_json
 
 FILE = "headrace.json"
+QUERY = "headrace-query.json"
+"""Beside the identity: a fingerprint of the query that last went on with the checkpoint."""
 FORMAT = 1
 
 
@@ -134,6 +136,14 @@ def load_identity(checkpoint: Path) -> CheckpointIdentity:
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise corrupt(path, error) from error
+
+
+def load_query(checkpoint: Path) -> str | None:
+    """The fingerprint of the query that last went on with a checkpoint, where it is known."""
+    try:
+        return str(json.loads((checkpoint / QUERY).read_text(encoding="utf-8"))["fingerprint"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def corrupt(path: Path, error: Exception) -> CheckpointCorruptError:
