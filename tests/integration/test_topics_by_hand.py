@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ from confluent_kafka.admin import AdminClient
 from headrace.cli.main import run
 from headrace.model.connections import KafkaConnection
 from headrace.sources.cluster import KafkaCluster
+from proof.shop import DEADLINE_S, until
 
 TopicFactory = Callable[..., str]
-DEADLINE_S = 120.0
 
 
 @pytest.fixture(autouse=True)
@@ -47,13 +46,6 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, list[An
 
 
 Call = Callable[..., tuple[int, list[Any]]]
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < deadline, f"it never happened: {what}"
-        time.sleep(0.01)
 
 
 def test_a_file_comes_out_as_it_went_in(call: Call, topic: TopicFactory, tmp_path: Path) -> None:

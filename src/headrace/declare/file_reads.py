@@ -57,24 +57,17 @@ def read_files(
     """
     active = require_pipeline("read_files")
     arguments = Arguments("hr.read_files", caller_location(active.settings.root))
-    from headrace.sources import files, schemas
+    from headrace.sources import files
 
     try:
         chosen = arguments.settings("options", options)
         files.check_format(arguments.text("format", format))
         files.check_options(format, chosen)
-        folder = FileFolder(
-            path=_path(active, arguments, path),
-            recursive=_flag(arguments, "recursive", recursive),
-            glob=_glob(arguments, glob),
-        )
+        folder = _folder(active, arguments, path, recursive, glob)
         limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger, chosen)
-        given = declared_schema(active, arguments, schema)
-        if format == "text" and given is not None:
+        if format == "text" and schema is not None:
             raise arguments.invalid("schema", "is not for text, which has the one column `value`")
-        columns = None
-        if given is not None:
-            columns = schemas.load_schema(given, active.settings.root, arguments.location)
+        columns = declared_schema(active, arguments, schema)
         if active.folders is not None:
             folder = active.folders(folder, format, columns, chosen, arguments.location)
         files.check_folder(folder)
@@ -87,6 +80,14 @@ def read_files(
         # The reader does not know the user's files; the place is known here.
         error.location = error.location or arguments.location
         raise
+
+
+def _folder(active: ActivePipeline, arguments: Arguments, path: Any, recursive: Any, glob: Any) -> FileFolder:
+    return FileFolder(
+        path=_path(active, arguments, path),
+        recursive=_flag(arguments, "recursive", recursive),
+        glob=_glob(arguments, glob),
+    )
 
 
 def _kept(active: ActivePipeline, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:

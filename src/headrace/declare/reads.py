@@ -89,8 +89,6 @@ def read_kafka(
             on_null=on_null,
             on_data_loss=on_data_loss,
             options=arguments.settings("options", options),
-            root=active.settings.root,
-            location=arguments.location,
         )
     except HeadraceError as error:
         # The reader does not know the user's files; the place is known here.
@@ -124,18 +122,24 @@ def parse_json(
     from headrace.sources.schemas import load_schema
 
     active = current_pipeline()
-    root = Path() if active is None else active.settings.root
-    arguments = Arguments("hr.parse_json", caller_location(None if active is None else root))
-    given = schema if active is None else declared_schema(active, arguments, schema)
-    return records.parse_json(value, load_schema(given, root, arguments.location), at=at, on_null=on_null)
+    arguments = Arguments("hr.parse_json", caller_location(active.settings.root if active else None))
+    fields = declared_schema(active, arguments, schema) if active else None
+    fields = fields or load_schema(schema, Path(), arguments.location)
+    return records.parse_json(value, fields, at=at, on_null=on_null)
 
 
-def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) -> Any:
-    """The schema with its file read, and the file remembered: a plan is made of it too."""
+def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) -> StructType | None:
+    """A schema as Spark has it; the file of one is remembered, since a plan is made of it too.
+
+    Raises:
+        SchemaInvalidError: It cannot be read.
+    """
+    from headrace.sources.schemas import load_schema
+
     found = arguments.schema(given, active.settings.root)
     if isinstance(found, SchemaFile):
         active.schema_files[found.path] = found.digest
-    return found
+    return None if found is None else load_schema(found, active.settings.root, arguments.location)
 
 
 def _check_connection(active: ActivePipeline, arguments: Arguments) -> None:

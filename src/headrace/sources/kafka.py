@@ -5,20 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.errors import ArgumentInvalidError, SourceLocation
+from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.sources.records import parse_json
-from headrace.sources.schemas import Schema, load_schema
 from headrace.sources.subscription import EARLIEST, LATEST, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_HERE, _UNKNOWN = Path(), SourceLocation("<unknown>", 1)
+    from pyspark.sql.types import StructType
 
 Format = Literal["raw", "json"]
 OnNull = Literal["refuse", "drop", "keep"]
@@ -54,15 +51,13 @@ def read(
     pattern: str | None = None,
     allow_no_match: bool = False,
     format: Format = "raw",
-    schema: Schema = None,
+    schema: StructType | None = None,
     starting_offsets: StartingOffsets = "earliest",
     starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
     on_null: OnNull = "refuse",
     on_data_loss: OnDataLoss | None = None,
     options: Mapping[str, str] | None = None,
-    root: Path = _HERE,
-    location: SourceLocation = _UNKNOWN,
 ) -> DataFrame:
     """Topics as one streaming DataFrame.
 
@@ -84,8 +79,6 @@ def read(
         on_data_loss: What happens when the topics no longer hold what the flow has to read; ``None``
             does what the pipeline does.
         options: Further options of Spark's Kafka source.
-        root: The pipeline's folder, for a schema's file.
-        location: The user's line, for a schema that cannot be read.
 
     Returns:
         The columns above and ``_source``: topic, partition, offset, timestamp, key, headers and,
@@ -94,16 +87,14 @@ def read(
     Raises:
         ArgumentInvalidError: An argument has a value that it cannot have.
     """
-    from pyspark.sql import functions as F
-
     _check(format, schema, on_null)
     chosen = {
         **({"subscribe": topic} if topic is not None else {"subscribePattern": whole(pattern or "")}),
         **_starting(starting_offsets, starting_timestamp),
         **({ALLOW_NO_TOPICS: "true"} if allow_no_match else {}),
         **({LOSS_POLICY: on_data_loss} if on_data_loss is not None else {}),
+        **({"maxOffsetsPerTrigger": max_offsets_per_trigger} if max_offsets_per_trigger is not None else {}),
     }
-    limit = {} if max_offsets_per_trigger is None else {"maxOffsetsPerTrigger": max_offsets_per_trigger}
     records = (
         spark.readStream.format("kafka")
         .options(**CLIENT)
@@ -112,19 +103,23 @@ def read(
         .option("includeHeaders", "true")
         .option("kafka.isolation.level", "read_committed")
         .option("failOnDataLoss", "true")
-        .options(**limit)
         .options(**(options or {}))
         .load()
     )
-    if format == "raw":
+    return _with_places(records, schema, on_null)
+
+
+def _with_places(records: DataFrame, schema: StructType | None, on_null: OnNull) -> DataFrame:
+    """Records as they are, or parsed where there is a schema, each with its place."""
+    from pyspark.sql import functions as F
+
+    if schema is None:
         return records.select("key", "value", F.struct(*COORDINATES).alias("_source"))
     if on_null == "drop":
         records = records.where(F.col("value").isNotNull())
     place: list[Column] = [F.col(name) for name in COORDINATES]
     source = F.struct(*place, F.col("value")).alias("_source")
-    assert schema is not None
-    fields = load_schema(schema, root, location)
-    parsed = parse_json("value", fields, at=place[:3], on_null="keep" if on_null == "keep" else "refuse")
+    parsed = parse_json("value", schema, at=place[:3], on_null="keep" if on_null == "keep" else "refuse")
     return records.select(parsed.alias("_record"), source).select("_record.*", "_source")
 
 

@@ -22,12 +22,15 @@ def read(root: Path, topic: Any = "orders", **arguments: Any) -> Any:
 
 
 def test_the_connection_comes_from_the_profile(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pyspark.sql.types import LongType, StructType
+
+    fields = StructType().add("id", LongType())
     seen: list[Any] = []
     monkeypatch.setattr("headrace.sources.kafka.read", lambda *given, **named: seen.append((given, named)))
-    read(write({}, "name: a\nkafka: {bootstrap.servers: 'h:1'}\n"), format="json", schema="id LONG")
+    read(write({}, "name: a\nkafka: {bootstrap.servers: 'h:1'}\n"), format="json", schema=fields)
     ((session, connection, topic), named) = seen[0]
     assert (session, connection.bootstrap_servers, topic) == ("the session", "h:1", "orders")
-    assert (named["format"], named["schema"]) == ("json", "id LONG")
+    assert (named["format"], named["schema"]) == ("json", fields)
 
 
 @pytest.mark.parametrize(
