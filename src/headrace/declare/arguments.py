@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, SourceLocation
+from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
 from headrace.model.names import TableName
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.sources.schemas import SchemaFile, read_schema
@@ -33,6 +34,15 @@ class Arguments:
             remedies=remedies,
             params={"call": self.call, "argument": argument},
         )
+
+    @contextmanager
+    def placed(self) -> Iterator[None]:
+        """Around code that does not know the user's files: its errors get the place of this call."""
+        try:
+            yield
+        except HeadraceError as error:
+            error.location = error.location or self.location
+            raise
 
     def text(self, argument: str, value: Any) -> str:
         if not isinstance(value, str):

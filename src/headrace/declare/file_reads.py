@@ -10,7 +10,6 @@ from headrace.declare.arguments import Arguments
 from headrace.declare.places import caller_location
 from headrace.declare.reads import declared_schema
 from headrace.declare.registry import ActivePipeline, require_pipeline
-from headrace.errors import HeadraceError
 from headrace.model.folders import FileFolder, local_path
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def read_files(
     arguments = Arguments("hr.read_files", caller_location(active.settings.root))
     from headrace.sources import files
 
-    try:
+    with arguments.placed():
         chosen = arguments.settings("options", options)
         files.check_format(arguments.text("format", format))
         files.check_options(format, chosen)
@@ -76,10 +75,6 @@ def read_files(
         return files.read(
             active.session(), folder, format=format, schema=columns, limits=limits, options=chosen
         )
-    except HeadraceError as error:
-        # The reader does not know the user's files; the place is known here.
-        error.location = error.location or arguments.location
-        raise
 
 
 def _folder(active: ActivePipeline, arguments: Arguments, path: Any, recursive: Any, glob: Any) -> FileFolder:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments
 from headrace.declare.places import caller_location
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
-from headrace.errors import HeadraceError, SpecInvalidError
+from headrace.errors import SpecInvalidError
 from headrace.sources.schemas import SchemaFile
 from headrace.sources.subscription import compile_pattern
 
@@ -74,7 +74,7 @@ def read_kafka(
     active.settings.redactor.add_settings(options or {})
     from headrace.sources.kafka import read
 
-    try:
+    with arguments.placed():
         return read(
             active.session(),
             active.settings.kafka,
@@ -90,10 +90,6 @@ def read_kafka(
             on_data_loss=on_data_loss,
             options=arguments.settings("options", options),
         )
-    except HeadraceError as error:
-        # The reader does not know the user's files; the place is known here.
-        error.location = error.location or arguments.location
-        raise
 
 
 def parse_json(

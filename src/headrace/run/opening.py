@@ -262,30 +262,13 @@ def _open(
             position = opening.positions[source.index]
             seed |= seed_log(source, position, carried[source.index], interval)
     write_checkpoint(path, identity, seed)
-    ranges = tuple(
-        SourceRange(
-            index=source.index,
-            kind=source.kind,  # type: ignore[arg-type]
-            identity=source.identity,
-            start=opening.positions[source.index],
-            until=opening.positions[source.index],
-            seen=see_version(Path(source.identity["path"]), opening.positions[source.index])
-            if source.kind == "delta"
-            else None,
-            files=describe_files(carried[source.index], len(carried[source.index]))
-            if source.index in carried
-            else None,
-        )
-        for source in sources
-        if opening.positions is not None and source.index in opening.positions
-    )
     opened = OpenedGeneration(
         pipeline=context.settings.name,
         flow=flow.name,
         checkpoint=identity.checkpoint,
         generation=generation,
         opening=opening,
-        ranges=ranges,
+        ranges=_seeded_ranges(opening, sources, carried),
         clear=cleared is not None,
         layout=cleared,
         refreshing=refreshing,
@@ -294,6 +277,30 @@ def _open(
     open_generation(context.spark, storage.table(flow.target), opened)
     write_json(path / QUERY, {"fingerprint": planned.fingerprint})
     return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)
+
+
+def _seeded_ranges(
+    opening: Open, sources: tuple[SourceIdentity, ...], carried: Mapping[int, tuple[ReadFile, ...]]
+) -> tuple[SourceRange, ...]:
+    """What the opening commit says of where a seeded checkpoint starts: empty ranges at its positions."""
+    positions = opening.positions or {}
+    return tuple(
+        SourceRange(
+            index=source.index,
+            kind=source.kind,  # type: ignore[arg-type]
+            identity=source.identity,
+            start=positions[source.index],
+            until=positions[source.index],
+            seen=see_version(Path(source.identity["path"]), positions[source.index])
+            if source.kind == "delta"
+            else None,
+            files=describe_files(carried[source.index], len(carried[source.index]))
+            if source.index in carried
+            else None,
+        )
+        for source in sources
+        if source.index in positions
+    )
 
 
 def _require_readable(

@@ -88,13 +88,14 @@ def read(
         ArgumentInvalidError: An argument has a value that it cannot have.
     """
     _check(format, schema, on_null)
-    chosen = {
-        **({"subscribe": topic} if topic is not None else {"subscribePattern": whole(pattern or "")}),
-        **_starting(starting_offsets, starting_timestamp),
-        **({ALLOW_NO_TOPICS: "true"} if allow_no_match else {}),
-        **({LOSS_POLICY: on_data_loss} if on_data_loss is not None else {}),
-        **({"maxOffsetsPerTrigger": max_offsets_per_trigger} if max_offsets_per_trigger is not None else {}),
+    where = {"subscribe": topic} if topic is not None else {"subscribePattern": whole(pattern or "")}
+    given = {
+        ALLOW_NO_TOPICS: "true" if allow_no_match else None,
+        LOSS_POLICY: on_data_loss,
+        "maxOffsetsPerTrigger": max_offsets_per_trigger,
     }
+    chosen = {**where, **_starting(starting_offsets, starting_timestamp)}
+    chosen |= {name: str(value) for name, value in given.items() if value is not None}
     records = (
         spark.readStream.format("kafka")
         .options(**CLIENT)
