@@ -294,16 +294,67 @@ def test_a_checkpoint_whose_log_of_files_was_lost_reads_nothing_twice(site: Site
 def test_a_new_generation_goes_on_in_the_same_folder_and_starts_anew_in_another(site: Site) -> None:
     site.put("a.json", {"id": 1, "page": "p"})
     site.run_well()
-    site.run_well(new_generation=frozenset({"visits"}))
+    site.run_well(**AGAIN)
     site.put("b.json", {"id": 2, "page": "p"})
     site.run_well()
     assert site.ids() == [1, 2]
     site.landing.rename(site.root / "elsewhere")
     site.write(code=VISITS.replace("landing", "elsewhere"))
     assert site.error().code == "SOURCES_CHANGED"
-    site.run_well(new_generation=frozenset({"visits"}))
+    site.run_well(**AGAIN)
     assert site.ids() == [1, 1, 2, 2]
     assert site.verify().proven
+
+
+TWO = """
+import headrace as hr
+
+def read(folder):
+    return hr.read_files(folder, format="json", schema="id LONG, page STRING")
+
+@hr.table
+def visits():
+    return read("landing"){union}
+"""
+AGAIN = {"new_generation": frozenset({"visits"})}
+
+
+def test_a_folder_that_leaves_a_query_and_comes_back_is_read_on_where_it_was_left(site: Site) -> None:
+    def both(union: bool) -> None:
+        site.write(TWO.replace("{union}", '.union(read("second"))' if union else ""))
+
+    def put(number: int) -> None:
+        site.put(f"{number}.json", {"id": number, "page": "p"})
+        site.put(f"../second/{number}.json", {"id": 100 + number, "page": "p"})
+
+    both(True)
+    put(1)
+    site.run_well()
+    both(False)
+    put(2)
+    assert site.error().code == "SOURCES_CHANGED"
+    site.run_well(**AGAIN)
+    assert site.ids() == [1, 2, 101]
+    records = site.verify().datasets[0].flows[0].grades[2]
+    # The files of the folder that is left behind are still there.
+    assert (records.verdict, records.figures["gone"], records.figures["pending"]) == ("proven", 0, 0)
+    both(True)
+    put(3)
+    site.run_well(**AGAIN)
+    put(4)
+    site.run_well()
+    assert site.ids() == [1, 2, 3, 4, 101, 102, 103, 104]
+    records = site.verify().datasets[0].flows[0].grades[2]
+    assert (records.verdict, records.figures["files"]) == ("proven", 8)
+
+
+def test_a_pattern_over_a_folder_that_was_read_does_not_read_its_files_again(site: Site) -> None:
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    site.write(code=VISITS.replace('"landing"', '"land*"'))
+    error = site.error(**AGAIN)
+    assert (error.code, str(site.landing / "a.json") in error.summary) == ("RESUME_IMPOSSIBLE", True)
+    assert site.ids() == [1]
 
 
 def test_verify_finds_a_file_that_was_read_twice_and_one_that_was_left_out(site: Site) -> None:

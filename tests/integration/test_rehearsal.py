@@ -165,6 +165,7 @@ def test_a_storage_that_is_kept_goes_on(write: Write, tmp_path: Path) -> None:
     assert found["orders"]
     for taken in (shop / "lake", tmp_path / "real"):
         (tmp_path / "real" / "tables").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "real" / "sources").mkdir(exist_ok=True)
         with pytest.raises(HeadraceError) as caught:
             run(shop, {"orders": []}, storage=taken)
         assert (caught.value.code, caught.value.params["argument"]) == ("ARGUMENT_INVALID", "storage")

@@ -96,6 +96,27 @@ def test_a_vanished_file_is_given_up_only_where_the_spec_says_so(site: Site) -> 
     assert site.ids() == [1, 3]
 
 
+@pytest.mark.parametrize("policy", ["refuse", "record"])
+def test_a_file_that_vanishes_after_spark_listed_it_is_called_by_its_name(site: Site, policy: str) -> None:
+    path = site.put("a.json", {"id": 1, "page": "p"})
+    site.put("b.json", {"id": 2, "page": "p"})
+    site.write_spec(on_data_loss=policy)
+    with site.held_at("batch-start", 0) as held:
+        held.wait()
+        path.unlink()
+        held.go_on()
+    if policy == "refuse":
+        assert [error.code for error in held.errors] == ["FILE_VANISHED"]
+        assert held.errors[0].params["paths"] == [str(path)]
+        return
+    assert held.errors == []
+    assert [event.error["code"] for event in held.retries] == ["FILE_CHANGED"]
+    assert site.ids() == [2]
+    proof = site.verify()
+    assert proof.proven, proof.to_json()
+    assert proof.datasets[0].flows[0].grades[2].figures["lost"] == 1
+
+
 def test_a_file_that_was_not_there_when_spark_listed_the_batch_is_not_passed_over(site: Site) -> None:
     """Spark leaves out, without a word, what is gone when it begins to plan a batch."""
     path = site.put("a.json", {"id": 1, "page": "p"})

@@ -117,6 +117,45 @@ def test_a_topic_of_a_batch_that_was_never_committed_may_be_made_anew(
     shop.check()
 
 
+def test_a_topic_that_leaves_a_subscription_and_comes_back_is_read_on_where_it_was_left(shop: Shop) -> None:
+    eu, us = topics_of(shop, "eu", "us")
+
+    def produce() -> None:
+        for topic in (eu, us):
+            shop.ledger.produce(topic, 10, 2)
+
+    def subscribe(names: str) -> None:
+        shop.write(PATTERN.replace("[a-z]+", names))
+
+    subscribe("[a-z]+")
+    produce()
+    shop.run_well()
+    subscribe("eu")
+    produce()
+    assert shop.refused().code == "TOPIC_NOT_FOUND"
+    shop.run_well(generation="bronze")
+    subscribe("[a-z]+")
+    produce()
+    # A plain run would read it from its beginning: that a topic joins a pattern is nothing special.
+    error = shop.refused()
+    assert (error.code, error.params["topic"]) == ("SOURCES_CHANGED", us)
+    assert any("--new-generation bronze" in remedy for remedy in error.remedies)
+    shop.run_well(generation="bronze")
+    shop.check()
+    # Over two generations, one of which never ran; and made anew, it is another topic.
+    for names in ("eu", "eu|asia"):
+        subscribe(f"({names})")
+        shop.run_well(generation="bronze")
+    topics_of(shop, "asia")
+    recreate_topic(shop.ledger.bootstrap, us, 2)
+    subscribe("[a-z]+")
+    produce()
+    shop.run_well(generation="bronze")
+    produce()
+    shop.run_well()
+    shop.check()
+
+
 def test_a_pattern_without_a_match_is_refused_unless_it_may_wait(shop: Shop) -> None:
     shop.write(PATTERN)
     for ask in (shop.refused, lambda: plan_error(shop)):

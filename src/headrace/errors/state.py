@@ -78,7 +78,8 @@ class AdoptImpossibleError(RefusedError):
 class SourcesChangedError(RefusedError):
     """The query reads other sources than its checkpoint has positions for.
 
-    `headrace run --new-generation FLOW` starts at the beginning of the new sources;
+    `headrace run --new-generation FLOW` keeps the rows, reads new sources from their beginning, and goes
+    on where those were left that any checkpoint of the flow has read;
     `headrace full-refresh DATASET` reads everything again.
     """
 

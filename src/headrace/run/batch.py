@@ -144,6 +144,7 @@ class BatchFunction:
             bad = explain_bad_file(error, flow, self._session()) if files.files else None
             if bad is None:
                 raise
+            self._files.refuse_gone(files, bad)
             raise bad from error
         reach("after-commit", flow.name, batch)
         self._files.committed(files)

@@ -202,6 +202,19 @@ class FlowFiles:
         if changed:
             raise self._changed(changed, "written, replaced or taken away while it was read") from cause
 
+    def refuse_gone(self, begun: FileBatch, bad: HeadraceError) -> None:
+        """A file that Spark had listed and could not read may have been gone when the batch began.
+
+        Raises:
+            FileVanishedError: It was.
+            FileChangedError: It was, and the flow may go on without it when Spark lists the batch again.
+        """
+        gone = [file for file in begun.files if file.lost and _shown(file.path) == bad.params.get("path")]
+        if gone and self._on_data_loss == "refuse":
+            raise self._vanished(gone) from bad
+        if gone:
+            raise self._changed([file.path for file in gone], "gone when it was to be read") from bad
+
     def committed(self, begun: FileBatch) -> None:
         """The table holds the batch: its files have been read."""
         for file in begun.files:

@@ -328,9 +328,10 @@ def _carry_files(
     lists = FileLists.of_ledger(context.settings.storage.ledger(flow.target, flow.name))
     carried = {}
     for source in identity.sources:
-        if source.kind == "files" and opening.positions is not None and source.index in opening.positions:
-            read = lists.load_source(opening.fences or "", source.index, opening.positions[source.index])
-            carried[source.index] = tuple(replace(file, carried=True) for file in read)
+        if opening.positions is not None and source.index in opening.lists:
+            checkpoint, index = opening.lists[source.index]
+            read = lists.load_source(checkpoint, index, opening.positions[source.index])
+            carried[source.index] = tuple(replace(file, source=source.index, carried=True) for file in read)
     if carried:
         lists.write(identity.checkpoint, 0, (file for files in carried.values() for file in files))
     return carried
@@ -386,7 +387,7 @@ def _rename(
         )
         open_generation(context.spark, storage.table(flow.target), opened)
     old_lists = FileLists.of_ledger(storage.ledger(flow.target, old))
-    FileLists.of_ledger(storage.ledger(flow.target, flow.name)).adopt(old_lists, identity.checkpoint)
+    FileLists.of_ledger(storage.ledger(flow.target, flow.name)).adopt(old_lists)
     write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
     folder = storage.flow_checkpoints(flow.target, flow.name)
     if folder.exists():

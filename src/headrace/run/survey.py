@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from headrace.errors import (
     CheckpointCorruptError,
@@ -25,10 +25,18 @@ from headrace.sources.cluster import KafkaCluster
 from headrace.sources.identity import files_identity, identify, kafka_facts
 from headrace.state.file_lists import FileLists, are_whole
 from headrace.state.file_log import last_entry, load_seen
+from headrace.state.history import History, PastRead, load_history
 from headrace.state.identity import SourceIdentity, generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, load_next_positions, load_state
-from headrace.state.opening import CheckpointFacts, FlowFacts, KafkaFacts, TableFacts, resume_remedy
+from headrace.state.opening import (
+    CheckpointFacts,
+    FlowFacts,
+    KafkaFacts,
+    ListOrigin,
+    TableFacts,
+    resume_remedy,
+)
 from headrace.state.table_log import describe_rollback, follow_commits, versions
 
 ReadTable = Callable[[Path], TableState]
@@ -190,8 +198,6 @@ def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
 def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path) -> TableFacts:
     positions = None
     read: tuple[SourceIdentity, ...] = ()
-    rolled_back: dict[str, str] = {}
-    unlisted: frozenset[int] = frozenset()
     current = table.checkpoints.get(flow.flow)
     if current is not None and current in table.transactions:
         said = ledger.last_batch(path, current, table.transactions[current])
@@ -201,10 +207,10 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
                 SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
                 for s in said["sources"]
             )
-            rolled_back = _rolled_back(flow.sources, said["sources"])
-            # A list can be long, and only a new checkpoint needs to know all that was read.
-            if flow.resume or flow.new_generation or flow.on_data_loss == "record":
-                unlisted = _unlisted(FileLists.of_ledger(ledger.folder), current, said["sources"])
+    history = load_history(ledger, path, table.table_id, current)
+    lists = FileLists.of_ledger(ledger.folder)
+    # A list can be long, and only a new checkpoint needs to know all that was read.
+    opens = flow.resume or flow.new_generation or flow.on_data_loss == "record"
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,
@@ -214,30 +220,56 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
         sources=read,
         version=table.version,
         folded=ledger.next_version(table.table_id) - 1,
-        rolled_back=rolled_back,
-        unlisted=unlisted,
+        history=history,
+        rolled_back=_rolled_back(flow.sources, history),
+        unlisted=_unlisted(lists, history) if opens else frozenset(),
+        read_elsewhere=_read_elsewhere(flow.sources, lists, history) if flow.new_generation else {},
     )
 
 
-def _unlisted(lists: FileLists, checkpoint: str, read: Sequence[Mapping[str, Any]]) -> frozenset[int]:
-    """The files sources whose lists in the ledger do not hold all that was read."""
-    found = []
-    for one in read:
-        if one["kind"] == "files":
-            listed = lists.load_source(checkpoint, one["index"], one["until"])
-            if not are_whole(listed, one["until"], one.get("files")):
-                found.append(one["index"])
-    return frozenset(found)
+def _folders(history: History) -> Iterator[PastRead]:
+    return (read for reads in history.reads.values() for read in reads if read.source.kind == "files")
 
 
-def _rolled_back(now: tuple[SourceIdentity, ...], read: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _unlisted(lists: FileLists, history: History) -> frozenset[ListOrigin]:
+    """The reads of folders whose lists in the ledger do not hold all that was read."""
+    return frozenset(
+        (read.checkpoint, read.source.index)
+        for read in _folders(history)
+        if not are_whole(
+            lists.load_source(read.checkpoint, read.source.index, read.until), read.until, read.files
+        )
+    )
+
+
+def _read_elsewhere(now: Sequence[SourceIdentity], lists: FileLists, history: History) -> dict[int, str]:
+    """By source, a file that a folder which the flow has never read shares with one that it has."""
+    fresh = [one for one in now if one.kind == "files" and one.key not in history.reads]
+    if not fresh:
+        return {}
+    read = {
+        local_path(file.path)
+        for past in _folders(history)
+        for file in lists.load_source(past.checkpoint, past.source.index, past.until)
+    }
+    found = {}
+    for source in fresh:
+        # A folder that cannot be listed is the run's to complain about.
+        with contextlib.suppress(OSError):
+            files = (file.path for file in FileFolder.of_identity(source.identity).files())
+            shared = min((path for path in files if path in read), default=None)
+            if shared is not None:
+                found[source.index] = shared
+    return found
+
+
+def _rolled_back(now: Sequence[SourceIdentity], history: History) -> dict[str, str]:
     """The upstream tables that no longer have the versions which were read of them, and how it shows."""
     found = {}
     for source in now:
-        for then in read:
-            same = source.kind == "delta" and then["index"] == source.index and "seen" in then
-            if same and then["identity"].get("table_id") == source.identity["table_id"]:
-                how = describe_rollback(Path(source.identity["path"]), then["seen"])
+        for read in history.reads.get(source.key, ()):
+            if read.seen is not None:
+                how = describe_rollback(Path(source.identity["path"]), read.seen)
                 if how is not None:
                     found[str(source.identity["path"])] = how
     return found

@@ -31,15 +31,11 @@ def why_not_handed_over(
     apart = standing_apart([one for one in then if one.kind == "kafka"], positions)
     if apart is not None:
         return f"it has read {apart} in two places of its query, up to different offsets"
-    places = {source.index: _key(source) for source in then}
+    places = {source.index: source.key for source in then}
     for source in now:
-        key = _key(source)
+        key = source.key
         if source.kind != "kafka" and places.get(source.index) != key and key in places.values():
             return f"{source.identity.get('path')} stands in another place of its query now"
-    for source in now:
-        before = next((one for one in then if one.index == source.index and _key(one) == _key(source)), None)
-        if source.kind == "files" and before is not None and differ(source, before, now):
-            return f"it reads {source.identity.get('path')} several times, and other files in each place"
     return None
 
 
@@ -50,18 +46,13 @@ def standing_apart(sources: Sequence[SourceIdentity], positions: Mapping[int, Po
         position = positions.get(source.index)
         if source.kind == "delta":
             where = None if position is None else {**position, "sourceVersion": None}
-            if ended.setdefault(_key(source), where) != where:
+            if ended.setdefault(source.key, where) != where:
                 return f"the table {source.identity.get('path')}"
         for topic, topic_id in source.identity.get("topics", {}).items():
             offsets = None if position is None else position.get(topic)
             if ended.setdefault((topic, topic_id), offsets) != offsets:
                 return f"the topic {topic}"
     return None
-
-
-def _key(source: SourceIdentity) -> tuple[str, str]:
-    name = "table_id" if source.kind == "delta" else "path"
-    return source.kind, str(source.identity.get(name))
 
 
 def _choice(source: SourceIdentity) -> tuple[object, object]:

@@ -149,12 +149,13 @@ class FileLists:
         for path in singles.values():
             path.unlink()
 
-    def adopt(self, other: FileLists, checkpoint: str) -> None:
-        """Take over another flow's lists of a checkpoint."""
-        old, new = other.folder / checkpoint, self.folder / checkpoint
-        if old.is_dir() and not new.exists():
-            new.parent.mkdir(parents=True, exist_ok=True)
-            old.rename(new)
+    def adopt(self, other: FileLists) -> None:
+        """Take over another flow's lists, of its checkpoint and of those before it."""
+        for old in other.folder.iterdir() if other.folder.is_dir() else ():
+            new = self.folder / old.name
+            if not new.exists():
+                new.parent.mkdir(parents=True, exist_ok=True)
+                old.rename(new)
 
     def _load_all(self, checkpoint: str) -> dict[int, tuple[ReadFile, ...]]:
         found: dict[int, tuple[ReadFile, ...]] = {}

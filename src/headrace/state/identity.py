@@ -35,6 +35,12 @@ class SourceIdentity:
     identity: Mapping[str, Any]
     folder: int | None = None
 
+    @property
+    def key(self) -> tuple[str, str]:
+        """What a table or a folder is known by beyond one checkpoint; topics are known by their ids."""
+        name = "table_id" if self.kind == "delta" else "path"
+        return self.kind, str(self.identity.get(name))
+
     def to_json(self) -> dict[str, Any]:
         said = {"index": self.index, "kind": self.kind, "identity": dict(self.identity)}
         return said if self.folder is None else {**said, "folder": self.folder}

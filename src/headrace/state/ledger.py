@@ -40,6 +40,12 @@ class Ledger:
     dataset: TableName
     flow: str
 
+    def siblings(self) -> tuple[Ledger, ...]:
+        """The ledgers of all flows, of now and of before, of the same dataset; this one is among them."""
+        above = self.folder.parent
+        folders = sorted(path for path in above.iterdir() if path.is_dir()) if above.is_dir() else []
+        return tuple(Ledger(path, self.dataset, path.name) for path in folders)
+
     def fold(self, table: Path, table_id: str) -> tuple[LoggedCommit, ...]:
         """Write down the commits of the table that the ledger does not hold yet.
 
@@ -58,7 +64,7 @@ class Ledger:
         entries, foreign = [], []
         for commit in iter_commits(table, first, known[-1]):
             if commit.metadata is not None and commit.metadata.get("flow") == self.flow and commit.is_ours:
-                entries.append(_entry(commit))
+                entries.append(entry_of(commit))
             elif not commit.is_ours and commit.changes_data:
                 foreign.append(commit)
         others = [_other(table, commit) for commit in foreign]
@@ -184,7 +190,8 @@ def compact(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return merged
 
 
-def _entry(commit: LoggedCommit) -> dict[str, Any]:
+def entry_of(commit: LoggedCommit) -> dict[str, Any]:
+    """A commit of ours as a fold keeps it."""
     assert commit.metadata is not None
     return {**commit.metadata, "version": commit.version, "timestamp": commit.timestamp_ms}
 
@@ -245,6 +252,11 @@ def _batches(entry: Mapping[str, Any]) -> tuple[int, int]:
         first, last = entry["batches"]
         return first, last
     return entry["batch"], entry["batch"]
+
+
+def last_version(entry: Mapping[str, Any]) -> int:
+    """The table version with which a fold's entry ends."""
+    return _versions(entry)[1]
 
 
 def _versions(entry: Mapping[str, Any]) -> tuple[int, int]:

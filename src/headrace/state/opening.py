@@ -30,10 +30,14 @@ from headrace.errors import (
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.state.equal_sources import differ, why_not_handed_over
+from headrace.state.history import History, PastRead
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 
 FENCED = 2**63 - 1
 """The batch number that no batch ever follows: what fences a checkpoint in its table."""
+
+ListOrigin = tuple[str, int]
+"""Whose lists name the files that were read: a checkpoint, and the index of a source in it."""
 
 Reason = Literal["first", "resume-from-table", "new-generation", "data-loss", "full-refresh", "adopt"]
 
@@ -52,8 +56,11 @@ class TableFacts:
         positions: Where the last commit of this flow's checkpoint ended, by source index;
             ``None`` where neither log nor ledger know.
         sources: Which sources that commit had read, by its own word.
-        rolled_back: Of which of them versions that were read are no more, and how that shows.
-        unlisted: The files sources of which the ledger does not hold all files that were read.
+        history: How far the sources of all the flow's checkpoints were read.
+        rolled_back: Of which tables versions that were read are no more, and how that shows.
+        unlisted: Reads of folders, by checkpoint and source index, of which the ledger does not hold
+            all files.
+        read_elsewhere: By source index, a file that the flow has read through another folder.
     """
 
     table_id: str
@@ -65,7 +72,9 @@ class TableFacts:
     version: int = -1
     folded: int = -1
     rolled_back: Mapping[str, str] = field(default_factory=dict)
-    unlisted: frozenset[int] = frozenset()
+    unlisted: frozenset[ListOrigin] = frozenset()
+    history: History = field(default_factory=History)
+    read_elsewhere: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,12 +133,14 @@ class Open:
 
     Args:
         positions: Where it starts; ``None`` starts at the sources' beginning.
+        lists: For each files source with a position, whose lists hold what was read.
         fences: The checkpoint that may never commit again.
         losses: What will never be read; written to the ledger first.
     """
 
     reason: Reason
     positions: Mapping[int, Position] | None = None
+    lists: Mapping[int, ListOrigin] = field(default_factory=dict)
     fences: str | None = None
     losses: tuple[Mapping[str, Any], ...] = ()
 
@@ -224,13 +235,8 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, identity.sources)
     _compare_sources(flow, identity.checkpoint, known)
-    return _seeded(
-        flow,
-        table,
-        _compare_offsets(
-            flow, identity.checkpoint, checkpoint.positions, otherwise=Continue(identity=identity)
-        ),
-    )
+    goes_on = Continue(identity=identity)
+    return _compare_offsets(flow, table, checkpoint.positions, goes_on, fences=identity.checkpoint)
 
 
 def _with_joined(source: SourceIdentity, table: TableFacts, checkpoint: CheckpointFacts) -> SourceIdentity:
@@ -339,17 +345,39 @@ def topic_recreated(
 
 
 def _compare_offsets(
-    flow: FlowFacts, checkpoint: str, known: Mapping[int, Position], otherwise: Opening
+    flow: FlowFacts,
+    table: TableFacts,
+    known: Mapping[int, Position],
+    otherwise: Continue | None,
+    *,
+    reason: Reason = "data-loss",
+    fences: str,
+    lists: Mapping[int, ListOrigin] | None = None,
 ) -> Opening:
-    """Whether the broker still holds what comes next; a loss policy goes on behind what it does not."""
+    """Whether the broker still holds what comes next; a loss policy goes on behind what it does not.
+
+    Args:
+        flow: The flow.
+        table: Its table.
+        known: Where it goes on.
+        otherwise: Is returned where nothing is lost; ``None`` opens a new checkpoint there.
+        reason: Why a new checkpoint is opened.
+        fences: The checkpoint in force.
+        lists: Whose lists name the files that were read, where that is not the checkpoint in force.
+    """
     losses: list[dict[str, Any]] = []
     positions = {index: _copied(position) for index, position in known.items()}
     for index, kafka in flow.kafka.items():
         if index not in positions:
             continue
         for topic, partition, first in _first_offsets(kafka):
-            # A partition that was never read starts at 0, wherever the broker's first record is.
-            offset = positions[index].setdefault(topic, {}).setdefault(str(partition), 0)
+            offsets = positions[index].setdefault(topic, {})
+            if str(partition) not in offsets:
+                # A partition that was never read starts at 0, wherever the broker's first record is.
+                offsets[str(partition)] = _ended_at(flow, table, kafka.ids.get(topic), topic, partition) or 0
+                if otherwise is not None and offsets[str(partition)] > 0:
+                    raise _read_before(flow, topic, partition, offsets[str(partition)])
+            offset = offsets[str(partition)]
             end = kafka.latest.get(topic, {}).get(partition, offset)
             if offset > end:
                 raise _beyond_end(flow, topic, partition, offset, end)
@@ -358,7 +386,7 @@ def _compare_offsets(
                 losses.append(
                     {"source": index, "topic": topic, "partition": partition, "from": offset, "until": first}
                 )
-    if not losses:
+    if not losses and otherwise is not None:
         return otherwise
     policies = {index: kafka.on_data_loss or flow.on_data_loss for index, kafka in flow.kafka.items()}
     refused = [loss for loss in losses if policies[loss["source"]] == "refuse"]
@@ -366,7 +394,49 @@ def _compare_offsets(
         raise offsets_expired(flow.flow, flow.location, refused)
     if flow.stateful:
         raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
-    return Open(reason="data-loss", positions=positions, fences=checkpoint, losses=tuple(losses))
+    files = {source.index for source in flow.sources if source.kind == "files"}
+    lists = {index: (fences, index) for index in files & set(positions)} if lists is None else lists
+    # A new checkpoint needs the names of all files that were read, or it would read them again.
+    if not table.unlisted.isdisjoint(lists.values()):
+        raise _resume_impossible(flow, "the ledger does not hold the names of all files that were read")
+    return Open(
+        reason="data-loss" if losses else reason,
+        positions=positions,
+        lists=lists,
+        fences=fences,
+        losses=tuple(losses),
+    )
+
+
+def _ended_at(
+    flow: FlowFacts, table: TableFacts, topic_id: str | None, topic: str, partition: int
+) -> int | None:
+    """Where an earlier checkpoint has ended a partition; ``None`` where none has read it.
+
+    Raises:
+        ResumeImpossibleError: Two places of its query had read it, up to different offsets.
+    """
+    ended = {} if topic_id is None else table.history.topics.get(topic_id, {})
+    if ended.get(str(partition), 0) is None:
+        raise _resume_impossible(flow, _apart(f"the topic {topic}"))
+    return ended.get(str(partition))
+
+
+def _apart(what: str) -> str:
+    return f"it has read {what} in two places of its query, up to different positions"
+
+
+def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> HeadraceError:
+    return SourcesChangedError(
+        f"flow {flow.flow}: the topic `{topic}` is back, and an earlier checkpoint has read it",
+        location=flow.location,
+        facts=(
+            f"partition {partition} was read up to {offset}; the checkpoint in force would begin at 0",
+            "nothing was read or written",
+        ),
+        remedies=(f"go on where it was left:   headrace run --new-generation {flow.flow}",),
+        params={"flow": flow.flow, "topic": topic, "partition": partition, "offset": offset},
+    )
 
 
 def _first_offsets(kafka: KafkaFacts) -> list[tuple[str, int, int]]:
@@ -417,16 +487,7 @@ def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
     if table.positions is None:
         raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
     _compare_sources(flow, current, table.sources)
-    resumed = Open(reason="resume-from-table", positions=table.positions, fences=current)
-    return _seeded(flow, table, _compare_offsets(flow, current, table.positions, otherwise=resumed))
-
-
-def _seeded(flow: FlowFacts, table: TableFacts, opening: Opening) -> Opening:
-    """A new checkpoint needs the names of all files that were read, or it would read them again."""
-    positions = opening.positions if isinstance(opening, Open) else None
-    if positions is not None and not table.unlisted.isdisjoint(positions):
-        raise _resume_impossible(flow, "the ledger does not hold the names of all files that were read")
-    return opening
+    return _compare_offsets(flow, table, table.positions, None, reason="resume-from-table", fences=current)
 
 
 def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> Opening:
@@ -435,45 +496,68 @@ def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> 
     A flow that has fed the table before starts at given positions, so that no record is read twice
     and none is skipped, whatever its ``starting_offsets`` say.
     """
-    if current is None or table.transactions.get(current) is None:
+    committed = current is not None and table.transactions.get(current) is not None
+    if current is None or not (committed or table.history.topics or table.history.reads):
         return Open(reason="new-generation", fences=current)
     if flow.stateful:
         raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
-    if table.positions is None:
+    if committed and table.positions is None:
         raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
-    if (why := why_not_handed_over(flow.sources, table.sources, table.positions)) is not None:
+    if (why := why_not_handed_over(flow.sources, table.sources, table.positions or {})) is not None:
         raise _resume_impossible(flow, why)
-    known = {source.index: source for source in table.sources}
     positions: dict[int, Position] = {}
+    lists: dict[int, ListOrigin] = {}
     for source in flow.sources:
-        then = known.get(source.index)
         if source.kind == "kafka":
-            positions[source.index] = _new_offsets(flow.kafka[source.index], table)
-        elif then is not None and then.kind == source.kind:
-            key = "table_id" if source.kind == "delta" else "path"
-            # Another folder is read from its beginning; the same one goes on behind what was read.
-            if source.identity.get(key) == then.identity.get(key) and source.index in table.positions:
-                positions[source.index] = table.positions[source.index]
+            positions[source.index] = _new_offsets(flow, table, flow.kafka[source.index])
+        elif (past := _past_read(flow, table, source)) is not None:
+            positions[source.index] = past.until
+            if source.kind == "files":
+                lists[source.index] = (past.checkpoint, past.source.index)
+        elif source.index in table.read_elsewhere:
+            path = table.read_elsewhere[source.index]
+            raise _resume_impossible(flow, f"it has read {path} before, through another folder")
     if not positions:
         return Open(reason="new-generation", fences=current)
-    start = Open(reason="new-generation", positions=positions, fences=current)
-    return _seeded(flow, table, _compare_offsets(flow, current, positions, otherwise=start))
+    return _compare_offsets(
+        flow, table, positions, None, reason="new-generation", fences=current, lists=lists
+    )
 
 
-def _new_offsets(kafka: KafkaFacts, table: TableFacts) -> Position:
+def _new_offsets(flow: FlowFacts, table: TableFacts, kafka: KafkaFacts) -> Position:
     """Where each partition goes on: a topic of a known id where it ended, another at its first record."""
-    ended: dict[str, Mapping[str, int]] = {}
-    for source in table.sources:
-        for topic, topic_id in source.identity.get("topics", {}).items():
-            if source.kind == "kafka" and kafka.ids.get(topic) == topic_id:
-                ended[topic] = (table.positions or {})[source.index].get(topic, {})
-    return {
-        topic: {
-            str(partition): ended[topic].get(str(partition), 0) if topic in ended else first
-            for partition, first in partitions.items()
-        }
-        for topic, partitions in kafka.earliest.items()
-    }
+    found: dict[str, dict[str, int]] = {}
+    for topic, partitions in kafka.earliest.items():
+        topic_id = kafka.ids.get(topic)
+        known = topic_id in table.history.topics
+        for partition, first in partitions.items():
+            ended = _ended_at(flow, table, topic_id, topic, partition)
+            found.setdefault(topic, {})[str(partition)] = (ended or 0) if known else first
+    return found
+
+
+def _past_read(flow: FlowFacts, table: TableFacts, source: SourceIdentity) -> PastRead | None:
+    """The read of a table or a folder that a source goes on behind; ``None`` for one that is new.
+
+    Raises:
+        ResumeImpossibleError: It was read in several places, and none of them is this one for sure.
+    """
+    past = table.history.reads.get(source.key, ())
+    path = source.identity.get("path")
+    for read in past:
+        if read.source.index == source.index:
+            if source.kind == "files" and differ(source, read.source, flow.sources):
+                why = f"it reads {path} several times, and other files in each place"
+                raise _resume_impossible(flow, why)
+            return read
+    if not past:
+        return None
+    alike = [one for one in flow.sources if one.key == source.key]
+    several = len(past) > 1 or len(alike) > 1
+    ends = [{**read.until, "sourceVersion": None} for read in past]
+    if several and (source.kind == "files" or any(end != ends[0] for end in ends)):
+        raise _resume_impossible(flow, _apart(str(path)))
+    return past[0]
 
 
 def _resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
@@ -576,7 +660,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[SourceIdentity, ...]) -> Head
             "nothing was read or written",
         ),
         remedies=(
-            f"start at the beginning of its sources:   headrace run --new-generation {flow.flow}",
+            f"go on with what it reads now:   headrace run --new-generation {flow.flow}",
             f"read everything again:   headrace full-refresh {flow.dataset}",
         ),
         params={"flow": flow.flow},

@@ -33,8 +33,8 @@ _NOWHERE = KafkaConnection({"bootstrap.servers": "127.0.0.1:9"})
 _SETTINGS = {"spark.sql.shuffle.partitions": "2"}
 """A test has few rows; the pipeline's own configuration wins."""
 
-SOURCES = "sources"
-"""The folder of the staged rows in the storage of a rehearsal."""
+SOURCES = "rehearsed-sources"
+"""The folder of the staged rows in the storage of a rehearsal; no other storage has one of this name."""
 
 Keep = Callable[[Callable[[], None]], object]
 """Takes what ends a Spark that was started, for later."""

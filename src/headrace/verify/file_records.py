@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 from headrace.model.folders import FileFolder, FoundFile, local_path
@@ -23,26 +24,38 @@ def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: boo
     """Compare the files that a flow has read with those that its folders hold now.
 
     Args:
-        lineage: The flow; its last batch says which folders it reads.
+        lineage: The flow; its last batch says which folders it reads now.
         read: What it has read, by URI.
         is_known: Whether that is all that it has read.
     """
     last = lineage.last
     sources = () if last is None else last.sources
     try:
-        there = {file.path: file for source in sources for file in _folder(source).files()}
+        now = {file.path: file for source in sources for file in _folder(source).files()}
     except OSError as error:
         reason = f"the folder cannot be listed: {error}"
         return GradeReport(grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,))
     if not is_known:
         reason = "the ledger does not hold the names of all files that were read"
         return GradeReport(grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,))
+    there = {**_left_behind(lineage), **now}
     known = {local_path(uri) or uri: file for uri, file in read.items() if not file.lost}
     lost = [local_path(uri) or uri for uri, file in read.items() if file.lost]
     gone = sorted(path for path in known if path not in there)
     changed = sorted(path for path, file in known.items() if path in there and _differs(file, there[path]))
-    pending = sorted(path for path in there if path not in known and path not in lost)
+    pending = sorted(path for path in now if path not in known and path not in lost)
     return _report(sources, known, {"changed": changed, "gone": gone, "pending": pending, "lost": lost})
+
+
+def _left_behind(lineage: Lineage) -> dict[str, FoundFile]:
+    """What is in the folders that a flow has read once; those that it reads now are among them."""
+    folders = {_folder(source) for batch in lineage.batches for source in batch.sources}
+    found = {}
+    for folder in folders:
+        # One that was removed since has no files any more.
+        with contextlib.suppress(OSError):
+            found.update({file.path: file for file in folder.files()})
+    return found
 
 
 def _folder(source: SourceRange) -> FileFolder:

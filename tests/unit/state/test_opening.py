@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
+from headrace.state.history import History
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.opening import (
     FENCED,
@@ -41,14 +42,36 @@ FLOW = FlowFacts(
     stateful=False,
     kafka={0: BROKER},
 )
-TABLE = TableFacts(
-    table_id="table",
-    fresh=False,
-    checkpoints={"sales": OURS},
-    transactions={OURS: 7},
-    positions=READ,
-    sources=(KAFKA,),
-)
+
+
+Read = tuple[SourceIdentity, dict[str, Any]]
+"""A source, and where it ended."""
+
+
+def entry(checkpoint: str, *reads: Read) -> dict[str, Any]:
+    """What a commit says of how far it has read."""
+    return {
+        "checkpoint": checkpoint,
+        "sources": [
+            {"index": s.index, "kind": s.kind, "identity": s.identity, "until": until} for s, until in reads
+        ],
+    }
+
+
+def fed_by(*reads: Read, before: tuple[dict[str, Any], ...] = ()) -> TableFacts:
+    """A table as the checkpoint in force has left it, and what checkpoints before that one had read."""
+    return TableFacts(
+        table_id="table",
+        fresh=False,
+        checkpoints={"sales": OURS},
+        transactions={OURS: 7},
+        positions={source.index: until for source, until in reads},
+        sources=tuple(source for source, _ in reads),
+        history=History.of((*before, entry(OURS, *reads))),
+    )
+
+
+TABLE = fed_by((KAFKA, READ[0]))
 IDENTITY = CheckpointIdentity(
     pipeline="shop",
     flow="sales",
@@ -118,7 +141,7 @@ def test_a_second_flow_of_a_table_opens_its_first_checkpoint() -> None:
 
 # What is refused.
 
-UNLISTED = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,), unlisted=frozenset({0}))
+UNLISTED = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,), unlisted=frozenset({(OURS, 0)}))
 """A table whose ledger has lost the names of files that were read."""
 RENAMED = replace(TABLE, checkpoints={"old": OLDER}, transactions={OLDER: 3})
 ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
@@ -364,7 +387,7 @@ def test_a_new_generation_reads_what_was_created_again_and_nothing_twice() -> No
         earliest={"sales": {0: 0, 1: 0}, "more": {0: 4}},
         latest={"sales": {0: 100, 1: 100}, "more": {0: 20}},
     )
-    table = replace(TABLE, positions={0: {**READ[0], "more": {"0": 11}}}, sources=(ids("id-1", "id-2"),))
+    table = fed_by((ids("id-1", "id-2"), {**READ[0], "more": {"0": 11}}))
     opening = decide(replace(ANOTHER, sources=(ids("id-1", "id-3"),), kafka=kafka), table, CHECKPOINT)
     assert opening == Open(reason="new-generation", positions={0: {**READ[0], "more": {"0": 4}}}, fences=OURS)
 
@@ -374,14 +397,14 @@ SECOND = replace(DELTA, index=1)
 
 
 def test_a_new_generation_over_the_same_table_goes_on_where_it_was() -> None:
-    table = replace(TABLE, positions={0: UPSTREAM}, sources=(DELTA,))
+    table = fed_by((DELTA, UPSTREAM))
     opening = decide(replace(ANOTHER, sources=(DELTA,), kafka={}), table, None)
     assert opening == Open(reason="new-generation", positions={0: UPSTREAM}, fences=OURS)
 
 
 def test_a_new_generation_over_a_table_made_anew_starts_at_its_beginning() -> None:
     anew = replace(DELTA, identity={"table_id": "anew", "path": "/lake/up"})
-    table = replace(TABLE, positions={0: UPSTREAM}, sources=(DELTA,))
+    table = fed_by((DELTA, UPSTREAM))
     opening = decide(replace(ANOTHER, sources=(anew,), kafka={}), table, None)
     assert isinstance(opening, Open) and not opening.positions
 
@@ -392,15 +415,17 @@ def test_a_new_generation_with_a_source_that_was_never_read_reads_the_others_on(
 
 
 def test_a_new_generation_over_the_same_files_goes_on_behind_them() -> None:
-    table = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,))
+    table = fed_by((FILES, {"logOffset": 3}))
     flow = replace(ANOTHER, sources=(FILES,), kafka={})
     opening = decide(flow, table, None)
-    assert opening == Open(reason="new-generation", positions={0: {"logOffset": 3}}, fences=OURS)
-    assert refused(flow, replace(table, unlisted=frozenset({0})), None).code == "RESUME_IMPOSSIBLE"
+    assert opening == Open(
+        reason="new-generation", positions={0: {"logOffset": 3}}, lists={0: (OURS, 0)}, fences=OURS
+    )
+    assert refused(flow, replace(table, unlisted=frozenset({(OURS, 0)})), None).code == "RESUME_IMPOSSIBLE"
 
 
 def test_a_new_generation_over_another_folder_reads_all_of_it() -> None:
-    table = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,))
+    table = fed_by((FILES, {"logOffset": 3}))
     elsewhere = replace(FILES, identity={"path": "/elsewhere"})
     opening = decide(replace(ANOTHER, sources=(elsewhere,), kafka={}), table, None)
     assert opening == Open(reason="new-generation", fences=OURS)
@@ -410,17 +435,19 @@ def test_a_loss_in_kafka_opens_no_checkpoint_that_would_read_files_again() -> No
     second = replace(FILES, index=1)
     positions = {**READ, 1: {"logOffset": 3}}
     flow = replace(FLOW, sources=(KAFKA, second), kafka=EXPIRED, on_data_loss="record")
-    table = replace(TABLE, positions=positions, sources=(KAFKA, second))
+    table = fed_by((KAFKA, READ[0]), (second, {"logOffset": 3}))
     checkpoint = replace(read_by(KAFKA, second), positions=positions)
     opening = decide(flow, table, checkpoint)
     assert isinstance(opening, Open)
     assert opening.positions is not None
-    assert opening.positions[1] == {"logOffset": 3}
-    assert refused(flow, replace(table, unlisted=frozenset({1})), checkpoint).code == "RESUME_IMPOSSIBLE"
+    assert (opening.positions[1], opening.lists) == ({"logOffset": 3}, {1: (OURS, 1)})
+    assert (
+        refused(flow, replace(table, unlisted=frozenset({(OURS, 1)})), checkpoint).code == "RESUME_IMPOSSIBLE"
+    )
 
 
 def test_a_new_generation_of_a_flow_that_never_committed_starts_at_the_beginning() -> None:
-    table = replace(TABLE, transactions={}, positions=None)
+    table = replace(TABLE, transactions={}, positions=None, history=History())
     assert decide(ANOTHER, table, None) == Open(reason="new-generation", fences=OURS)
 
 
@@ -562,9 +589,9 @@ def folder(index: int, path: str = "/in", glob: str | None = None) -> SourceIden
 def test_a_topic_that_is_read_twice_is_handed_over_only_from_one_offset() -> None:
     (one, first), (two, second) = topic_at(0, 40), topic_at(1, 60)
     flow = replace(FLOW, sources=(one, two), kafka={0: BROKER, 1: BROKER}, new_generation=True)
-    table = replace(TABLE, sources=(one, two), positions=first | second)
+    table = fed_by((one, first[0]), (two, second[1]))
     assert refused(flow, table, None).code == "RESUME_IMPOSSIBLE"
-    level = replace(table, positions=first | topic_at(1, 40)[1])
+    level = fed_by((one, first[0]), (two, topic_at(1, 40)[1][1]))
     opened = decide(flow, level, None)
     assert isinstance(opened, Open) and opened.positions == level.positions
 
@@ -586,7 +613,7 @@ def test_two_reads_of_one_folder_never_take_each_other_s_files(
 ) -> None:
     then = (folder(0, glob="a*"), folder(1, glob="b*"))
     flow = replace(FLOW, sources=now, kafka={}, new_generation=new_generation)
-    table = replace(TABLE, sources=then, positions=READ_FILES)
+    table = fed_by(*((one, READ_FILES[one.index]) for one in then))
     checkpoint = None if new_generation else replace(read_by(*then), positions=READ_FILES)
     if code is None:
         decide(flow, table, checkpoint)
@@ -597,13 +624,101 @@ def test_two_reads_of_one_folder_never_take_each_other_s_files(
 def test_folders_that_have_changed_places_are_not_read_anew() -> None:
     then = (folder(0, "/one"), folder(1, "/two"))
     flow = replace(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_generation=True)
-    table = replace(TABLE, sources=then, positions=READ_FILES)
+    table = fed_by(*((one, READ_FILES[one.index]) for one in then))
     error = refused(flow, table, None)
     assert (error.code, "full-refresh" in error.remedies[0]) == ("RESUME_IMPOSSIBLE", True)
 
 
 def test_the_only_read_of_a_folder_may_choose_other_files() -> None:
     flow = replace(FLOW, sources=(folder(0, glob="*.json"),), kafka={})
-    table = replace(TABLE, sources=(folder(0),), positions={0: {"logOffset": 3}})
+    table = fed_by((folder(0), {"logOffset": 3}))
     checkpoint = replace(read_by(folder(0)), positions={0: {"logOffset": 3}})
     assert isinstance(decide(flow, table, checkpoint), Continue)
+
+
+# Sources that were read by a checkpoint before the last, and are back.
+
+
+def topics(*names: str, pattern: str | None = None) -> SourceIdentity:
+    identity: dict[str, Any] = {"topics": {name: f"id of {name}" for name in names}}
+    return SourceIdentity(
+        index=0, kind="kafka", identity=identity if pattern is None else {**identity, "pattern": pattern}
+    )
+
+
+def reading(source: SourceIdentity, **changes: Any) -> FlowFacts:
+    """The flow over topics of one partition with 100 records."""
+    ids = source.identity["topics"]
+    kafka = KafkaFacts(
+        ids=ids, earliest={name: {0: 0} for name in ids}, latest={name: {0: 100} for name in ids}
+    )
+    return replace(FLOW, sources=(source,), kafka={0: kafka}, **changes)
+
+
+LEFT = entry(OLDER, (topics("eu", "us"), {"eu": {"0": 10}, "us": {"0": 20}}))
+NARROWED = fed_by((topics("eu"), {"eu": {"0": 30}}), before=(LEFT,))
+
+
+@pytest.mark.parametrize("change", ["new_generation", "resume"])
+def test_a_topic_that_is_back_goes_on_where_it_was_left(change: str) -> None:
+    now = topics("eu", "us", pattern=".*") if change == "resume" else topics("eu", "us")
+    table = fed_by((topics("eu", pattern=".*"), {"eu": {"0": 30}}), before=(LEFT,))
+    opening = decide(reading(now, **{change: True}), table, None)
+    assert isinstance(opening, Open)
+    assert opening.positions == {0: {"eu": {"0": 30}, "us": {"0": 20}}}
+
+
+def test_a_topic_that_a_pattern_matches_again_is_not_read_again() -> None:
+    then, now = topics("eu", pattern="eu"), topics("eu", "us", pattern=".*")
+    checkpoint = replace(read_by(then), positions={0: {"eu": {"0": 30}}})
+    error = refused(reading(now), fed_by((then, {"eu": {"0": 30}}), before=(LEFT,)), checkpoint)
+    assert (error.code, error.params["topic"], error.params["offset"]) == ("SOURCES_CHANGED", "us", 20)
+    assert any("--new-generation sales" in remedy for remedy in error.remedies)
+    never_read = fed_by((then, {"eu": {"0": 30}}))
+    assert isinstance(decide(reading(now), never_read, checkpoint), Continue)
+
+
+def test_a_partition_that_is_assigned_again_goes_on_where_it_was_left() -> None:
+    left = entry(OLDER, (KAFKA, {"sales": {"0": 7, "1": 8}}))
+    table = fed_by((KAFKA, {"sales": {"0": 40}}), before=(left,))
+    opening = decide(ANOTHER, table, None)
+    assert isinstance(opening, Open) and opening.positions == {0: {"sales": {"0": 40, "1": 8}}}
+
+
+def test_a_topic_that_was_left_at_two_offsets_is_refused() -> None:
+    (one, first), (two, second) = topic_at(0, 40), topic_at(1, 60)
+    left = entry(OLDER, (one, first[0]), (two, second[1]))
+    table = fed_by((DELTA, UPSTREAM), before=(left,))
+    assert refused(ANOTHER, table, None).code == "RESUME_IMPOSSIBLE"
+
+
+@pytest.mark.parametrize(
+    ("source", "until"), [(DELTA, UPSTREAM), (FILES, {"logOffset": 3})], ids=["delta", "files"]
+)
+def test_a_table_or_a_folder_that_is_back_goes_on_where_it_was_left(
+    source: SourceIdentity, until: dict[str, Any]
+) -> None:
+    table = fed_by((KAFKA, READ[0]), before=(entry(OLDER, (source, until)),))
+    back = replace(source, index=1)
+    flow = replace(ANOTHER, sources=(KAFKA, back))
+    opening = decide(flow, table, None)
+    assert isinstance(opening, Open) and opening.positions == {**READ, 1: until}
+    assert opening.lists == ({1: (OLDER, 0)} if source is FILES else {})
+    if source is FILES:
+        unlisted = replace(table, unlisted=frozenset({(OLDER, 0)}))
+        assert refused(flow, unlisted, None).code == "RESUME_IMPOSSIBLE"
+        twice = replace(ANOTHER, sources=(KAFKA, back, replace(source, index=2)))
+        assert refused(twice, table, None).code == "RESUME_IMPOSSIBLE"
+
+
+def test_what_an_earlier_checkpoint_read_counts_before_the_first_batch_of_the_next() -> None:
+    table = replace(fed_by(before=(entry(OLDER, (KAFKA, READ[0])),)), transactions={}, positions=None)
+    opening = decide(ANOTHER, table, None)
+    assert isinstance(opening, Open) and opening.positions == READ
+
+
+def test_a_folder_that_holds_files_which_were_read_through_another_is_refused() -> None:
+    table = replace(fed_by((FILES, {"logOffset": 3})), read_elsewhere={0: "/in/a.json"})
+    around = replace(FILES, identity={"path": "/*"})
+    error = refused(replace(ANOTHER, sources=(around,), kafka={}), table, None)
+    assert error.code == "RESUME_IMPOSSIBLE" and "/in/a.json" in error.summary

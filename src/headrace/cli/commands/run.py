@@ -47,7 +47,7 @@ def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     "generation",
     multiple=True,
     metavar="FLOW",
-    help="The flow's topic is another one: keep the rows, and start at the beginning of the new topic.",
+    help="The flow reads other sources: keep the rows, read on where any was left, and new ones whole.",
 )
 @click.option(
     "--adopt", multiple=True, callback=read_renames, metavar="OLD=NEW", help="The flow OLD is now called NEW."

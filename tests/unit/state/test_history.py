@@ -1,0 +1,118 @@
+"""What a flow has read over all its checkpoints, from the log and from the ledger alike."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.model.names import TableName
+from headrace.state.history import History, load_history
+from headrace.state.ledger import Ledger
+from unit.state.test_ledger import TABLE_ID, Table, txn
+
+DATASET = TableName("default", "sales")
+
+
+def source(topic: str, until: int) -> dict[str, Any]:
+    return {
+        "index": 0,
+        "kind": "kafka",
+        "identity": {"topics": {topic: f"id of {topic}"}},
+        "from": {topic: {"0": 0}},
+        "until": {topic: {"0": until}},
+    }
+
+
+class Flow:
+    """The commits of flows of one table."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.table = Table(root / "table")
+
+    def opens(self, checkpoint: str, reason: str, fences: str | None, flow: str = "sales") -> None:
+        opens = {"generation": 1, "reason": reason, "fences": fences, "losses": []}
+        said = {"headrace": 1, "flow": flow, "checkpoint": checkpoint, "opens": opens}
+        self.table.commit(userMetadata=json.dumps(said))
+
+    def batch(self, checkpoint: str, number: int, *sources: dict[str, Any], flow: str = "sales") -> None:
+        said = {
+            "headrace": 1,
+            "flow": flow,
+            "checkpoint": checkpoint,
+            "batch": number,
+            **dict.fromkeys(("input", "accepted", "rejected"), 1),
+            "sources": list(sources),
+        }
+        self.table.commit(txn(checkpoint, number), userMetadata=json.dumps(said))
+
+    def ledger(self, flow: str = "sales") -> Ledger:
+        return Ledger(self.root / "ledger" / flow, DATASET, flow)
+
+    def history(self, checkpoint: str | None, flow: str = "sales") -> History:
+        return load_history(self.ledger(flow), self.table.path, TABLE_ID, checkpoint)
+
+    def lose_log(self) -> None:
+        """What Delta does to a log that has grown old."""
+        for version in range(self.table.version + 1):
+            self.table.file(version).unlink()
+
+
+@pytest.fixture
+def flow(tmp_path: Path) -> Flow:
+    return Flow(tmp_path)
+
+
+@pytest.mark.parametrize("folded", [False, True], ids=["from the log", "from the ledger"])
+def test_each_topic_is_known_as_far_as_the_last_checkpoint_that_read_it(flow: Flow, folded: bool) -> None:
+    flow.opens("one", "first", None)
+    flow.batch(
+        "one",
+        0,
+        source("eu", 5),
+    )
+    flow.batch("one", 1, source("eu", 9))
+    flow.opens("two", "new-generation", "one")
+    flow.batch("two", 0, source("us", 3))
+    flow.batch("other", 0, source("asia", 7), flow="beside")
+    if folded:
+        flow.ledger().fold(flow.table.path, TABLE_ID)
+        flow.lose_log()
+    assert flow.history("two").topics == {"id of eu": {"0": 9}, "id of us": {"0": 3}}
+    assert flow.history(None) == History()
+
+
+def test_nothing_is_known_of_what_was_read_before_a_full_refresh(flow: Flow) -> None:
+    flow.opens("one", "first", None)
+    flow.batch("one", 0, source("eu", 5))
+    flow.opens("two", "full-refresh", "one")
+    flow.batch("two", 0, source("us", 3))
+    assert flow.history("two").topics == {"id of us": {"0": 3}}
+
+
+def test_a_flow_knows_what_it_has_read_under_another_name(flow: Flow) -> None:
+    flow.opens("one", "first", None, flow="old")
+    flow.batch("one", 0, source("eu", 5), flow="old")
+    flow.opens("two", "new-generation", "one", flow="old")
+    flow.batch("two", 0, source("us", 3), flow="old")
+    flow.ledger("old").fold(flow.table.path, TABLE_ID)
+    flow.opens("two", "adopt", None)
+    flow.batch("two", 1, source("us", 4))
+    # A flow of the old name, which has begun anew, is another one.
+    flow.opens("three", "first", None, flow="old")
+    flow.batch("three", 0, source("eu", 1), flow="old")
+    for name in ("sales", "old"):
+        flow.ledger(name).fold(flow.table.path, TABLE_ID)
+    flow.lose_log()
+    assert flow.history("two").topics == {"id of eu": {"0": 5}, "id of us": {"0": 4}}
+    assert flow.history("three", "old").topics == {"id of eu": {"0": 1}}
+
+
+def test_two_places_of_a_query_that_ended_apart_are_no_one_place() -> None:
+    entry = {"checkpoint": "one", "sources": [source("eu", 5), {**source("eu", 8), "index": 1}]}
+    assert History.of([entry]).topics == {"id of eu": {"0": None}}
+    level = {"checkpoint": "one", "sources": [source("eu", 8), {**source("eu", 8), "index": 1}]}
+    assert History.of([entry, level]).topics == {"id of eu": {"0": 8}}
