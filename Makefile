@@ -21,7 +21,7 @@ demo: runtime
 
 # Two processes, each with a Spark session and a broker of its own: much of a test is waiting.
 test: dev
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: dev
 	@$(BIN)/ruff check .

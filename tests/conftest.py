@@ -45,6 +45,15 @@ _MANY = 30
 
 _TRAINING_TIMEOUT_S = 300.0
 
+_LONGEST = ("test_demo.py", "test_kill.py", "test_stateful.py")
+"""Files that take minutes."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of several processes, none shall be left alone at the end with a file that takes minutes."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: item.path.name not in _LONGEST)
+
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Fetch jars and make the AOT cache before the clock of any test runs."""
