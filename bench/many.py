@@ -39,7 +39,7 @@ _BAD = {
     "good": "\n\n@hr.table\ndef bad():\n    return hr.read_kafka('many-0').select('value')\n",
     "failing": (
         "\n\n@hr.table\ndef bad():\n"
-        "    return hr.read_kafka('many-0').select(F.raise_error(F.lit('no')).alias('x'))\n"
+        "    return hr.read_kafka('many-0').select(F.expr('string(raise_error(value))').alias('x'))\n"
     ),
     "hanging": (
         "\n\n@F.udf('string')\ndef hang(value):\n    time.sleep(100_000)\n"

@@ -41,6 +41,8 @@ class TreeMemory:
             parts: dict[str, int] = {}
             for process in self._family():
                 try:
+                    if _is_starting(process):
+                        continue
                     size = process.memory_full_info().pss >> 20
                     parts[f"{_kind(process)} {process.pid}"] = size
                 except psutil.Error:
@@ -58,6 +60,12 @@ class TreeMemory:
             except psutil.Error:
                 continue
         return family
+
+
+def _is_starting(process: psutil.Process) -> bool:
+    """Whether a process has just been forked, to become another one: its memory is its parent's."""
+    parent = process.parent()
+    return parent is not None and process.cmdline() == parent.cmdline()
 
 
 def _kind(process: psutil.Process) -> str:

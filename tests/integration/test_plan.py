@@ -303,6 +303,7 @@ def test_a_batch_read_is_found_however_it_is_written(
         'spark.sql("SELECT * FROM STREAM orders")',
         'spark.sql("SELECT o.* FROM STREAM(default.orders) AS o WHERE o.id > 1")',
         'spark.sql("SELECT * FROM STREAM orders WITH (maxFilesPerTrigger = 3)")',
+        'spark.sql("SELECT * FROM STREAM(orders) WITH (ignoreDeletes = true, maxFilesPerTrigger = 3)")',
         'spark.readStream.format("delta").load(f"{hr_storage}/tables/default/orders")',
         'spark.readStream.format("delta").option("path", f"{hr_storage}/tables/default/orders").load()',
         'spark.sql(f"SELECT * FROM STREAM delta.`{hr_storage}/tables/default/orders`")',
@@ -320,7 +321,7 @@ def test_a_stream_is_found_however_it_is_written(
     assert found.location == SourceLocation("orders.py", line_of(source, query))
     assert "maxFilesPerTrigger" in found.options
     assert not any(key.startswith("headrace.") for key in found.options)
-    assert found.erasures_only == ("ignoreDeletes" not in query and "WITH" not in query)
+    assert found.erasures_only == ("ignoreDeletes" not in query)
 
 
 def test_the_change_feed_has_its_columns(planned: Planned) -> None:
@@ -775,6 +776,27 @@ def test_what_is_wrong_is_said_with_its_place(fault: Fault, code: str) -> None:
     )
     assert (error.location.path, error.location.line) == ("orders.py", place)
     assert error.remedies or code == "QUERY_FAILED"
+
+
+@pytest.mark.parametrize(
+    ("relation", "code"),
+    [
+        ("STREAM orders WITH (startVersion = 0)", "OPTION_UNKNOWN"),
+        ("orders WITH (maxFilesPerTrigger = 1)", "OPTION_UNKNOWN"),
+        ("STREAM(orders) WITH (failOnDataLoss = false)", "OPTION_UNSUPPORTED"),
+        ("STREAM orders WITH ('startingVersion' = 'one')", "OPTION_INVALID"),
+        ("STREAM delta.`/nowhere` WITH (startVersion = 0)", "OPTION_UNKNOWN"),
+    ],
+)
+def test_options_in_sql_are_looked_at_like_those_of_a_reader(fault: Fault, relation: str, code: str) -> None:
+    source = (
+        f'{ORDERS}\n@hr.materialized_view\ndef wrong():\n    return spark.sql("""\n'
+        f'    SELECT *\n    FROM {relation}""")\n'
+    )
+    error = fault(source)
+    assert error.code == code
+    assert error.location is not None
+    assert (error.location.path, error.location.line) == ("orders.py", line_of(source, relation))
 
 
 PARSED = {

@@ -11,6 +11,8 @@ import pytest
 
 import headrace as hr
 from headrace.cli.main import run as cli
+from headrace.model.names import TableName
+from headrace.plan.stored import load_stored_at
 from headrace.project.pipeline import Pipeline
 from headrace.project.standing import find_up_to_date
 from headrace.sources.cluster import KafkaCluster
@@ -169,8 +171,8 @@ def test_plan_exit_code_tells_whether_a_run_would_change_a_table(
         assert data["would_change"] is (exit_code == 4)
         return exit_code, [(c["kind"], c["part"], c["name"]) for c in data["changes"]]
 
-    def run() -> None:
-        assert cli(["run", "--json", "--project", str(root)]) == 0
+    def run(*datasets: str) -> None:
+        assert cli(["run", *datasets, "--json", "--project", str(root)]) == 0
 
     assert plan() == (0, [])
     produce(bootstrap, code.read_text().split('TOPIC = "')[1].split('"')[0], 5)
@@ -200,8 +202,32 @@ def test_plan_exit_code_tells_whether_a_run_would_change_a_table(
     code.write_text(code.read_text().replace('.select("value", "_source")', '.select("_source")'))
     exit_code, changes = plan()
     assert (exit_code, sorted(changes)[:1]) == (4, [("alter", "query", "raw")])
+    run("raw")
+    assert ("alter", "query", "raw") not in plan()[1], "its query has run, if alone"
     run()
     assert plan() == (0, [("keep", "column", "value")]), "what stays as it is changes nothing"
+
+
+def test_a_table_is_clustered_anew_when_its_declaration_says_so(pipeline: Pipeline) -> None:
+    root = pipeline.settings.root
+    code = root / "transformations" / "raw.py"
+    text = code.read_text()
+    for columns in (["_source.partition", "_source.offset"], ["_source.offset"]):
+        told = text.replace("@hr.table", f"@hr.table(cluster_by={columns})")
+        code.write_text(told.replace("@hr.materialized_view", '@hr.materialized_view(cluster_by=["count"])'))
+        with Pipeline.load(root) as changed:
+            before = changed.plan().changes or ()
+            assert ("alter", "layout", "raw") in {(c.kind, c.part, c.dataset.name) for c in before}
+            assert changed.run().outcome == "completed"
+            assert changed.plan().changes == ()
+        for name, wanted in (("raw", columns), ("counted", ["count"])):
+            path = pipeline.settings.storage.table(TableName(pipeline.settings.database, name))
+            stored = load_stored_at(path)
+            assert stored is not None and stored.cluster_by == tuple(wanted)
+    code.write_text(text)
+    with Pipeline.load(root) as changed:
+        assert changed.plan().changes == (), "what an owner has set without the code is left alone"
+        assert changed.verify().proven
 
 
 def test_plan_exit_code_needs_the_storage(pipeline: Pipeline, capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,15 @@ def zoned():
     return table.selectExpr("id", "current_timezone() AS zone")
 """
 
+IN_SQL = """
+import headrace as hr
+from headrace import spark
+
+@hr.table
+def silver():
+    return spark.sql("SELECT * FROM STREAM delta.`{path}`{options}")
+"""
+
 
 def write(shop: Shop, path: Path, options: str = "", code: str = READER) -> None:
     shop.write(code.replace("{options}", options).replace("{path}", str(path)))
@@ -146,6 +155,18 @@ def test_rows_that_were_changed_before_the_first_batch_are_refused_from_a_moment
     deltalake.DeltaTable(path).update({"id": "id + 1000"}, predicate="id = 15")
     write(shop, path, f'.option("startingTimestamp", "{moment:%Y-%m-%d %H:%M:%S.%f}")')
     assert shop.refused().code == "UPSTREAM_REWRITTEN"
+
+
+def test_a_start_that_sql_gives_is_where_the_stream_starts(shop: Shop, tmp_path: Path) -> None:
+    path = tmp_path / "foreign"
+    append(path, 0)
+    append(path, 1)
+    write(shop, path, " WITH (startingVersion = 1, maxFilesPerTrigger = 5)", IN_SQL)
+    shop.run_well()
+    append(path, 2)
+    shop.run_well()
+    assert rows(shop) == 20
+    assert shop.verify().proven
 
 
 @pytest.mark.parametrize(

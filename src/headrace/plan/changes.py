@@ -11,7 +11,6 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.names import shown
-from headrace.plan.previous import load_fingerprints
 from headrace.plan.properties import COORDINATES, TIMESTAMP
 from headrace.plan.stages import (
     Change,
@@ -24,6 +23,7 @@ from headrace.plan.stages import (
 from headrace.plan.stored import StoredTable, load_stored, stored_names
 from headrace.sinks.delta.refresh import last_refresh
 from headrace.sinks.delta.table import read_checksum
+from headrace.state.identity import generations, load_query
 from headrace.state.table_log import commit_mark, versions
 
 _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materialized view"}
@@ -62,16 +62,18 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
 
 
 def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
-    before = load_fingerprints(plan.project.storage)
     for planned in plan.flows:
-        known = before.get(planned.flow.name)
-        if planned.flow.name in stage.flows and known not in (None, planned.fingerprint):
+        flow = planned.flow
+        if flow.name not in stage.flows:
+            continue
+        checkpoints = generations(plan.project.storage.flow_checkpoints(flow.target, flow.name))
+        if checkpoints and load_query(checkpoints[-1]) not in (None, planned.fingerprint):
             yield Change(
                 kind="alter",
                 dataset=stage.table.name,
                 part="query",
-                name=planned.flow.name,
-                text=f"the query of flow {planned.flow.name} has changed: new records are read with it, "
+                name=flow.name,
+                text=f"the query of flow {flow.name} has changed: new records are read with it, "
                 f"and `headrace full-refresh {shown(stage.table.name)}` reads the old ones again",
             )
 
@@ -154,6 +156,10 @@ def _alterations(
             part="layout",
             text=f"is partitioned by {before}, and declared by {now}; an existing table keeps its layout",
         )
+    if dataset.cluster_by and dataset.cluster_by != stored.cluster_by and not stored.partition_cols:
+        before = f" (was by {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
+        text = f"is clustered by {', '.join(dataset.cluster_by)} from now on{before}"
+        yield Change(kind="alter", dataset=name, part="layout", text=text)
 
 
 def _settled_places(dataset: StreamingTable | MaterializedView, stored: StoredTable, path: Path) -> set[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.errors import ActionInQueryError, SourceLocation
+from headrace.errors import ActionInQueryError, HeadraceError, SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -200,9 +200,14 @@ class Interception:
         with suspended():
             return self.sources(read)
 
-    def reader_options(self, request: ReadRequest) -> dict[str, str]:
-        """What a reader's options lack."""
-        location = caller(self.root)
+    def reader_options(self, request: ReadRequest, location: SourceLocation | None = None) -> dict[str, str]:
+        """What a reader's options lack.
+
+        Args:
+            request: What is read.
+            location: Where; by default the user's line.
+        """
+        location = caller(self.root) if location is None else location
         self.redactor.add_settings(request.options)
         options = protocol_options(request, location, self.kafka_limit)
         if request.format == "kafka":
@@ -284,13 +289,21 @@ class Interception:
         if name is None:
             yield from self._sql_source(session, text, relation, location)
             return
+        place = pinpoint_sql(location, text, relation.start, relation.stop, self.root)
+        request = ReadRequest(streaming=relation.streaming, format="delta", options=relation.options)
+        lacking = self.reader_options(request, place)
         if self.hook is not None:
-            place = pinpoint_sql(location, text, relation.start, relation.stop, self.root)
-            answer = self._asked(name, streaming=relation.streaming, changes=False, location=place)
+            answer = self._asked(
+                name,
+                streaming=relation.streaming,
+                changes=request.reads_changes,
+                location=place,
+                options=relation.options,
+            )
             if answer.frame is not None:
                 # The columns of a relation are qualified by its name, so the view keeps it.
                 mine = self.standing.setdefault(name.name.casefold(), name) == name
-                yield _replaced(text, relation, answer.frame, name.name if mine else None)
+                yield from _replaced(text, relation, answer.frame, name.name if mine else None)
                 return
             if self.stands_in and relation.travel is not None:
                 # An empty stand-in has no history; its columns are those of any version.
@@ -298,50 +311,58 @@ class Interception:
         if len(relation.parts) > 2 or relation.parts != (name.schema, name.name)[-len(relation.parts) :]:
             yield Edit(relation.start, relation.stop + 1, quoted(name))
         if relation.streaming:
-            yield from self._stream_options(relation, location)
+            if LOCATION_OPTION in lacking:
+                lacking[LOCATION_OPTION] = str(location)
+            yield from _with_options(relation, lacking)
 
     def _sql_source(
         self, session: SparkSession, text: str, relation: SqlRelation, location: SourceLocation
     ) -> Iterator[Edit]:
-        """A folder in an SQL text, such as ``STREAM delta.`/data/orders```."""
-        if self.sources is None or len(relation.parts) != 2:
+        """A folder in an SQL text, such as ``STREAM delta.`/data/orders```: read as a reader reads it.
+
+        Spark's own SQL knows no stream of a Delta table by its path.
+        """
+        if len(relation.parts) != 2:
             return
         format, path = relation.parts
         if format.lower() != "delta" and format.lower() not in FILE_FORMATS:
             return
-        request = ReadRequest(streaming=relation.streaming, format=format.lower())
-        request = request.with_options(self.reader_options(request))
         place = pinpoint_sql(location, text, relation.start, relation.stop, self.root)
-        with suspended():
-            frame = self.sources(SourceRead(request=request, paths=(path,), location=place, session=session))
-        if frame is not None:
-            yield _replaced(text, relation, frame, None)
+        reader = session.readStream if relation.streaming else session.read
+        try:
+            frame = reader.format(format).options(**relation.options).load(path)
+        except HeadraceError as error:
+            error.location = place
+            raise
+        yield from _replaced(text, relation, frame, None)
 
-    def _stream_options(self, relation: SqlRelation, location: SourceLocation) -> Iterator[Edit]:
-        options = protocol_options(ReadRequest(streaming=True, format="delta"), location)
-        if self.marks:
-            options[LOCATION_OPTION] = str(location)
-        listed = ", ".join(f"'{key}' = '{_literal(value)}'" for key, value in options.items())
-        if relation.options_at is None:
-            yield Edit(relation.ends, relation.ends, f" WITH ({listed})")
-        elif self.marks:
-            # The user has set options of the stream, so the limits of a batch are theirs too.
-            mark = f"'{LOCATION_OPTION}' = '{_literal(str(location))}', "
-            yield Edit(relation.options_at, relation.options_at, mark)
+
+def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
+    """Add options to a stream, behind its name or among those that it has."""
+    listed = ", ".join(f"'{key}' = '{_literal(value)}'" for key, value in options.items())
+    if listed and relation.options_at is None:
+        yield Edit(relation.ends, relation.ends, f" WITH ({listed})")
+    elif listed and relation.options_at is not None:
+        yield Edit(relation.options_at, relation.options_at, f"{listed}, ")
 
 
 _numbers = itertools.count(1)
 
 
-def _replaced(text: str, relation: SqlRelation, frame: DataFrame, name: str | None) -> Edit:
+def _replaced(text: str, relation: SqlRelation, frame: DataFrame, name: str | None) -> Iterator[Edit]:
     """A relation's place in the text, taken by a temporary view of the DataFrame."""
     # SQL knows temporary views by a name of one part only.
     view = name or f"headrace_read_{next(_numbers)}"
     with suspended():
         frame.createOrReplaceTempView(view)
+    end = expression_end(text, relation)
     if relation.streaming and not frame.isStreaming:
-        return Edit(relation.begins, expression_end(text, relation), f"`{view}`")
-    return Edit(relation.start, relation.stop + 1, f"`{view}`")
+        yield Edit(relation.begins, end, f"`{view}`")
+        return
+    yield Edit(relation.start, relation.stop + 1, f"`{view}`")
+    if end > relation.ends:
+        # The DataFrame was read with these options.
+        yield Edit(relation.ends, end, "")
 
 
 def _literal(text: str) -> str:

@@ -29,7 +29,8 @@ nothing else; whoever sets Delta's own options has decided otherwise."""
 ADAPTIVE = "headrace.limit"
 """An option that Spark does not know: it marks sources whose limit follows what batches take."""
 _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger")
-_CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", "readChangeFeed", "readChangeData")
+_CHANGE_FEED = ("readChangeFeed", "readChangeData")
+_CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *_CHANGE_FEED)
 _CORRUPT_COLUMN = "_corrupt_record"
 
 
@@ -61,6 +62,11 @@ class ReadRequest:
         """Whether any of these options is set; Spark ignores their case."""
         keys = {key.lower() for key in self.options}
         return any(name.lower() in keys for name in names)
+
+    @property
+    def reads_changes(self) -> bool:
+        """Whether the change feed of a table is read and not its rows."""
+        return any((self.value(name) or "").lower() == "true" for name in _CHANGE_FEED)
 
     def value(self, name: str) -> str | None:
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)

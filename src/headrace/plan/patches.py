@@ -41,7 +41,6 @@ _ACTIONS = (
 _ACTION_PROPERTIES = ("rdd", "write", "writeStream")
 _ACTION_WRITERS = ("writeTo", "mergeInto")
 _FILE_METHODS = ("json", "csv", "xml", "parquet", "orc", "text")
-_CHANGE_FEED = ("readChangeFeed", "readChangeData")
 _TIME_TRAVEL = ("versionAsOf", "timestampAsOf")
 
 _lock = RLock()
@@ -75,8 +74,7 @@ class _Asked:
 
     @property
     def changes(self) -> bool:
-        chosen = {key.lower(): value for key, value in self.options.items()}
-        return any(chosen.get(name.lower(), "").lower() == "true" for name in _CHANGE_FEED)
+        return self.request(streaming=False).reads_changes
 
 
 def install() -> None:

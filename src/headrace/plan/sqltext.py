@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ class SqlRelation:
         begins: Where the whole expression begins.
         options_at: Behind the parenthesis of ``WITH (``, where options can be added.
         travel: Characters of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause, stop exclusive.
+        options: What stands in that parenthesis.
     """
 
     parts: tuple[str, ...]
@@ -64,6 +65,7 @@ class SqlRelation:
     ends: int
     options_at: int | None = None
     travel: tuple[int, int] | None = None
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,7 @@ class Edit:
     text: str
 
 
+_WITH = re.compile(r"\bwith\b", re.IGNORECASE)
 _REST_OF_OPTIONS = re.compile(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'")])*\)""", re.DOTALL)
 
 
@@ -125,7 +128,7 @@ def parse_sql(session: SparkSession, text: str) -> SqlText:
         pyspark.errors.ParseException: The text is not SQL.
     """
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
-    walked = _walk(plan, frozenset()) if re.search(r"\bwith\b", text, re.IGNORECASE) else _leaves(plan)
+    walked = _walk(plan, frozenset()) if _WITH.search(text) else _leaves(plan)
     relations = tuple(relation for node in walked if (relation := _relation(node, text)) is not None)
     return SqlText(relations=relations, writes=_writes(session, plan))
 
@@ -212,4 +215,5 @@ def _relation(node: Any, text: str) -> SqlRelation | None:
         ends=found.start("with") if streaming and found["with"] else found.end(),
         options_at=found.end("with") if streaming and found["with"] else None,
         travel=travel,
+        options=dict(node.options().asCaseSensitiveMap()) if _WITH.search(text) else {},
     )

@@ -12,6 +12,8 @@ from headrace.model.names import Storage, TableName
 from headrace.state.table_log import versions
 
 _CHECKPOINT = "headrace.checkpoint."
+_CLUSTERING = "delta.clustering"
+_PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,7 @@ class StoredTable:
         schema: Its columns, as ``StructType.jsonValue()`` gives them.
         properties: Its table properties.
         partition_cols: Its partition columns.
+        cluster_by: The columns that cluster its files.
         comment: What it says of itself.
     """
 
@@ -31,6 +34,7 @@ class StoredTable:
     schema: Mapping[str, Any]
     properties: Mapping[str, str] = field(default_factory=dict)
     partition_cols: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
     comment: str | None = None
 
     @property
@@ -60,15 +64,18 @@ def load_stored(storage: Storage, name: TableName) -> StoredTable | None:
 def load_stored_at(path: Path) -> StoredTable | None:
     """The newest metadata of the table in a folder, wherever that lies; ``None`` where there is none."""
     known = versions(path)
-    metadata = _newest_metadata(path, known)
+    metadata = _newest(path, known, "metaData")
     if metadata is None:
         return None
+    schema = json.loads(metadata.get("schemaString") or '{"type":"struct","fields":[]}')
     return StoredTable(
         name=TableName(path.parent.name, path.name),
         version=known[-1] if known else _checkpoint_version(path),
-        schema=json.loads(metadata.get("schemaString") or '{"type":"struct","fields":[]}'),
-        properties=metadata.get("configuration") or {},
+        schema=schema,
+        # Arrow gives the map of a checkpoint as a list of pairs.
+        properties=dict(metadata.get("configuration") or ()),
         partition_cols=tuple(metadata.get("partitionColumns") or ()),
+        cluster_by=_clustering(_newest(path, known, "domainMetadata", _CLUSTERING), schema),
         comment=metadata.get("description"),
     )
 
@@ -86,23 +93,26 @@ def stored_names(storage: Storage) -> tuple[TableName, ...]:
     )
 
 
-def _newest_metadata(path: Path, known: tuple[int, ...]) -> Mapping[str, Any] | None:
+def _newest(
+    path: Path, known: tuple[int, ...], action: str, domain: str | None = None
+) -> Mapping[str, Any] | None:
+    """The newest action of a kind, from the commits behind the last checkpoint, else from there."""
     checkpoint = _checkpoint_version(path)
     for version in reversed(known):
         if version <= checkpoint:
             break
-        for metadata in _in_commit(path / "_delta_log" / f"{version:020d}.json"):
-            return metadata
-    if checkpoint >= 0:
-        return _in_checkpoint(path, checkpoint)
-    return None
+        for found in _in_commit(path / "_delta_log" / f"{version:020d}.json", action):
+            if domain in (None, found.get("domain")):
+                return found
+    found_there = _in_checkpoint(path, checkpoint, action) if checkpoint >= 0 else ()
+    return next((found for found in found_there if domain in (None, found.get("domain"))), None)
 
 
-def _in_commit(file: Path) -> Iterator[Mapping[str, Any]]:
+def _in_commit(file: Path, action: str) -> Iterator[Mapping[str, Any]]:
     with file.open(encoding="utf-8") as lines:
         for line in lines:
-            if line.startswith('{"metaData"'):
-                yield json.loads(line)["metaData"]
+            if line.startswith(f'{{"{action}"'):
+                yield json.loads(line)[action]
 
 
 def _checkpoint_version(path: Path) -> int:
@@ -112,17 +122,34 @@ def _checkpoint_version(path: Path) -> int:
         return -1
 
 
-def _in_checkpoint(path: Path, version: int) -> Mapping[str, Any] | None:
-    files = sorted((path / "_delta_log").glob(f"{version:020d}.checkpoint*"))
-    for file in files:
+def _in_checkpoint(path: Path, version: int, action: str) -> Iterator[Mapping[str, Any]]:
+    for file in sorted((path / "_delta_log").glob(f"{version:020d}.checkpoint*")):
         if file.suffix == ".json":
-            for metadata in _in_commit(file):
-                return metadata
+            yield from _in_commit(file, action)
             continue
         import pyarrow.parquet as parquet
 
-        column = parquet.read_table(file, columns=["metaData"])["metaData"]
-        for value in column.drop_null().to_pylist():
-            # Arrow gives maps as lists of pairs.
-            return {**value, "configuration": dict(value.get("configuration") or ())}
-    return None
+        # A checkpoint has no column for what its table does not use.
+        if action in parquet.read_schema(file).names:
+            column = parquet.read_table(file, columns=[action])[action]
+            yield from column.drop_null().to_pylist()
+
+
+def _clustering(said: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns that cluster a table, as its domain metadata names them: by their physical names."""
+    if said is None or said.get("removed"):
+        return ()
+    logical = dict(_physical_names(schema))
+    columns = json.loads(said.get("configuration") or "{}").get("clusteringColumns", ())
+    return tuple(logical.get(tuple(parts), ".".join(parts)) for parts in columns)
+
+
+def _physical_names(
+    schema: Mapping[str, Any], physical: tuple[str, ...] = (), logical: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], str]]:
+    for one in schema["fields"]:
+        there = (*physical, str((one.get("metadata") or {}).get(_PHYSICAL_NAME, one["name"])))
+        here = (*logical, one["name"])
+        yield there, ".".join(here)
+        if isinstance(one["type"], dict) and one["type"].get("type") == "struct":
+            yield from _physical_names(one["type"], there, here)

@@ -21,7 +21,6 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.plan.fingerprint import CodeDigest
-from headrace.plan.previous import FILE
 from headrace.plan.stages import Plan, PlannedFlow, PlannedSource
 from headrace.run.survey import is_drained, survey_flow
 from headrace.run.views import inputs_of
@@ -36,6 +35,8 @@ from headrace.state.table_log import commit_mark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_FILE = "last.json"
+"""The record's name in the storage's ``plans`` folder."""
 _NOWHERE = SourceLocation("headrace.yml", 1)
 _OUTSIDE = {"environ", "getenv", "open", "read_text", "now", "today", "time"}
 """Names by which a query function reaches for what no digest sees."""
@@ -95,13 +96,13 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         "flows": flows,
         "views": views,
     }
-    write_json(plan.project.storage.plans / FILE, record)
+    write_json(plan.project.storage.plans / _FILE, record)
 
 
 def find_up_to_date(settings: ProjectSettings, cluster: KafkaCluster) -> UpToDate | None:
     """Whether a run would do nothing; ``None`` where Spark has to be asked."""
     try:
-        record = json.loads((settings.storage.plans / FILE).read_text(encoding="utf-8"))
+        record = json.loads((settings.storage.plans / _FILE).read_text(encoding="utf-8"))
         if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
             return None
         _require_schemas(record["schema_files"], settings)

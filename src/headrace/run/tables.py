@@ -11,6 +11,7 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, TIMESTAMP
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
+from headrace.plan.stored import load_stored_at
 from headrace.run.context import UpdateContext
 from headrace.run.opening import has_fed_another, refuse_lost_table
 from headrace.sinks.delta.table import (
@@ -120,9 +121,25 @@ def _alter(stage: OpenTableStage, path: Path, state: TableState, context: Update
     removed = tuple(key for key in PLACES if key in state.properties and key not in stage.properties)
     there = {field["name"].lower() for field in state.schema["fields"]}
     added = [field for field in layout_schema(stage)["fields"] if field["name"].lower() not in there]
-    if changed or removed or added:
+    clusters = new_clustering(stage.table, path)
+    if changed or removed or added or clusters:
         new = {"type": "struct", "fields": added} if added else None
-        alter_table(context.spark, path, properties=changed, removed=removed, new_columns=new)
+        alter_table(
+            context.spark,
+            path,
+            properties=changed,
+            removed=removed,
+            new_columns=new,
+            cluster_by=clusters,
+        )
+
+
+def new_clustering(table: StreamingTable | MaterializedView, path: Path) -> tuple[str, ...]:
+    """The columns by which a table is to be clustered from now on; none where it is, or cannot be."""
+    stored = load_stored_at(path) if table.cluster_by else None
+    if stored is None or stored.partition_cols or stored.cluster_by == table.cluster_by:
+        return ()
+    return table.cluster_by
 
 
 def _refuse_other_files(table: StreamingTable, path: Path) -> None:

@@ -16,6 +16,7 @@ from headrace.model.names import TableName
 from headrace.plan.stages import Plan, PlannedView
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
+from headrace.run.tables import new_clustering
 from headrace.sinks.delta.commit import refresh_metadata
 from headrace.sinks.delta.refresh import last_refresh, replace, rows_written
 from headrace.sinks.delta.table import (
@@ -152,8 +153,9 @@ class ViewRunner:
         changed = {k: v for k, v in self._properties.items() if state.properties.get(k) != v}
         if self.view.comment and self.view.comment != state.comment:
             changed[COMMENT_PROPERTY] = self.view.comment
-        if changed:
-            alter_table(spark, path, properties=changed)
+        clusters = new_clustering(self.view, path)
+        if changed or clusters:
+            alter_table(spark, path, properties=changed, cluster_by=clusters)
         register_table(spark, self.view.name, path)
 
     def _equals(self, last: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:

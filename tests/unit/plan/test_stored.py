@@ -60,6 +60,33 @@ def test_the_newest_commit_with_metadata_wins(tmp_path: Path) -> None:
     assert stored.partition_cols == ("day",)
 
 
+def clustering(*columns: list[str], removed: bool = False) -> dict[str, Any]:
+    said = json.dumps({"clusteringColumns": columns, "domainName": "delta.clustering"})
+    return {"domainMetadata": {"domain": "delta.clustering", "configuration": said, "removed": removed}}
+
+
+def test_the_newest_clustering_is_told_by_logical_names(tmp_path: Path) -> None:
+    storage = Storage(tmp_path)
+    path = storage.table(ORDERS)
+    inner = {"type": "struct", "fields": [{"name": "at", "type": "long", "metadata": {}}]}
+    renamed = {"name": "place", "type": inner, "metadata": {"delta.columnMapping.physicalName": "c-1"}}
+    schema = {"type": "struct", "fields": [*SCHEMA["fields"], renamed]}
+
+    def clustered() -> tuple[str, ...]:
+        stored = load_stored(storage, ORDERS)
+        assert stored is not None
+        return stored.cluster_by
+
+    commit(path, 0, {"metaData": {**metadata(), "schemaString": json.dumps(schema)}}, clustering(["id"]))
+    assert clustered() == ("id",)
+    commit(path, 1, {"domainMetadata": {"domain": "another", "configuration": "{}", "removed": False}})
+    commit(path, 2, clustering(["c-1", "at"], ["id"]))
+    commit(path, 3, {"add": {"path": "x"}})
+    assert clustered() == ("place.at", "id")
+    commit(path, 4, clustering(removed=True))
+    assert clustered() == ()
+
+
 def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
     storage = Storage(tmp_path)
     path = storage.table(ORDERS)

@@ -154,8 +154,9 @@ def alter_table(
     properties: Mapping[str, str],
     removed: tuple[str, ...] = (),
     new_columns: Mapping[str, Any] | None = None,
+    cluster_by: tuple[str, ...] = (),
 ) -> None:
-    """Bring a table's properties up to date and add columns that its queries have gained."""
+    """Bring a table's properties up to date, add columns that its queries have gained, cluster it anew."""
     target = f"delta.`{path}`"
     if properties:
         listed = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
@@ -164,6 +165,8 @@ def alter_table(
         spark.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({', '.join(map(_text, removed))})")
     if new_columns and new_columns["fields"]:
         spark.sql(f"ALTER TABLE {target} ADD COLUMNS ({_ddl(spark, new_columns)})")
+    if cluster_by:
+        spark.sql(f"ALTER TABLE {target} CLUSTER BY ({_columns(cluster_by)})")
 
 
 def quoted(name: TableName) -> str:
