@@ -52,13 +52,17 @@ class RecordSizes:
         if not places:
             return None
         sizes: list[int] = []
+        ended: set[tuple[str | None, int | None]] = set()
         with contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
             consumer = self._open()
             consumer.assign(places)
             deadline = time.monotonic() + _ANSWER_S
-            while len(sizes) < len(places) and time.monotonic() < deadline:
-                messages = consumer.consume(num_messages=_RECORDS, timeout=0.1)
-                sizes += [_size(message) for message in messages if message.error() is None]
+            while max(len(sizes), len(ended)) < len(places) and time.monotonic() < deadline:
+                for message in consumer.consume(num_messages=_RECORDS, timeout=0.1):
+                    if message.error() is None:
+                        sizes.append(_size(message))
+                    else:
+                        ended.add((message.topic(), message.partition()))
             consumer.unassign()
         return sum(sizes) / len(sizes) if sizes else None
 
@@ -76,6 +80,9 @@ class RecordSizes:
                 "group.id": "headrace-samples",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
+                # A batch waits for the answer: where a partition ends, it comes at once.
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 10,
                 # A few records of each partition, and no queue that fills behind them.
                 "fetch.message.max.bytes": 65_536,
                 "queued.min.messages": 1,
