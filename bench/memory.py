@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable
 
 import psutil
 
 _INTERVAL_S = 0.5
+_STARTING_S = 1.0
 
 
 class TreeMemory:
@@ -65,7 +67,8 @@ class TreeMemory:
 def _is_starting(process: psutil.Process) -> bool:
     """Whether a process has just been forked, to become another one: its memory is its parent's."""
     parent = process.parent()
-    return parent is not None and process.cmdline() == parent.cmdline()
+    is_young = time.time() - process.create_time() < _STARTING_S
+    return is_young and parent is not None and process.cmdline() == parent.cmdline()
 
 
 def _kind(process: psutil.Process) -> str:

@@ -25,7 +25,7 @@ from headrace.sinks.delta.commit import (
     open_generation,
 )
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY
-from headrace.state.opening import FENCED, Open
+from headrace.state.facts import FENCED, Open
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

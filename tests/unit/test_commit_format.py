@@ -11,7 +11,7 @@ import pytest
 
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import BatchStamp, OpenedGeneration, refresh_metadata
-from headrace.state.opening import FENCED, Open
+from headrace.state.facts import FENCED, Open
 from headrace.verify.commits import Batches, Opening, Refresh, Said, build_said
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
 

@@ -156,9 +156,9 @@ def _alterations(
             part="layout",
             text=f"is partitioned by {before}, and declared by {now}; an existing table keeps its layout",
         )
-    if dataset.cluster_by and dataset.cluster_by != stored.cluster_by and not stored.partition_cols:
+    if dataset.cluster_by and (clusters := stored.new_clustering(dataset.cluster_by)):
         before = f" (was by {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
-        text = f"is clustered by {', '.join(dataset.cluster_by)} from now on{before}"
+        text = f"is clustered by {', '.join(clusters)} from now on{before}"
         yield Change(kind="alter", dataset=name, part="layout", text=text)
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -238,6 +238,9 @@ class Interception:
             self.refuse_action(f"spark.sql with {parsed.writes}")
         edits = list(failfast_edits(text))
         for relation in parsed.relations:
+            if parsed.writes is not None:
+                # Spark gives the target of a command options of its own.
+                relation = replace(relation, options={})
             edits.extend(self._sql_read(session, text, relation, location))
         return SqlCall(text, location, tuple(edits))
 
@@ -320,9 +323,9 @@ class Interception:
     ) -> Iterator[Edit]:
         """A folder in an SQL text, such as ``STREAM delta.`/data/orders```: read as a reader reads it.
 
-        Spark's own SQL knows no stream of a Delta table by its path.
+        Spark's own SQL knows no stream of a Delta table by its path; batch reads it knows well.
         """
-        if len(relation.parts) != 2:
+        if len(relation.parts) != 2 or (self.sources is None and not relation.streaming):
             return
         format, path = relation.parts
         if format.lower() != "delta" and format.lower() not in FILE_FORMATS:

@@ -42,6 +42,11 @@ class StoredTable:
         """The pipeline that made it; ``None`` for a table of anybody else's."""
         return self.properties.get("headrace.pipeline")
 
+    def new_clustering(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
+        """The declared columns that are to cluster it from now on; none where they do, or cannot."""
+        same = [name.casefold() for name in wanted] == [name.casefold() for name in self.cluster_by]
+        return () if same or self.partition_cols else wanted
+
     @property
     def kind(self) -> str | None:
         return self.properties.get("headrace.kind")

@@ -28,8 +28,9 @@ from headrace.sinks.delta.refresh import last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.cluster import KafkaCluster
 from headrace.sources.schemas import SchemaFile, read_schema
+from headrace.state.facts import Continue
 from headrace.state.files import write_json
-from headrace.state.opening import Continue, decide
+from headrace.state.opening import decide
 from headrace.state.table_log import commit_mark
 
 if TYPE_CHECKING:
@@ -75,7 +76,6 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
             "flow": planned.flow.name,
             "dataset": [planned.flow.target.schema, planned.flow.target.name],
             "stateful": planned.stateful,
-            "fingerprint": planned.fingerprint,
             "sources": [_described(source) for source in planned.sources],
         }
         for planned in plan.flows

@@ -17,7 +17,7 @@ from headrace.sources.limits import (
     next_limit,
 )
 from headrace.sources.samples import RecordSizes
-from headrace.state.opening import KafkaFacts
+from headrace.state.facts import KafkaFacts
 from headrace.state.table_log import versions
 
 if TYPE_CHECKING:

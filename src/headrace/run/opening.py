@@ -26,6 +26,7 @@ from headrace.sinks.delta.table import TableState, is_table, read_state
 from headrace.sources.identity import require_topics
 from headrace.sources.starting import Start, check_start
 from headrace.state.equal_sources import standing_apart
+from headrace.state.facts import Adopt, CheckpointFacts, Continue, KafkaFacts, Open
 from headrace.state.file_lists import FileLists, ReadFile, describe_files
 from headrace.state.file_log import COMPACT_INTERVAL, seed_log
 from headrace.state.files import write_json
@@ -46,14 +47,7 @@ from headrace.state.offset_log import (
     load_state,
     seed_files,
 )
-from headrace.state.opening import (
-    Adopt,
-    CheckpointFacts,
-    Continue,
-    KafkaFacts,
-    Open,
-    decide,
-)
+from headrace.state.opening import decide
 from headrace.state.table_log import see_version
 
 if TYPE_CHECKING:

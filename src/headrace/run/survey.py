@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,20 +23,14 @@ from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table
 from headrace.sources.cluster import KafkaCluster
 from headrace.sources.identity import files_identity, identify, kafka_facts
-from headrace.state.file_lists import FileLists, are_whole
+from headrace.state.facts import CheckpointFacts, FlowFacts, KafkaFacts, ListOrigin, TableFacts
+from headrace.state.file_lists import FileLists, ReadFile, are_whole
 from headrace.state.file_log import last_entry, load_seen
 from headrace.state.history import History, PastRead, load_history
 from headrace.state.identity import SourceIdentity, generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, load_next_positions, load_state
-from headrace.state.opening import (
-    CheckpointFacts,
-    FlowFacts,
-    KafkaFacts,
-    ListOrigin,
-    TableFacts,
-    resume_remedy,
-)
+from headrace.state.opening import resume_remedy
 from headrace.state.table_log import describe_rollback, follow_commits, versions
 
 ReadTable = Callable[[Path], TableState]
@@ -207,10 +201,11 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
                 SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
                 for s in said["sources"]
             )
-    history = load_history(ledger, path, table.table_id, current)
+    history = load_history(ledger, path, table.table_id, table.version, current)
     lists = FileLists.of_ledger(ledger.folder)
     # A list can be long, and only a new checkpoint needs to know all that was read.
-    opens = flow.resume or flow.new_generation or flow.on_data_loss == "record"
+    asked = flow.resume or flow.new_generation
+    policies = {flow.on_data_loss, *(kafka.on_data_loss for kafka in flow.kafka.values())}
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,
@@ -222,45 +217,47 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
         folded=ledger.next_version(table.table_id) - 1,
         history=history,
         rolled_back=_rolled_back(flow.sources, history),
-        unlisted=_unlisted(lists, history) if opens else frozenset(),
-        read_elsewhere=_read_elsewhere(flow.sources, lists, history) if flow.new_generation else {},
+        unlisted=_unlisted(flow.sources, lists, history) if asked or "record" in policies else frozenset(),
+        read_elsewhere=_read_elsewhere(flow.sources, lists, history) if asked else {},
     )
 
 
-def _folders(history: History) -> Iterator[PastRead]:
-    return (read for reads in history.reads.values() for read in reads if read.source.kind == "files")
-
-
-def _unlisted(lists: FileLists, history: History) -> frozenset[ListOrigin]:
+def _unlisted(now: Sequence[SourceIdentity], lists: FileLists, history: History) -> frozenset[ListOrigin]:
     """The reads of folders whose lists in the ledger do not hold all that was read."""
+    keys = {source.key for source in now if source.kind == "files"}
     return frozenset(
         (read.checkpoint, read.source.index)
-        for read in _folders(history)
-        if not are_whole(
-            lists.load_source(read.checkpoint, read.source.index, read.until), read.until, read.files
-        )
+        for key in keys
+        for read in history.reads.get(key, ())
+        if not are_whole(_listed(read, lists), read.until, read.files)
     )
 
 
 def _read_elsewhere(now: Sequence[SourceIdentity], lists: FileLists, history: History) -> dict[int, str]:
-    """By source, a file that a folder which the flow has never read shares with one that it has."""
-    fresh = [one for one in now if one.kind == "files" and one.key not in history.reads]
-    if not fresh:
-        return {}
-    read = {
-        local_path(file.path)
-        for past in _folders(history)
-        for file in lists.load_source(past.checkpoint, past.source.index, past.until)
-    }
-    found = {}
-    for source in fresh:
+    """By source, a file that a folder which is new, or chooses other files now, shares with another one."""
+    found: dict[int, str] = {}
+    for source in now:
+        before = history.reads.get(source.key, ())
+        if source.kind != "files" or any(dict(one.source.identity) == source.identity for one in before):
+            continue
+        others = {
+            local_path(file.path)
+            for key, reads in history.reads.items()
+            if key[0] == "files" and key != source.key
+            for read in reads
+            for file in _listed(read, lists)
+        }
         # A folder that cannot be listed is the run's to complain about.
         with contextlib.suppress(OSError):
             files = (file.path for file in FileFolder.of_identity(source.identity).files())
-            shared = min((path for path in files if path in read), default=None)
+            shared = min((path for path in files if path in others), default=None)
             if shared is not None:
                 found[source.index] = shared
     return found
+
+
+def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
+    return lists.load_source(read.checkpoint, read.source.index, read.until)
 
 
 def _rolled_back(now: Sequence[SourceIdentity], history: History) -> dict[str, str]:

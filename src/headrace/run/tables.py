@@ -137,9 +137,7 @@ def _alter(stage: OpenTableStage, path: Path, state: TableState, context: Update
 def new_clustering(table: StreamingTable | MaterializedView, path: Path) -> tuple[str, ...]:
     """The columns by which a table is to be clustered from now on; none where it is, or cannot be."""
     stored = load_stored_at(path) if table.cluster_by else None
-    if stored is None or stored.partition_cols or stored.cluster_by == table.cluster_by:
-        return ()
-    return table.cluster_by
+    return () if stored is None else stored.new_clustering(table.cluster_by)
 
 
 def _refuse_other_files(table: StreamingTable, path: Path) -> None:

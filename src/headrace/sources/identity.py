@@ -14,8 +14,8 @@ from headrace.model.ranges import SourceKind
 from headrace.sources.cluster import KafkaCluster, Offsets
 from headrace.sources.limits import FILES_MAX_AGE
 from headrace.sources.subscription import shown
+from headrace.state.facts import KafkaFacts
 from headrace.state.identity import SourceIdentity
-from headrace.state.opening import KafkaFacts
 
 
 class DescribedSource(Protocol):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from headrace.errors import SourceLocation, StartInvalidError
 from headrace.sources.cluster import KafkaCluster, Offsets
 from headrace.sources.subscription import EARLIEST, LATEST
-from headrace.state.opening import KafkaFacts
+from headrace.state.facts import KafkaFacts
 
 _CLOCK_MS = 60_000
 """How far a producer's clock may be ahead of ours before a moment counts as one that is to come."""

@@ -20,25 +20,6 @@ def differ(now: SourceIdentity, then: SourceIdentity, all_now: Sequence[SourceId
     return len(alike) > 1 and _choice(now) != _choice(then)
 
 
-def why_not_handed_over(
-    now: Sequence[SourceIdentity], then: Sequence[SourceIdentity], positions: Mapping[int, Position]
-) -> str | None:
-    """Why the positions of a flow's earlier sources cannot go over to those it has now, if they cannot.
-
-    Positions of topics go by the topic, and those of tables and folders by the place in the query: it must
-    be plain which source of now is which of then.
-    """
-    apart = standing_apart([one for one in then if one.kind == "kafka"], positions)
-    if apart is not None:
-        return f"it has read {apart} in two places of its query, up to different offsets"
-    places = {source.index: source.key for source in then}
-    for source in now:
-        key = source.key
-        if source.kind != "kafka" and places.get(source.index) != key and key in places.values():
-            return f"{source.identity.get('path')} stands in another place of its query now"
-    return None
-
-
 def standing_apart(sources: Sequence[SourceIdentity], positions: Mapping[int, Position]) -> str | None:
     """A topic or a table that a query reads in two places which have come to different positions."""
     ended: dict[tuple[str, str], object] = {}

@@ -44,13 +44,15 @@ class History:
         topics: By the id of a topic, where each partition ended; ``None`` where two places of a query
             ended at different offsets.
         reads: Tables and folders, by their key: those places of the last query that read them.
+        whole: Whether the commits of all the flow's checkpoints are known.
     """
 
     topics: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
     reads: Mapping[tuple[str, str], tuple[PastRead, ...]] = field(default_factory=dict)
+    whole: bool = True
 
     @classmethod
-    def of(cls, entries: Iterable[Mapping[str, Any]]) -> History:
+    def of(cls, entries: Iterable[Mapping[str, Any]], *, whole: bool = True) -> History:
         """What commits of a flow say, in the order in which they were made."""
         topics: dict[str, dict[str, int | None]] = {}
         reads: dict[tuple[str, str], tuple[PastRead, ...]] = {}
@@ -73,16 +75,17 @@ class History:
             for topic_id, offsets in ended.items():
                 topics.setdefault(topic_id, {}).update(offsets)
             reads |= mine
-        return cls(topics=topics, reads=reads)
+        return cls(topics=topics, reads=reads, whole=whole)
 
 
-def load_history(ledger: Ledger, table: Path, table_id: str, checkpoint: str | None) -> History:
+def load_history(ledger: Ledger, table: Path, table_id: str, version: int, checkpoint: str | None) -> History:
     """Follow a flow back, from the checkpoint that feeds its table to the first after the last refresh.
 
     Args:
         ledger: The flow's.
         table: Its table.
         table_id: Delta's id of the table.
+        version: The table's version: what the ledger holds beyond it was taken back by a restored copy.
         checkpoint: The checkpoint that feeds the table through this flow; ``None`` where none does.
 
     Raises:
@@ -90,26 +93,31 @@ def load_history(ledger: Ledger, table: Path, table_id: str, checkpoint: str | N
     """
     if checkpoint is None:
         return History()
+    mine = _folds([ledger], table_id, version)
+    folded = max((fold["versions"][1] for fold in mine), default=-1)
     logged = [
         entry_of(commit)
-        for commit in iter_commits(table, ledger.next_version(table_id))
+        for commit in iter_commits(table, folded + 1)
         if commit.metadata is not None and commit.is_ours and "checkpoint" in commit.metadata
     ]
-    entries = [*_folded([ledger], table_id), *logged]
+    entries = [*_batches(mine), *logged]
     chain, whole = _chain(entries, checkpoint)
     if not whole:
         # The flow had another name once, or its first folds are of another flow's ledger.
-        entries = [*_folded(ledger.siblings(), table_id), *logged]
-        chain, _ = _chain(entries, checkpoint)
-    mine = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
-    return History.of(mine)
+        entries = [*_batches(_folds(ledger.siblings(), table_id, version)), *logged]
+        chain, whole = _chain(entries, checkpoint)
+    said = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
+    return History.of(said, whole=whole)
 
 
-def _folded(ledgers: Iterable[Ledger], table_id: str) -> Iterator[Mapping[str, Any]]:
-    for ledger in ledgers:
-        for fold in ledger.folds():
-            if fold["table_id"] == table_id:
-                yield from fold["batches"]
+def _folds(ledgers: Iterable[Ledger], table_id: str, version: int) -> list[Mapping[str, Any]]:
+    """The folds of versions that the table has; the log says again what is still so of the others."""
+    folds = (fold for ledger in ledgers for fold in ledger.folds())
+    return [fold for fold in folds if fold["table_id"] == table_id and fold["versions"][1] <= version]
+
+
+def _batches(folds: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    return (entry for fold in folds for entry in fold["batches"])
 
 
 def _chain(entries: Iterable[Mapping[str, Any]], checkpoint: str) -> tuple[set[str], bool]:

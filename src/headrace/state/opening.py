@@ -7,8 +7,7 @@ refused with its remedy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import replace
 
 from headrace.errors import (
     AdoptImpossibleError,
@@ -16,9 +15,6 @@ from headrace.errors import (
     CheckpointLostError,
     FlowRenamedError,
     HeadraceError,
-    OffsetsBeyondEndError,
-    OffsetsExpiredError,
-    ResumeImpossibleError,
     SourceLocation,
     SourcesChangedError,
     TableBehindCheckpointError,
@@ -27,132 +23,19 @@ from headrace.errors import (
     TopicRecreatedError,
     UpstreamRewrittenError,
 )
-from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
-from headrace.state.equal_sources import differ, why_not_handed_over
-from headrace.state.history import History, PastRead
+from headrace.state.equal_sources import differ
+from headrace.state.facts import (
+    Adopt,
+    CheckpointFacts,
+    Continue,
+    FlowFacts,
+    Open,
+    Opening,
+    TableFacts,
+)
+from headrace.state.handover import compare_offsets, open_behind, open_next, resume_impossible
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
-
-FENCED = 2**63 - 1
-"""The batch number that no batch ever follows: what fences a checkpoint in its table."""
-
-ListOrigin = tuple[str, int]
-"""Whose lists name the files that were read: a checkpoint, and the index of a source in it."""
-
-Reason = Literal["first", "resume-from-table", "new-generation", "data-loss", "full-refresh", "adopt"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableFacts:
-    """The target as it stands now.
-
-    Args:
-        table_id: Delta's id of the table.
-        fresh: Whether this update created it.
-        version: Its version now.
-        folded: The last version that the flow's ledger holds of it; -1 if none.
-        checkpoints: The checkpoint that feeds it, by flow.
-        transactions: Its SetTransactions: the last batch, by checkpoint.
-        positions: Where the last commit of this flow's checkpoint ended, by source index;
-            ``None`` where neither log nor ledger know.
-        sources: Which sources that commit had read, by its own word.
-        history: How far the sources of all the flow's checkpoints were read.
-        rolled_back: Of which tables versions that were read are no more, and how that shows.
-        unlisted: Reads of folders, by checkpoint and source index, of which the ledger does not hold
-            all files.
-        read_elsewhere: By source index, a file that the flow has read through another folder.
-    """
-
-    table_id: str
-    fresh: bool
-    checkpoints: Mapping[str, str]
-    transactions: Mapping[str, int]
-    positions: Mapping[int, Position] | None = None
-    sources: tuple[SourceIdentity, ...] = ()
-    version: int = -1
-    folded: int = -1
-    rolled_back: Mapping[str, str] = field(default_factory=dict)
-    unlisted: frozenset[ListOrigin] = frozenset()
-    history: History = field(default_factory=History)
-    read_elsewhere: Mapping[int, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckpointFacts:
-    """The flow's newest checkpoint as it lies on disk."""
-
-    identity: CheckpointIdentity
-    last_planned: int
-    last_finished: int
-    positions: Mapping[int, Position]
-    """Where what the table does not hold yet begins, by source index: a batch that was planned and
-    not committed is still to be read."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KafkaFacts:
-    """What the broker says of the topics of one source, by topic.
-
-    Args:
-        on_data_loss: The policy of this source alone; ``None`` takes the flow's.
-    """
-
-    ids: Mapping[str, str | None]
-    earliest: Mapping[str, Mapping[int, int]]
-    latest: Mapping[str, Mapping[int, int]]
-    on_data_loss: OnDataLoss | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowFacts:
-    """The flow as it is declared, and what the user asked for on the command line."""
-
-    flow: str
-    dataset: str
-    location: SourceLocation
-    declared_flows: frozenset[str]
-    sources: tuple[SourceIdentity, ...]
-    stateful: bool
-    kafka: Mapping[int, KafkaFacts]
-    on_data_loss: OnDataLoss = "refuse"
-    resume: bool = False
-    new_generation: bool = False
-    adopt_from: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Continue:
-    """Go on with the checkpoint as it is."""
-
-    identity: CheckpointIdentity
-
-
-@dataclass(frozen=True, kw_only=True)
-class Open:
-    """Open a new checkpoint, and fence the old one in the same commit.
-
-    Args:
-        positions: Where it starts; ``None`` starts at the sources' beginning.
-        lists: For each files source with a position, whose lists hold what was read.
-        fences: The checkpoint that may never commit again.
-        losses: What will never be read; written to the ledger first.
-    """
-
-    reason: Reason
-    positions: Mapping[int, Position] | None = None
-    lists: Mapping[int, ListOrigin] = field(default_factory=dict)
-    fences: str | None = None
-    losses: tuple[Mapping[str, Any], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Adopt:
-    """Go on with the checkpoint of a flow that had another name."""
-
-    old_flow: str
-
-
-Opening = Continue | Open | Adopt
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
@@ -167,7 +50,7 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
     if flow.adopt_from is not None and (current is None or checkpoint is None):
         return _adopt(flow, flow.adopt_from)
     if flow.new_generation:
-        return _new_generation(flow, table, current)
+        return open_next(flow, table, current, "new-generation")
     if flow.resume and current is not None:
         return _resume(flow, table, current)
     if checkpoint is None or flow.resume:
@@ -235,8 +118,10 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, identity.sources)
     _compare_sources(flow, identity.checkpoint, known)
-    goes_on = Continue(identity=identity)
-    return _compare_offsets(flow, table, checkpoint.positions, goes_on, fences=identity.checkpoint)
+    positions, losses = compare_offsets(flow, table, checkpoint.positions, continues=True)
+    if not losses:
+        return Continue(identity=identity)
+    return open_behind(flow, table, "data-loss", positions, losses, fences=identity.checkpoint)
 
 
 def _with_joined(source: SourceIdentity, table: TableFacts, checkpoint: CheckpointFacts) -> SourceIdentity:
@@ -344,230 +229,17 @@ def topic_recreated(
     )
 
 
-def _compare_offsets(
-    flow: FlowFacts,
-    table: TableFacts,
-    known: Mapping[int, Position],
-    otherwise: Continue | None,
-    *,
-    reason: Reason = "data-loss",
-    fences: str,
-    lists: Mapping[int, ListOrigin] | None = None,
-) -> Opening:
-    """Whether the broker still holds what comes next; a loss policy goes on behind what it does not.
-
-    Args:
-        flow: The flow.
-        table: Its table.
-        known: Where it goes on.
-        otherwise: Is returned where nothing is lost; ``None`` opens a new checkpoint there.
-        reason: Why a new checkpoint is opened.
-        fences: The checkpoint in force.
-        lists: Whose lists name the files that were read, where that is not the checkpoint in force.
-    """
-    losses: list[dict[str, Any]] = []
-    positions = {index: _copied(position) for index, position in known.items()}
-    for index, kafka in flow.kafka.items():
-        if index not in positions:
-            continue
-        for topic, partition, first in _first_offsets(kafka):
-            offsets = positions[index].setdefault(topic, {})
-            if str(partition) not in offsets:
-                # A partition that was never read starts at 0, wherever the broker's first record is.
-                offsets[str(partition)] = _ended_at(flow, table, kafka.ids.get(topic), topic, partition) or 0
-                if otherwise is not None and offsets[str(partition)] > 0:
-                    raise _read_before(flow, topic, partition, offsets[str(partition)])
-            offset = offsets[str(partition)]
-            end = kafka.latest.get(topic, {}).get(partition, offset)
-            if offset > end:
-                raise _beyond_end(flow, topic, partition, offset, end)
-            if offset < first:
-                positions[index][topic][str(partition)] = first
-                losses.append(
-                    {"source": index, "topic": topic, "partition": partition, "from": offset, "until": first}
-                )
-    if not losses and otherwise is not None:
-        return otherwise
-    policies = {index: kafka.on_data_loss or flow.on_data_loss for index, kafka in flow.kafka.items()}
-    refused = [loss for loss in losses if policies[loss["source"]] == "refuse"]
-    if refused:
-        raise offsets_expired(flow.flow, flow.location, refused)
-    if flow.stateful:
-        raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
-    files = {source.index for source in flow.sources if source.kind == "files"}
-    lists = {index: (fences, index) for index in files & set(positions)} if lists is None else lists
-    # A new checkpoint needs the names of all files that were read, or it would read them again.
-    if not table.unlisted.isdisjoint(lists.values()):
-        raise _resume_impossible(flow, "the ledger does not hold the names of all files that were read")
-    return Open(
-        reason="data-loss" if losses else reason,
-        positions=positions,
-        lists=lists,
-        fences=fences,
-        losses=tuple(losses),
-    )
-
-
-def _ended_at(
-    flow: FlowFacts, table: TableFacts, topic_id: str | None, topic: str, partition: int
-) -> int | None:
-    """Where an earlier checkpoint has ended a partition; ``None`` where none has read it.
-
-    Raises:
-        ResumeImpossibleError: Two places of its query had read it, up to different offsets.
-    """
-    ended = {} if topic_id is None else table.history.topics.get(topic_id, {})
-    if ended.get(str(partition), 0) is None:
-        raise _resume_impossible(flow, _apart(f"the topic {topic}"))
-    return ended.get(str(partition))
-
-
-def _apart(what: str) -> str:
-    return f"it has read {what} in two places of its query, up to different positions"
-
-
-def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> HeadraceError:
-    return SourcesChangedError(
-        f"flow {flow.flow}: the topic `{topic}` is back, and an earlier checkpoint has read it",
-        location=flow.location,
-        facts=(
-            f"partition {partition} was read up to {offset}; the checkpoint in force would begin at 0",
-            "nothing was read or written",
-        ),
-        remedies=(f"go on where it was left:   headrace run --new-generation {flow.flow}",),
-        params={"flow": flow.flow, "topic": topic, "partition": partition, "offset": offset},
-    )
-
-
-def _first_offsets(kafka: KafkaFacts) -> list[tuple[str, int, int]]:
-    return [
-        (topic, partition, first)
-        for topic, partitions in kafka.earliest.items()
-        for partition, first in partitions.items()
-    ]
-
-
-def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: int) -> HeadraceError:
-    return OffsetsBeyondEndError(
-        f"flow {flow.flow}: topic `{topic}`, partition {partition} ends at offset {end}, "
-        f"before {offset}, up to which it was read",
-        location=flow.location,
-        facts=("the broker has lost records; nothing was read or written",),
-        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
-        params={"flow": flow.flow, "topic": topic, "partition": partition},
-    )
-
-
-def offsets_expired(flow: str, location: SourceLocation, losses: list[dict[str, Any]]) -> OffsetsExpiredError:
-    """The refusal of a source whose retention has passed the checkpoint."""
-    lost = sum(loss["until"] - loss["from"] for loss in losses)
-    return OffsetsExpiredError(
-        f"flow {flow}: the broker no longer holds {lost} offsets that it has not read",
-        location=location,
-        facts=(
-            *(
-                f"topic {loss['topic']}, partition {loss['partition']}: {loss['from']} to {loss['until'] - 1}"
-                for loss in losses
-            ),
-            "nothing was read or written",
-        ),
-        remedies=(
-            'set `on_data_loss: record` in headrace.yml, or on_data_loss="record" in read_kafka: the flow '
-            "goes on behind them, and the ledger keeps what was lost",
-        ),
-        params={"flow": flow, "losses": losses},
-    )
-
-
 def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
     if flow.stateful:
-        raise _resume_impossible(flow, "it keeps state, which the table does not hold")
+        raise resume_impossible(flow, "it keeps state, which the table does not hold")
     if table.transactions.get(current) is None:
-        return Open(reason="resume-from-table", fences=current)
+        # It has read nothing yet; what checkpoints before it have read is not read again.
+        return open_next(flow, table, current, "resume-from-table")
     if table.positions is None:
-        raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
+        raise resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
     _compare_sources(flow, current, table.sources)
-    return _compare_offsets(flow, table, table.positions, None, reason="resume-from-table", fences=current)
-
-
-def _new_generation(flow: FlowFacts, table: TableFacts, current: str | None) -> Opening:
-    """Start anew on topics that were created anew, and go on with those that were not.
-
-    A flow that has fed the table before starts at given positions, so that no record is read twice
-    and none is skipped, whatever its ``starting_offsets`` say.
-    """
-    committed = current is not None and table.transactions.get(current) is not None
-    if current is None or not (committed or table.history.topics or table.history.reads):
-        return Open(reason="new-generation", fences=current)
-    if flow.stateful:
-        raise _resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
-    if committed and table.positions is None:
-        raise _resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
-    if (why := why_not_handed_over(flow.sources, table.sources, table.positions or {})) is not None:
-        raise _resume_impossible(flow, why)
-    positions: dict[int, Position] = {}
-    lists: dict[int, ListOrigin] = {}
-    for source in flow.sources:
-        if source.kind == "kafka":
-            positions[source.index] = _new_offsets(flow, table, flow.kafka[source.index])
-        elif (past := _past_read(flow, table, source)) is not None:
-            positions[source.index] = past.until
-            if source.kind == "files":
-                lists[source.index] = (past.checkpoint, past.source.index)
-        elif source.index in table.read_elsewhere:
-            path = table.read_elsewhere[source.index]
-            raise _resume_impossible(flow, f"it has read {path} before, through another folder")
-    if not positions:
-        return Open(reason="new-generation", fences=current)
-    return _compare_offsets(
-        flow, table, positions, None, reason="new-generation", fences=current, lists=lists
-    )
-
-
-def _new_offsets(flow: FlowFacts, table: TableFacts, kafka: KafkaFacts) -> Position:
-    """Where each partition goes on: a topic of a known id where it ended, another at its first record."""
-    found: dict[str, dict[str, int]] = {}
-    for topic, partitions in kafka.earliest.items():
-        topic_id = kafka.ids.get(topic)
-        known = topic_id in table.history.topics
-        for partition, first in partitions.items():
-            ended = _ended_at(flow, table, topic_id, topic, partition)
-            found.setdefault(topic, {})[str(partition)] = (ended or 0) if known else first
-    return found
-
-
-def _past_read(flow: FlowFacts, table: TableFacts, source: SourceIdentity) -> PastRead | None:
-    """The read of a table or a folder that a source goes on behind; ``None`` for one that is new.
-
-    Raises:
-        ResumeImpossibleError: It was read in several places, and none of them is this one for sure.
-    """
-    past = table.history.reads.get(source.key, ())
-    path = source.identity.get("path")
-    for read in past:
-        if read.source.index == source.index:
-            if source.kind == "files" and differ(source, read.source, flow.sources):
-                why = f"it reads {path} several times, and other files in each place"
-                raise _resume_impossible(flow, why)
-            return read
-    if not past:
-        return None
-    alike = [one for one in flow.sources if one.key == source.key]
-    several = len(past) > 1 or len(alike) > 1
-    ends = [{**read.until, "sourceVersion": None} for read in past]
-    if several and (source.kind == "files" or any(end != ends[0] for end in ends)):
-        raise _resume_impossible(flow, _apart(str(path)))
-    return past[0]
-
-
-def _resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
-    return ResumeImpossibleError(
-        f"flow {flow.flow} cannot be resumed from its table: {why}",
-        location=flow.location,
-        facts=("nothing was read or written",),
-        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
-        params={"flow": flow.flow},
-    )
+    positions, losses = compare_offsets(flow, table, table.positions)
+    return open_behind(flow, table, "resume-from-table", positions, losses, fences=current)
 
 
 def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
@@ -676,7 +348,3 @@ def _described(source: SourceIdentity) -> list[str]:
         pattern = source.identity.get("pattern")
         return listed if pattern is None else [*listed, f"by the pattern {pattern}"]
     return [str(source.identity.get("path"))]
-
-
-def _copied(position: Position) -> dict[str, Any]:
-    return {key: dict(value) if isinstance(value, dict) else value for key, value in position.items()}

@@ -38,7 +38,7 @@ def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: boo
     if not is_known:
         reason = "the ledger does not hold the names of all files that were read"
         return GradeReport(grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,))
-    there = {**_left_behind(lineage), **now}
+    there = {**_left_behind(lineage, sources), **now}
     known = {local_path(uri) or uri: file for uri, file in read.items() if not file.lost}
     lost = [local_path(uri) or uri for uri, file in read.items() if file.lost]
     gone = sorted(path for path in known if path not in there)
@@ -47,9 +47,10 @@ def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: boo
     return _report(sources, known, {"changed": changed, "gone": gone, "pending": pending, "lost": lost})
 
 
-def _left_behind(lineage: Lineage) -> dict[str, FoundFile]:
-    """What is in the folders that a flow has read once; those that it reads now are among them."""
+def _left_behind(lineage: Lineage, now: Sequence[SourceRange]) -> dict[str, FoundFile]:
+    """What is in the folders that a flow has read once, and reads no more."""
     folders = {_folder(source) for batch in lineage.batches for source in batch.sources}
+    folders -= {_folder(source) for source in now}
     found = {}
     for folder in folders:
         # One that was removed since has no files any more.

@@ -14,8 +14,8 @@ from headrace.model.declarations import Flow
 from headrace.model.names import Storage, TableName
 from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.run.survey import is_drained
+from headrace.state.facts import CheckpointFacts
 from headrace.state.identity import CheckpointIdentity
-from headrace.state.opening import CheckpointFacts
 
 UPSTREAM = TableName("default", "bronze")
 HERE = SourceLocation("shop.py", 1)

@@ -10,7 +10,7 @@ import pytest
 from headrace.errors import SourceLocation, StartInvalidError
 from headrace.sources.cluster import KafkaCluster, Offsets
 from headrace.sources.starting import Start, check_start
-from headrace.state.opening import KafkaFacts
+from headrace.state.facts import KafkaFacts
 
 HERE = SourceLocation("orders.py", 3)
 FACTS = KafkaFacts(ids={"a": "1"}, earliest={"a": {0: 5, 1: 0}}, latest={"a": {0: 9, 1: 0}})

@@ -16,12 +16,12 @@ from unit.state.test_ledger import TABLE_ID, Table, txn
 DATASET = TableName("default", "sales")
 
 
-def source(topic: str, until: int) -> dict[str, Any]:
+def source(topic: str, until: int, start: int = 0) -> dict[str, Any]:
     return {
         "index": 0,
         "kind": "kafka",
         "identity": {"topics": {topic: f"id of {topic}"}},
-        "from": {topic: {"0": 0}},
+        "from": {topic: {"0": start}},
         "until": {topic: {"0": until}},
     }
 
@@ -53,7 +53,7 @@ class Flow:
         return Ledger(self.root / "ledger" / flow, DATASET, flow)
 
     def history(self, checkpoint: str | None, flow: str = "sales") -> History:
-        return load_history(self.ledger(flow), self.table.path, TABLE_ID, checkpoint)
+        return load_history(self.ledger(flow), self.table.path, TABLE_ID, self.table.version, checkpoint)
 
     def lose_log(self) -> None:
         """What Delta does to a log that has grown old."""
@@ -116,3 +116,22 @@ def test_two_places_of_a_query_that_ended_apart_are_no_one_place() -> None:
     assert History.of([entry]).topics == {"id of eu": {"0": None}}
     level = {"checkpoint": "one", "sources": [source("eu", 8), {**source("eu", 8), "index": 1}]}
     assert History.of([entry, level]).topics == {"id of eu": {"0": 8}}
+
+
+def test_what_the_ledger_holds_of_versions_that_were_taken_back_is_not_known(flow: Flow) -> None:
+    """An older copy of the table was put in its place: its own log says how far it was read."""
+    flow.opens("one", "first", None)
+    flow.batch("one", 0, source("eu", 5))
+    flow.batch("one", 1, source("eu", 9, 5), source("us", 4) | {"index": 1})
+    flow.ledger().fold(flow.table.path, TABLE_ID)
+    flow.table.file(flow.table.version).unlink()
+    flow.table.version -= 1
+    assert flow.history("one").topics == {"id of eu": {"0": 5}}
+
+
+def test_a_chain_with_a_checkpoint_that_nobody_knows_is_not_whole(flow: Flow) -> None:
+    flow.opens("two", "new-generation", "one")
+    flow.batch("two", 0, source("us", 3))
+    assert not flow.history("two").whole
+    flow.opens("three", "full-refresh", "two")
+    assert flow.history("three").whole

@@ -8,9 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.state.history import History
-from headrace.state.identity import CheckpointIdentity, SourceIdentity
-from headrace.state.opening import (
+from headrace.state.facts import (
     FENCED,
     Adopt,
     CheckpointFacts,
@@ -20,8 +18,10 @@ from headrace.state.opening import (
     Open,
     Opening,
     TableFacts,
-    decide,
 )
+from headrace.state.history import History
+from headrace.state.identity import CheckpointIdentity, SourceIdentity
+from headrace.state.opening import decide
 
 OURS, OLDER = "headrace-ours", "headrace-older"
 KAFKA = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-1"}})
@@ -314,7 +314,7 @@ def test_a_resumed_flow_starts_where_the_table_ends() -> None:
 
 
 def test_a_resumed_flow_that_never_committed_starts_at_the_beginning() -> None:
-    opening = decide(RESUME, replace(TABLE, transactions={}, positions=None), None)
+    opening = decide(RESUME, replace(TABLE, transactions={}, positions=None, history=History()), None)
     assert opening == Open(reason="resume-from-table", fences=OURS)
 
 
@@ -621,12 +621,33 @@ def test_two_reads_of_one_folder_never_take_each_other_s_files(
         assert refused(flow, table, checkpoint).code == code
 
 
-def test_folders_that_have_changed_places_are_not_read_anew() -> None:
-    then = (folder(0, "/one"), folder(1, "/two"))
+def test_folders_that_have_changed_places_go_on_each_where_it_was() -> None:
+    table = fed_by((folder(0, "/one"), READ_FILES[0]), (folder(1, "/two"), READ_FILES[1]))
     flow = replace(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_generation=True)
-    table = fed_by(*((one, READ_FILES[one.index]) for one in then))
-    error = refused(flow, table, None)
-    assert (error.code, "full-refresh" in error.remedies[0]) == ("RESUME_IMPOSSIBLE", True)
+    opening = decide(flow, table, None)
+    assert isinstance(opening, Open)
+    assert opening.positions == {0: READ_FILES[1], 1: READ_FILES[0]}
+    assert opening.lists == {0: (OURS, 1), 1: (OURS, 0)}
+
+
+@pytest.mark.parametrize(
+    "now",
+    [(folder(0, glob="b*"),), (folder(0, glob="a*"),), (folder(0, glob="a*"), folder(1, glob="c*"))],
+)
+def test_what_is_left_of_two_reads_of_one_folder_is_never_taken_for_the_other(
+    now: tuple[SourceIdentity, ...],
+) -> None:
+    table = fed_by((folder(0, glob="a*"), READ_FILES[0]), (folder(1, glob="b*"), READ_FILES[1]))
+    flow = replace(FLOW, sources=now, kafka={}, new_generation=True)
+    assert refused(flow, table, None).code == "RESUME_IMPOSSIBLE"
+
+
+def test_what_is_left_of_two_reads_of_one_table_starts_nowhere_if_they_stood_apart() -> None:
+    flow = replace(FLOW, sources=(DELTA,), kafka={}, new_generation=True)
+    behind = {**UPSTREAM, "reservoirVersion": 2}
+    assert refused(flow, fed_by((DELTA, UPSTREAM), (SECOND, behind)), None).code == "RESUME_IMPOSSIBLE"
+    level = decide(flow, fed_by((DELTA, UPSTREAM), (SECOND, UPSTREAM)), None)
+    assert isinstance(level, Open) and level.positions == {0: UPSTREAM}
 
 
 def test_the_only_read_of_a_folder_may_choose_other_files() -> None:
@@ -711,10 +732,24 @@ def test_a_table_or_a_folder_that_is_back_goes_on_where_it_was_left(
         assert refused(twice, table, None).code == "RESUME_IMPOSSIBLE"
 
 
-def test_what_an_earlier_checkpoint_read_counts_before_the_first_batch_of_the_next() -> None:
+@pytest.mark.parametrize("flow", [ANOTHER, RESUME], ids=["new generation", "resume"])
+def test_what_an_earlier_checkpoint_read_counts_before_the_first_batch_of_the_next(flow: FlowFacts) -> None:
     table = replace(fed_by(before=(entry(OLDER, (KAFKA, READ[0])),)), transactions={}, positions=None)
-    opening = decide(ANOTHER, table, None)
+    opening = decide(flow, table, None)
     assert isinstance(opening, Open) and opening.positions == READ
+
+
+def test_nothing_is_taken_for_new_while_an_earlier_checkpoint_is_unknown() -> None:
+    table = fed_by((topics("eu"), {"eu": {"0": 30}}))
+    hidden = replace(table, history=replace(table.history, whole=False))
+    both = reading(topics("eu", "us"), new_generation=True)
+    assert isinstance(decide(both, table, None), Open)
+    assert refused(both, hidden, None).code == "RESUME_IMPOSSIBLE"
+    assert isinstance(decide(reading(topics("eu"), new_generation=True), hidden, None), Open)
+    back = replace(
+        reading(topics("eu"), new_generation=True), sources=(topics("eu"), replace(DELTA, index=1))
+    )
+    assert refused(back, hidden, None).code == "RESUME_IMPOSSIBLE"
 
 
 def test_a_folder_that_holds_files_which_were_read_through_another_is_refused() -> None:

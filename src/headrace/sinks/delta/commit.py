@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
-from headrace.state.opening import FENCED, Open
+from headrace.state.facts import FENCED, Open
 from headrace.state.table_log import find_batch
 
 if TYPE_CHECKING:
