@@ -348,6 +348,42 @@ def test_a_folder_that_leaves_a_query_and_comes_back_is_read_on_where_it_was_lef
     assert (records.verdict, records.figures["files"]) == ("proven", 8)
 
 
+NAMED = """
+import headrace as hr
+
+hr.create_streaming_table("visits")
+
+def read(folder):
+    return hr.read_files(folder, format="json", schema="id LONG, page STRING")
+
+@hr.append_flow(target="visits", name="{flow}")
+def visit():
+    return read("landing"){union}
+"""
+
+
+def test_a_folder_comes_back_to_a_flow_that_was_renamed_meanwhile(site: Site) -> None:
+    def write(flow: str, union: bool) -> None:
+        more = '.union(read("second"))' if union else ""
+        site.write(NAMED.replace("{flow}", flow).replace("{union}", more))
+
+    for number in (1, 2):
+        site.put(f"../second/{number}.json", {"id": 100 + number, "page": "p"})
+    site.put("1.json", {"id": 1, "page": "p"})
+    write("old", union=True)
+    site.run_well()
+    write("old", union=False)
+    site.run_well(new_generation=frozenset({"old"}))
+    write("new", union=False)
+    site.run_well(adopt={"new": "old"})
+    site.put("2.json", {"id": 2, "page": "p"})
+    write("new", union=True)
+    site.run_well(new_generation=frozenset({"new"}))
+    assert site.ids() == [1, 2, 101, 102]
+    records = site.verify().datasets[0].flows[0].grades[2]
+    assert (records.verdict, records.figures["files"]) == ("proven", 4)
+
+
 def test_a_pattern_over_a_folder_that_was_read_does_not_read_its_files_again(site: Site) -> None:
     site.put("a.json", {"id": 1, "page": "p"})
     site.run_well()

@@ -157,6 +157,49 @@ def test_rows_that_were_changed_before_the_first_batch_are_refused_from_a_moment
     assert shop.refused().code == "UPSTREAM_REWRITTEN"
 
 
+UNION = """
+import headrace as hr
+from headrace import spark
+
+@hr.table
+def silver():
+    return {tables}
+"""
+
+
+def test_a_table_that_leaves_a_query_is_known_when_it_comes_back(shop: Shop, tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    def read(*paths: Path) -> None:
+        tables = [f'spark.readStream.format("delta").load("{path}")' for path in paths]
+        shop.write(UNION.replace("{tables}", ".union(".join(tables) + ")" * (len(tables) - 1)))
+
+    for path in (one, two):
+        append(path, 0)
+    shutil.copytree(two, tmp_path / "copy")
+    append(two, 1)
+    read(one, two)
+    shop.run_well()
+    read(one)
+    shop.run_well(generation="silver")
+    for path in (one, two):
+        append(path, 2)
+    read(two, one)
+    shop.run_well(generation="silver")
+    assert rows(shop) == 50
+    assert shop.verify().proven
+
+    read(one)
+    shop.run_well(generation="silver")
+    shutil.rmtree(two)
+    (tmp_path / "copy").rename(two)
+    for number in (3, 4, 5):
+        append(two, number)
+    read(one, two)
+    error = shop.refused(generation="silver")
+    assert (error.code, str(two) in error.facts[0]) == ("UPSTREAM_REWRITTEN", True)
+
+
 def test_a_start_that_sql_gives_is_where_the_stream_starts(shop: Shop, tmp_path: Path) -> None:
     path = tmp_path / "foreign"
     append(path, 0)
