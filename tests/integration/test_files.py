@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pytest
 
 from headrace.errors import HeadraceError
@@ -346,6 +347,21 @@ def test_a_folder_that_leaves_a_query_and_comes_back_is_read_on_where_it_was_lef
     assert site.ids() == [1, 2, 3, 4, 101, 102, 103, 104]
     records = site.verify().datasets[0].flows[0].grades[2]
     assert (records.verdict, records.figures["files"]) == ("proven", 8)
+
+
+def test_a_table_s_log_that_was_cleaned_takes_no_file_from_the_proof(site: Site, spark: Any) -> None:
+    for number in range(5):
+        site.put(f"{number}.json", {"id": number, "page": "p"})
+        site.run_well()
+    table = site.storage.table(site.name())
+    deltalake.DeltaTable(table).create_checkpoint()
+    # The cut lies within an entry of the ledger that joins several batches.
+    for version in range(4):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    proof = site.verify()
+    assert proof.proven, proof.to_json()
+    assert proof.datasets[0].flows[0].grades[2].figures["files"] == 5
 
 
 NAMED = """

@@ -12,7 +12,7 @@ from headrace.declare.places import caller_location
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SpecInvalidError
 from headrace.sources.schemas import SchemaFile
-from headrace.sources.subscription import compile_pattern
+from headrace.sources.subscription import compile_pattern, is_topic_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -167,6 +167,10 @@ def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any)
     named = [name.strip() for text in names for name in text.split(",") if name.strip()]
     if not named:
         raise arguments.invalid("topic", "must not be empty")
+    for name in named:
+        if not is_topic_name(name):
+            problem = f"has `{name}`, which no topic can be called: letters, digits, `.`, `_` and `-`"
+            raise arguments.invalid("topic", problem)
     return ",".join(named)
 
 

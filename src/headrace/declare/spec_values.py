@@ -82,6 +82,12 @@ class Filler:
                 self._redactor.add(value)
             return value
 
+        if "${" in _VARIABLE.sub("", scalar.text):
+            raise SpecInvalidError(
+                "a `${` has no closing brace: write ${NAME}, or $${ where the text itself is meant",
+                location=scalar.location,
+                params={"key": ".".join(path)},
+            )
         filled = _VARIABLE.sub(fill, scalar.text)
         if secret:
             self._redactor.add(filled)

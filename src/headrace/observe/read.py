@@ -176,7 +176,9 @@ def read_arrow(path: Path, selection: Selection = ALL) -> ArrowRows:
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
         if version is not None:
             check_files(path, version)
-        damaged = "Parquet error" in str(error) or "Object Store error" in str(error)
+        # A condition is also evaluated within the reader of files.
+        cast = "CastError" in str(error) or "Cannot cast" in str(error)
+        damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
         if where is None or damaged or not _is_readable(table):
             raise _unreadable(name, error) from error
         raise _invalid(where, schema, name, error) from error

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from headrace.plan.logical import LogicalPlan
 
-_LEAF = re.compile(r"(Streaming(?:Execution)?Relation(?:V2)?) .*")
+_LEAF = re.compile(r"(Streaming(?:Execution)?Relation(?:V2)?|FileSource(?=\[))(?: |\[).*")
+"""A plan that is nothing but a stream prints as its source."""
 _OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _SEED = re.compile(r"\b((?:rand|randn|shuffle|uuid|randstr|uniform)\([^()]*?)(?:Some\()?-?\d{6,}\)?(?=[,)])")

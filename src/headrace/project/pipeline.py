@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import platform
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
-from headrace.errors import HeadraceError
+from headrace.errors import ArgumentInvalidError, HeadraceError
 from headrace.model.events import Emitter, Event, FlowFailed, FlowRetrying, ViewFailed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -292,15 +293,24 @@ class Pipeline:
         """
         from headrace.runtime.kafka_faults import find_fault
         from headrace.verify.proof import verify_pipeline
+        from headrace.verify.report import GRADES
 
-        names = [TableName.parse(name, self.settings.database) for name in datasets]
+        if require is not None and require not in GRADES:
+            near = difflib.get_close_matches(require, GRADES, n=1)
+            raise ArgumentInvalidError(
+                f"verify: require={require!r} is not one of {', '.join(GRADES)}",
+                remedies=(f"did you mean `{near[0]}`?",) if near else (),
+                params={"argument": "require", "value": require},
+            )
+        asked = [datasets] if isinstance(datasets, str) else datasets
+        names = [TableName.parse(name, self.settings.database) for name in asked]
         connection = self._engine.connection()
         with self._redacted():
             return verify_pipeline(
                 self.settings,
                 datasets=names,
                 since=since,
-                require=require,  # type: ignore[arg-type]
+                require=require,
                 connection=connection,
                 explain=lambda said: find_fault(connection, said),
             )

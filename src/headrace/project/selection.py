@@ -19,6 +19,8 @@ def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
     Raises:
         DatasetUnknownError: The pipeline declares none of this name.
     """
+    if isinstance(names, str):
+        names = [names]
     stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]
     found = []
     for text in names:
@@ -42,7 +44,8 @@ def select(plan: Plan, names: Sequence[str]) -> Plan:
     """
     wanted = set(find_datasets(names, plan))
     levels = tuple(tuple(s for s in level if _target(s) in wanted) for level in plan.levels)
-    return replace(plan, levels=tuple(level for level in levels if level))
+    changes = None if plan.changes is None else tuple(one for one in plan.changes if one.dataset in wanted)
+    return replace(plan, levels=tuple(level for level in levels if level), changes=changes)
 
 
 def check_remedies(remedies: Remedies, plan: Plan) -> None:

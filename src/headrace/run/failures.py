@@ -37,7 +37,7 @@ _TRANSIENT = re.compile(
     r"|UnknownTopicOrPartition|NetworkException|CoordinatorNotAvailable|Connection refused"
     r"|ConcurrentAppendException|MetadataChangedException|ProtocolChangedException"
     r"|ConcurrentWriteException|DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED"
-    r"|DELTA_SCHEMA_CHANGED|SocketTimeout|No route to host|FAILED_TO_FETCH"
+    r"|DELTA_SCHEMA_CHANGED(?!_WITH_STARTING_OPTIONS)|SocketTimeout|No route to host|FAILED_TO_FETCH"
     # What Spark takes for lost records is named by the next start, which compares topics and offsets.
     r"|Some data may have been lost because they are not available in Kafka"
     r"|The error could be transient - restart your query"
@@ -49,6 +49,8 @@ _LOG_GONE = re.compile(
 )
 _NO_START = re.compile(
     r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL|DELTA_ILLEGAL_OPTION"
+    # Columns of another type since then: such commits cannot be read as they are now.
+    r"|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
 )
 _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"

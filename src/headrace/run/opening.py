@@ -334,7 +334,7 @@ def _carry_files(
 def _rewind_ledger(dataset: TableName, flow: str, table: TableState, context: UpdateContext) -> None:
     """A table that was rolled back has versions of the same numbers and another content from here on."""
     ledger = Ledger(context.settings.storage.ledger(dataset, flow), dataset, flow)
-    if ledger.rewind(table.table_id, table.version):
+    if ledger.rewind(context.settings.storage.table(dataset), table.table_id, table.version):
         fold_ledger(dataset, flow, table.table_id, context)
 
 

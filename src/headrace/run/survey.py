@@ -215,6 +215,7 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
         sources=read,
         version=table.version,
         folded=ledger.next_version(table.table_id) - 1,
+        ledger_stale=bool(ledger.stale_folds(path, table.table_id, table.version)),
         history=history,
         rolled_back=_rolled_back(flow.sources, history),
         unlisted=_unlisted(flow.sources, lists, history) if asked or "record" in policies else frozenset(),

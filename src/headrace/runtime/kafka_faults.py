@@ -57,7 +57,8 @@ def refused_settings(connection: KafkaConnection, said: str) -> SpecInvalidError
     """The error of settings that a client does not even begin with."""
     found = _SETTING.search(said)
     named = found[1] if found else next((key for key in connection.settings if key in said), None)
-    if "No provider for SASL mechanism" in said or "sasl.mechanism" in (named or ""):
+    unsupported = re.search(r"(No provider for|Unsupported) SASL mechanism", said)
+    if unsupported or "sasl.mechanism" in (named or ""):
         named = "sasl.mechanism"
     key = named or "security.protocol"
     return SpecInvalidError(

@@ -12,7 +12,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.runtime.kafka_client import Complaints
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import knock
-from headrace.sources.subscription import matching
+from headrace.sources.subscription import is_topic_name, matching
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer
@@ -68,6 +68,12 @@ class KafkaCluster:
             TopicNotFoundError: The cluster has no such topic.
             BrokerUnreachableError: No broker answered in time.
         """
+        if not is_topic_name(topic):
+            raise TopicNotFoundError(
+                f"`{topic}` is no topic: no topic can be called this",
+                remedies=("write letters, digits, `.`, `_` and `-`",),
+                params={"topic": topic},
+            )
         described = self._described([topic])[topic]
         if described is None:
             raise self._not_found(topic)

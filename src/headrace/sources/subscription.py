@@ -109,3 +109,11 @@ def _partitions(text: str) -> dict[str, tuple[int, ...]]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+_TOPIC_NAME = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic_name(text: str) -> bool:
+    """Whether Kafka lets a topic be called this (org.apache.kafka.common.internals.Topic)."""
+    return _TOPIC_NAME.fullmatch(text) is not None

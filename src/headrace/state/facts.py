@@ -30,6 +30,7 @@ class TableFacts:
         fresh: Whether this update created it.
         version: Its version now.
         folded: The last version that the flow's ledger holds of it; -1 if none.
+        ledger_stale: Whether the ledger holds versions that were taken back by an older copy.
         checkpoints: The checkpoint that feeds it, by flow.
         transactions: Its SetTransactions: the last batch, by checkpoint.
         positions: Where the last commit of this flow's checkpoint ended, by source index;
@@ -50,6 +51,7 @@ class TableFacts:
     sources: tuple[SourceIdentity, ...] = ()
     version: int = -1
     folded: int = -1
+    ledger_stale: bool = False
     rolled_back: Mapping[str, str] = field(default_factory=dict)
     unlisted: frozenset[ListOrigin] = frozenset()
     history: History = field(default_factory=History)

@@ -90,6 +90,8 @@ def compare_offsets(
         for topic, partition, first in _first_offsets(kafka):
             mine = offsets.setdefault(topic, {})
             if str(partition) not in mine:
+                if topic not in position and kafka.ids.get(topic) not in table.history.topics:
+                    _require_whole(flow, table, f"the topic {topic}")
                 # A partition that was never read starts at 0, wherever the broker's first record is.
                 mine[str(partition)] = _ended_at(flow, table, kafka, topic, partition) or 0
                 if continues and mine[str(partition)] > 0:

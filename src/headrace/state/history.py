@@ -6,7 +6,7 @@ last commit says is found here, and nowhere in the checkpoint that is in force.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,31 +93,22 @@ def load_history(ledger: Ledger, table: Path, table_id: str, version: int, check
     """
     if checkpoint is None:
         return History()
-    mine = _folds([ledger], table_id, version)
-    folded = max((fold["versions"][1] for fold in mine), default=-1)
+    held, first = [], ledger.next_version(table_id)
+    # Checkpoints go from name to name with `--adopt`, and their folds stay where they were written.
+    for one in {*ledger.siblings(), ledger}:
+        stale = one.stale_folds(table, table_id, version)
+        held += [fold for fold in one.folds() if fold["table_id"] == table_id and fold not in stale]
+        # The log says again what is still so of the others.
+        first = min([first, *(fold["versions"][0] for fold in stale)])
     logged = [
         entry_of(commit)
-        for commit in iter_commits(table, folded + 1)
+        for commit in iter_commits(table, first)
         if commit.metadata is not None and commit.is_ours and "checkpoint" in commit.metadata
     ]
-    entries = [*_batches(mine), *logged]
+    entries = [*(entry for fold in held for entry in fold["batches"]), *logged]
     chain, whole = _chain(entries, checkpoint)
-    if not whole:
-        # The flow had another name once, or its first folds are of another flow's ledger.
-        entries = [*_batches(_folds(ledger.siblings(), table_id, version)), *logged]
-        chain, whole = _chain(entries, checkpoint)
     said = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
     return History.of(said, whole=whole)
-
-
-def _folds(ledgers: Iterable[Ledger], table_id: str, version: int) -> list[Mapping[str, Any]]:
-    """The folds of versions that the table has; the log says again what is still so of the others."""
-    folds = (fold for ledger in ledgers for fold in ledger.folds())
-    return [fold for fold in folds if fold["table_id"] == table_id and fold["versions"][1] <= version]
-
-
-def _batches(folds: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    return (entry for fold in folds for entry in fold["batches"])
 
 
 def _chain(entries: Iterable[Mapping[str, Any]], checkpoint: str) -> tuple[set[str], bool]:

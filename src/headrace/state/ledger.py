@@ -20,6 +20,7 @@ from headrace.state.files import unwritable, write_json
 from headrace.state.identity import corrupt
 from headrace.state.table_log import (
     LoggedCommit,
+    commit_mark,
     count_moved_rows,
     find_batch,
     iter_commits,
@@ -57,7 +58,8 @@ class Ledger:
         """
         known = versions(table)
         expected = self.next_version(table_id)
-        if not known or known[-1] < expected:
+        if not known or known[-1] < expected or self.stale_folds(table, table_id, known[-1]):
+            # What was taken back is put aside when the flow is opened anew, and never grown.
             return ()
         # What the log has lost before it was seen is a hole that stays visible between two folds.
         first = max(expected, known[0])
@@ -78,6 +80,7 @@ class Ledger:
             "flow": self.flow,
             "table_id": table_id,
             "versions": [first, known[-1]],
+            "mark": commit_mark(table, known[-1]),
             "batches": compact(entries),
             "others": others,
         }
@@ -117,23 +120,38 @@ class Ledger:
                 raise corrupt(path, error) from error
         return tuple(found)
 
-    def rewind(self, table_id: str, version: int) -> bool:
+    def stale_folds(self, table: Path, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
+        """Folds of versions that were taken back: an older copy of the table was put in its place.
+
+        Versions that have been given anew since are told by the mark of a fold's last one, as long as
+        the log holds it.
+        """
+
+        def is_stale(fold: Mapping[str, Any]) -> bool:
+            last, mark = fold["versions"][1], fold.get("mark")
+            if last > version:
+                return True
+            return mark is not None and commit_mark(table, last) not in (None, mark)
+
+        mine = [fold for fold in self.folds() if fold["table_id"] == table_id]
+        first = min((fold["versions"][0] for fold in mine if is_stale(fold)), default=None)
+        return () if first is None else tuple(fold for fold in mine if fold["versions"][0] >= first)
+
+    def rewind(self, table: Path, table_id: str, version: int) -> bool:
         """Put aside what the ledger says of versions that the table no longer has; whether it did.
 
         The log says again what is still so.
         """
         aside = self.folder / "superseded"
-        moved = False
-        for fold in self.folds():
-            if fold["table_id"] == table_id and fold["versions"][1] > version:
-                path = self._path(fold["versions"][0], table_id)
-                try:
-                    aside.mkdir(exist_ok=True)
-                    path.rename(aside / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{path.name}")
-                except OSError as error:
-                    raise unwritable(path, error) from error
-                moved = True
-        return moved
+        stale = self.stale_folds(table, table_id, version)
+        for fold in stale:
+            path = self._path(fold["versions"][0], table_id)
+            try:
+                aside.mkdir(exist_ok=True)
+                path.rename(aside / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{path.name}")
+            except OSError as error:
+                raise unwritable(path, error) from error
+        return bool(stale)
 
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
         """Write down records that no flow will ever read, before anything goes on behind them."""
@@ -171,7 +189,9 @@ class Ledger:
         commit = find_batch(table, checkpoint, batch)
         if commit is not None:
             return commit.metadata
-        for fold in reversed(self.folds()):
+        # A flow that has another name now has left its folds with the old one.
+        folds = [fold for ledger in (*self.siblings(), self) for fold in ledger.folds()]
+        for fold in reversed(folds):
             for entry in reversed(fold["batches"]):
                 numbered = "batch" in entry or "batches" in entry
                 if numbered and entry["checkpoint"] == checkpoint and _batches(entry)[1] == batch:

@@ -88,11 +88,12 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
             params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
         )
-    if table.folded > table.version:
+    if table.ledger_stale or table.folded > table.version:
         raise _table_behind(
             flow,
             "versions that its ledger holds",
-            f"the ledger holds version {table.folded}; the table ends at version {table.version}",
+            f"the ledger holds version {table.folded}; the table ends at version {table.version}"
+            + ("" if table.folded > table.version else ", with other commits"),
             {"table": table.version, "ledger": table.folded},
         )
     if current is not None and current != identity.checkpoint:

@@ -237,12 +237,12 @@ def load_folds(folder: Path) -> Ledger:
         folder: ``ledger/<dataset>``.
     """
     folds, damaged = [], []
-    for path in sorted(folder.glob("*/*.json")):
-        if path.name != _LOSSES:
-            try:
-                folds.append(_fold(path, json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, KeyError, TypeError) as error:
-                damaged.append(f"{path.parent.name}/{path.name}: {error}")
+    # Losses and the count of late rows lie beside them.
+    for path in sorted(folder.glob("*/[0-9]*.json")):
+        try:
+            folds.append(_fold(path, json.loads(path.read_text(encoding="utf-8"))))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            damaged.append(f"{path.parent.name}/{path.name}: {error}")
     folds.sort(key=lambda fold: (fold.first_version, fold.last_version))
     return Ledger(folds=tuple(folds), damaged=tuple(damaged))
 

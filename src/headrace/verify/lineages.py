@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
+from headrace.model.ranges import SourceRange
 from headrace.verify.commits import Batches, Ledger, Opening, Said, feeding_checkpoints
 
 
@@ -221,6 +223,23 @@ def _before(merged: Batches, first_version: int, logged: Iterable[Batches]) -> B
         accepted=merged.accepted - sum(b.accepted for b in inside),
         rejected=merged.rejected - sum(b.rejected for b in inside),
         sources=tuple(
-            replace(source, until=ends.get(source.index) or source.until) for source in merged.sources
+            replace(
+                source,
+                until=ends.get(source.index) or source.until,
+                files=_files_before(source, inside),
+            )
+            for source in merged.sources
         ),
     )
+
+
+def _files_before(merged: SourceRange, inside: Iterable[Batches]) -> Mapping[str, Any] | None:
+    """What is left of an entry's files without those of some of its batches; their hash is not known."""
+    if merged.files is None:
+        return None
+    left = {**merged.files, "sha256": None}
+    for batch in inside:
+        for source in batch.sources:
+            if source.index == merged.index and source.files is not None:
+                left |= {name: left[name] - source.files[name] for name in ("count", "bytes")}
+    return left

@@ -38,6 +38,8 @@ def test_the_connection_comes_from_the_profile(write: Write, monkeypatch: pytest
     [
         ({"topic": 5}, "topic"),
         ({"topic": ""}, "topic"),
+        ({"topic": "my orders"}, "topic"),
+        ({"topic": ["orders", ".."]}, "topic"),
         ({"topic": []}, "topic"),
         ({"topic": None}, "topic"),
         ({"pattern": "a.*"}, "topic"),

@@ -60,6 +60,14 @@ def test_a_file_that_is_no_value_has_a_place(write: Write, path: str, said: str)
     assert (caught.value.location.line, caught.value.location.column) == (3, 6)
 
 
+@pytest.mark.parametrize("text", ["${OOPS", "a ${file:x", "$${A} ${B"])
+def test_a_reference_that_is_not_closed_is_no_text(write: Write, text: str) -> None:
+    with pytest.raises(SpecInvalidError) as caught:
+        load_project(write({}, f"name: a\nconfiguration:\n  x: '{text}'\n"))
+    assert "closing brace" in caught.value.summary
+    assert caught.value.location is not None and caught.value.location.line == 3
+
+
 def test_the_dotenv_file_gives_what_the_environment_lacks(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

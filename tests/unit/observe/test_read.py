@@ -80,6 +80,12 @@ def test_a_condition_that_cannot_be_evaluated_is_an_error(flow: HandFlow, where:
         read_rows(flow.table.path, Selection(where=where))
 
 
+def test_text_that_is_compared_with_a_number_says_nothing_against_the_table(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"name": ["white bowl", "jug"]}))
+    with pytest.raises(ReadConditionInvalidError):
+        read_rows(tmp_path / "t", Selection(where="name = 5"))
+
+
 def test_a_table_is_found_by_name_and_by_folder(lake: Lake, flow: HandFlow) -> None:
     path = flow.table.path
     assert find_table("bronze", lake.storage, "default") == path

@@ -61,3 +61,9 @@ def test_code_is_the_pipelines_own_python(tmp_path: Path) -> None:
     assert CodeDigest(tmp_path, storage)() == before
     (tmp_path / "parts" / "b.py").write_text("x = 2")
     assert CodeDigest(tmp_path, storage)() != before
+
+
+def test_a_query_that_is_nothing_but_a_stream_is_known_by_what_it_reads() -> None:
+    first, second = "FileSource[/tmp/plan-a1/0000]", "FileSource[/tmp/plan-b2/0000]"
+    assert canonical(first, ["changes of orders"]) == canonical(second, ["changes of orders"])
+    assert canonical(first, ["changes of orders"]) != canonical(first, ["changes of returns"])
