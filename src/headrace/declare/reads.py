@@ -159,7 +159,8 @@ def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any)
         try:
             compile_pattern(arguments.text("pattern", pattern))
         except ValueError as error:
-            raise arguments.invalid("pattern", str(error).removeprefix("has a ")) from error
+            problem = str(error).removeprefix("has a pattern that ")
+            raise arguments.invalid("pattern", problem) from error
         return None
     if allow_no_match:
         raise arguments.invalid("allow_no_match", "is about patterns; a topic that is named must be there")

@@ -37,7 +37,7 @@ def parse_seconds(value: Any) -> float:
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value < 0 or value != value or value == float("inf"):
-            raise ValueError("must not be negative, such as 10 or `10 seconds`")
+            raise ValueError("must not be negative; write such as 10 or `10 seconds`")
         return float(value)
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
         unit = found[2].lower()

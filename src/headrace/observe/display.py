@@ -189,7 +189,7 @@ def event_line(event: Event, board: Board) -> str:
             return f"{event.flow}  failed: {_error_text(event.error)}"
         case LateRowsDropped():
             return (
-                f"{event.flow}  batch {event.batch}: {_count(event.rows, 'row')} came too late and left out"
+                f"{event.flow}  batch {event.batch}: left out {_count(event.rows, 'row')} that came too late"
             )
         case FlowFinished(outcome="up to date" | "skipped"):
             return f"{event.flow}  {event.outcome}"

@@ -348,7 +348,10 @@ def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateCon
         raise AdoptImpossibleError(
             f"flow {flow.name} cannot adopt flow {old}: {flow.target} was not fed by its checkpoint",
             location=flow.location,
-            facts=(f"the storage looks for it in {old_folder}", "nothing was changed"),
+            facts=(
+                f"the storage looks for it in {old_folder}",
+                "`--adopt` renames a flow of the same table; a function of another name is another table",
+            ),
             remedies=("headrace status lists the flows",),
             params={"flow": flow.name, "old": old},
         )
