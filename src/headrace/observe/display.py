@@ -188,9 +188,8 @@ def event_line(event: Event, board: Board) -> str:
         case FlowFailed():
             return f"{event.flow}  failed: {_error_text(event.error)}"
         case LateRowsDropped():
-            return (
-                f"{event.flow}  batch {event.batch}: left out {_count(event.rows, 'row')} that came too late"
-            )
+            rows = _count(event.rows, "row")
+            return f"{event.flow}  batch {event.batch}: left out {rows} that came too late"
         case FlowFinished(outcome="up to date" | "skipped"):
             return f"{event.flow}  {event.outcome}"
         case FlowFinished():
