@@ -119,6 +119,25 @@ def test_a_session_without_delta_is_refused_and_a_session_can_follow_another() -
     ]
 
 
+def test_a_session_with_the_settings_of_delta_and_without_its_jars_is_refused() -> None:
+    said = run_python(
+        """
+        from pyspark.sql import SparkSession
+        from headrace.errors import DeltaNotConfiguredError
+        from headrace.runtime.session import open_spark
+        extension = "io.delta.sql.DeltaSparkSessionExtension"
+        catalog = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+        builder = SparkSession.builder.master("local[1]").config("spark.sql.extensions", extension)
+        builder.config("spark.sql.catalog.spark_catalog", catalog).getOrCreate()
+        try:
+            open_spark("mine")
+        except DeltaNotConfiguredError as error:
+            print([setting.partition(":")[0] for setting in error.params["missing"]])
+        """
+    )
+    assert said.splitlines()[-1] == "['spark.jars.packages=io.delta']"
+
+
 def test_spark_connect_is_refused() -> None:
     said = run_python(
         """

@@ -18,6 +18,7 @@ from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime import aot
 from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, default_master, is_local
 from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm, tail, telling
 from headrace.runtime.places import logs_folder
@@ -347,11 +348,22 @@ def _check_delta(spark: SparkSession) -> None:
         missing.append(f"spark.sql.extensions={EXTENSION}")
     if catalog != CATALOG:
         missing.append(f"spark.sql.catalog.spark_catalog={CATALOG}")
+    from py4j.java_gateway import JavaClass
+
+    jvm: Any = spark.sparkContext._jvm
+    if not isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass):
+        # Spark goes on without an extension whose class it does not find.
+        coordinates = (str(jar.coordinate) for jar in locked_jars("spark"))
+        wanted = (name for name in coordinates if "delta-spark" in name or "spark-sql-kafka" in name)
+        missing.append(f"spark.jars.packages={','.join(wanted)}")
     if missing:
         raise DeltaNotConfiguredError(
             "the Spark session of this process does not know Delta Lake",
             facts=["Headrace changes no settings of a session that it is given"],
-            remedies=["start it with   " + " ".join(f"--conf {setting}" for setting in missing)],
+            remedies=[
+                "start it with   " + " ".join(f"--conf {setting}" for setting in missing),
+                "in a script, give the builder of the session the same settings by .config(..)",
+            ],
             params={"missing": missing},
         )
 
