@@ -163,6 +163,32 @@ def test_a_bad_record_is_named_by_its_place(shop: Shop) -> None:
     assert place == {"topic": bad.topic, "partition": bad.partition, "offset": bad.offset}
 
 
+BAD_FILES = """
+import headrace as hr
+
+@hr.table
+def visits():
+    return hr.read_files("visits", format="json", schema="id LONG")
+
+@hr.table
+def prices():
+    return hr.read_files("prices", format="csv", schema="id LONG, price DOUBLE")
+"""
+
+
+def test_a_bad_file_is_named_with_its_line_and_what_helps(shop: Shop) -> None:
+    shop.write(BAD_FILES)
+    files = {"visits": '{"id": 1}\n{no json\n', "prices": "1,2.5\n2,much\n"}
+    for folder, lines in files.items():
+        (shop.root / folder).mkdir()
+        (shop.root / folder / "a").write_text(lines)
+    for folder in files:
+        error = fault(shop, folder)
+        assert (error.code, error.params["path"]) == ("RECORD_UNPARSEABLE", str(shop.root / folder / "a"))
+        assert not any("topic" in remedy for remedy in error.remedies)
+        assert error.params["line"] == (2 if folder == "visits" else None)
+
+
 def test_names_and_conditions_that_are_wrong_are_answered_with_what_was_meant(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     assert look(shop, "bronze").rows == ()

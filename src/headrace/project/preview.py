@@ -28,6 +28,7 @@ from headrace.plan.query import session_settings, shortened
 from headrace.plan.stages import Plan
 from headrace.plan.stored import load_stored
 from headrace.project.looking import Looker, SourceSeen
+from headrace.run.bad_files import explain_bad_file
 from headrace.run.failures import as_error
 from headrace.sources.cluster import KafkaCluster
 
@@ -147,7 +148,8 @@ def take_preview(
                 with quiet():
                     values = _collected(chosen.limit(limit + 1))
             except Exception as error:
-                raise as_error(error, None, first, log_file) from error
+                bad_file = explain_bad_file(error, first, None)
+                raise (bad_file or as_error(error, None, first, log_file)) from error
         rows = tuple(zip(*values, strict=True))
         return Preview(
             dataset=label,

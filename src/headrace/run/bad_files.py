@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from headrace.errors import FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
-from headrace.model.declarations import Flow
 from headrace.model.folders import local_path
 from headrace.run.file_batch import file_relations
 from headrace.sources.records import unparseable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from headrace.run.failures import Declared
 
 _PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
 _REASON = re.compile(r"Caused by: ((?!.*(?:SparkException|BadRecordException))[^\n]+)")
@@ -30,16 +31,19 @@ _EXCERPT = 120
 _REASON_LENGTH = 300
 
 
-def explain_bad_file(error: BaseException, flow: Flow, session: SparkSession) -> HeadraceError | None:
-    """The error behind a failed batch, where one of its files caused it.
+def explain_bad_file(
+    error: BaseException, flow: Declared, session: SparkSession | None
+) -> HeadraceError | None:
+    """The error behind a failed query, where one of its files caused it.
 
     Args:
-        error: What Spark raised while the batch was written.
-        flow: The flow; its query has the same name, and the batch is still under way.
-        session: The session that the query was started in.
+        error: What Spark raised while the query was computed.
+        flow: The flow, or the view; the streaming query of a flow has the same name.
+        session: The session that the streaming query was started in, its batch being still under way;
+            ``None`` where there is none, and the record itself is not looked for.
     """
     text = "\n".join(_texts(error))
-    refused = unparseable(text, flow.name, flow.location)
+    refused = unparseable(text, str(flow.name), flow.location)
     if refused is not None:
         return _with_line(refused)
     found = _PATH.search(text)
@@ -51,7 +55,7 @@ def explain_bad_file(error: BaseException, flow: Flow, session: SparkSession) ->
     reason = _short(reasons[-1]) if reasons else _short(text)
     if "MALFORMED_RECORD_IN_PARSING" in text:
         place = _POSITION.search(text)
-        record = _bad_record(session, flow.name, uri)
+        record = None if session is None else _bad_record(session, str(flow.name), uri)
         line = int(place[1]) if place else None if record is None else find_line(path, record)
         column = int(place[2]) if place else None
         return _unparseable(flow, path, line, column, record, reason)
@@ -60,7 +64,7 @@ def explain_bad_file(error: BaseException, flow: Flow, session: SparkSession) ->
         location=flow.location,
         facts=(f"Spark says: {reason}", "the batch was not committed"),
         remedies=("repair or replace the file; the batch is read again at the next start",),
-        params={"flow": flow.name, "path": path},
+        params={"flow": str(flow.name), "path": path},
     )
 
 
@@ -103,7 +107,7 @@ def _with_line(error: RecordUnparseableError) -> HeadraceError:
 
 
 def _unparseable(
-    flow: Flow, path: str, line: int | None, column: int | None, record: str | None, reason: str
+    flow: Declared, path: str, line: int | None, column: int | None, record: str | None, reason: str
 ) -> RecordUnparseableError:
     where = path if line is None else f"{path}, line {line}" + (f", column {column}," if column else ",")
     begins = () if record is None or column else (f"the record begins: {record[:_EXCERPT]}",)
@@ -112,7 +116,7 @@ def _unparseable(
         location=flow.location,
         facts=(*begins, f"Spark says: {reason}", "the batch was not committed"),
         remedies=_REMEDIES,
-        params={"flow": flow.name, "path": path, "line": line},
+        params={"flow": str(flow.name), "path": path, "line": line},
     )
 
 
