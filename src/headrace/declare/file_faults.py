@@ -14,9 +14,6 @@ _AUTO_CDC = "create_auto_cdc_flow"
 _SHOWN_LINES = 6
 """Lines of an exception's text in the error; Spark's can fill screens."""
 
-_LAKEFLOW = "dlt"
-"""The module that Databricks' own runtime brings; a package of the same name is something else."""
-
 
 def build_fault(error: BaseException, file: Path, root: Path) -> HeadraceError:
     """The error for an exception that left a pipeline's file.
@@ -59,7 +56,8 @@ def _text(error: BaseException) -> str:
 
 
 def _remedies(error: BaseException) -> list[str]:
-    if isinstance(error, ModuleNotFoundError) and error.name == _LAKEFLOW:
+    if isinstance(error, ModuleNotFoundError) and error.name == "dlt":
+        # Databricks' own runtime brings it; the package of this name is something else.
         return ["write `import headrace as hr`, or `from pyspark import pipelines as dp`"]
     if isinstance(error, ModuleNotFoundError) and error.name:
         return [f"install the package that brings `{error.name}`, or put {error.name}.py beside the spec"]

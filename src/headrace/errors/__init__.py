@@ -14,6 +14,7 @@ and on ``params``, never on the prose.
 
 from headrace.errors.base import (
     GONE as GONE,
+    NOT_COMMITTED as NOT_COMMITTED,
     HeadraceError as HeadraceError,
     RefusedError as RefusedError,
     RunError as RunError,

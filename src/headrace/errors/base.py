@@ -78,6 +78,9 @@ class HeadraceError(Exception):
         }
 
 
+NOT_COMMITTED = "the batch was not committed"
+"""What an error says of the batch in which a bad record or file was met; a preview has none."""
+
 GONE = "its JVM has gone, and with it the message"
 """The text of an exception that came from a JVM which cannot be asked any more."""
 

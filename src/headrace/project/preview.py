@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.declare.registry import ActivePipeline, activate
 from headrace.errors import (
+    NOT_COMMITTED,
     DatasetUnknownError,
+    HeadraceError,
     ReadColumnUnknownError,
     ReadConditionInvalidError,
 )
@@ -148,8 +150,7 @@ def take_preview(
                 with quiet():
                     values = _collected(chosen.limit(limit + 1))
             except Exception as error:
-                bad_file = explain_bad_file(error, first, None)
-                raise (bad_file or as_error(error, None, first, log_file)) from error
+                raise _failure(error, first, log_file) from error
         rows = tuple(zip(*values, strict=True))
         return Preview(
             dataset=label,
@@ -159,6 +160,12 @@ def take_preview(
             is_cut=len(rows) > limit,
             sources=looker.seen,
         )
+
+
+def _failure(error: Exception, query: Previewed, log_file: Path | None) -> HeadraceError:
+    coded = explain_bad_file(error, query, None) or as_error(error, None, query, log_file)
+    coded.facts = tuple(fact for fact in coded.facts if fact != NOT_COMMITTED)
+    return coded
 
 
 def _tables_read(plan: Plan) -> Iterable[TableName]:

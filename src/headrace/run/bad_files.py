@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from headrace.errors import FileUnreadableError, HeadraceError, RecordUnparseableError, text_of
+from headrace.errors import (
+    NOT_COMMITTED,
+    FileUnreadableError,
+    HeadraceError,
+    RecordUnparseableError,
+    text_of,
+)
 from headrace.model.folders import local_path
 from headrace.run.file_batch import file_relations
 from headrace.sources.records import unparseable
@@ -62,7 +68,7 @@ def explain_bad_file(
     return FileUnreadableError(
         f"flow {flow.name}: the file {path} cannot be read",
         location=flow.location,
-        facts=(f"Spark says: {reason}", "the batch was not committed"),
+        facts=(f"Spark says: {reason}", NOT_COMMITTED),
         remedies=("repair or replace the file; the batch is read again at the next start",),
         params={"flow": str(flow.name), "path": path},
     )
@@ -114,7 +120,7 @@ def _unparseable(
     return RecordUnparseableError(
         f"flow {flow.name}: {where} does not fit the declared schema",
         location=flow.location,
-        facts=(*begins, f"Spark says: {reason}", "the batch was not committed"),
+        facts=(*begins, f"Spark says: {reason}", NOT_COMMITTED),
         remedies=_REMEDIES,
         params={"flow": str(flow.name), "path": path, "line": line},
     )

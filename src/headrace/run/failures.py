@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
+    NOT_COMMITTED,
     BrokerUnreachableError,
     DriverLostError,
     FlowFailedError,
@@ -149,7 +150,7 @@ def _malformed(text: str, declared: Declared, reading: Reading | None) -> Record
         facts=(
             *([f"Spark read of it: {excerpt[:_CAUSE]}"] if excerpt and "null" not in excerpt else []),
             *([] if reading is None else [f"it is in {reading}"]),
-            "the batch was not committed" if isinstance(declared, Flow) else "the view was not changed",
+            NOT_COMMITTED if isinstance(declared, Flow) else "the view was not changed",
         ),
         remedies=(
             "correct the schema, or give from_json the option mode=PERMISSIVE if nulls are meant",
@@ -223,7 +224,7 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
         return StorageUnwritableError(
             f"{name}: no space is left on the disk of the storage",
             location=declared.location,
-            facts=("the batch was not committed", *_logged(log_file)),
+            facts=(NOT_COMMITTED, *_logged(log_file)),
             remedies=("make room, and start again:   headrace run",),
             params={"name": str(name)},
         )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
+    NOT_COMMITTED,
     CheckpointCorruptError,
     FileChangedError,
     FileUnreadableError,
@@ -308,7 +309,7 @@ class FlowFiles:
             location=self._flow.location,
             facts=(
                 f"its batch would hold {_shown(twice[0])} twice, for the name looks like a pattern",
-                "the batch was not committed",
+                NOT_COMMITTED,
             ),
             remedies=(
                 "give read_files recursive=True, with which Spark reads each file once",
@@ -323,7 +324,7 @@ class FlowFiles:
         return FileVanishedError(
             f"flow {self._flow.name}: {paths[0]}{more} vanished before it could be read",
             location=self._flow.location,
-            facts=(*paths[1:_SHOWN], "the batch was not committed"),
+            facts=(*paths[1:_SHOWN], NOT_COMMITTED),
             remedies=(
                 "put it back, as it was",
                 "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
@@ -338,7 +339,7 @@ class FlowFiles:
         return FileChangedError(
             f"flow {self._flow.name}: {named} was {how}",
             location=self._flow.location,
-            facts=(*paths[1:_SHOWN], "the batch was not committed, and is read again"),
+            facts=(*paths[1:_SHOWN], f"{NOT_COMMITTED}, and is read again"),
             remedies=("write files elsewhere, and move them into the folder when they are complete",),
             params={"flow": self._flow.name, "paths": paths},
         )

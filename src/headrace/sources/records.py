@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.errors import RecordUnparseableError, SourceLocation
+from headrace.errors import NOT_COMMITTED, RecordUnparseableError, SourceLocation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -77,7 +77,7 @@ def unparseable(message: str, flow: str, location: SourceLocation) -> RecordUnpa
         f"flow {flow}: a record does not fit the declared schema"
         + (f": {', '.join(f'{key} {value}' for key, value in place.items())}" if place else ""),
         location=location,
-        facts=(f"the record begins: {excerpt}", "the batch was not committed"),
+        facts=(f"the record begins: {excerpt}", NOT_COMMITTED),
         remedies=('correct the schema, or read the topic with format="raw"',),
         params={"flow": flow, **place},
     )

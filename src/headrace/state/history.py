@@ -93,22 +93,34 @@ def load_history(ledger: Ledger, table: Path, table_id: str, version: int, check
     """
     if checkpoint is None:
         return History()
-    held, first = [], ledger.next_version(table_id)
+    entries = _entries((ledger,), table, table_id, version)
+    chain, whole = _chain(entries, checkpoint)
     # Checkpoints go from name to name with `--adopt`, and their folds stay where they were written.
-    for one in {*ledger.siblings(), ledger}:
-        stale = one.stale_folds(table, table_id, version)
-        held += [fold for fold in one.folds() if fold["table_id"] == table_id and fold not in stale]
-        # The log says again what is still so of the others.
-        first = min([first, *(fold["versions"][0] for fold in stale)])
+    if not whole or any(_adopts(entry) for entry in entries if entry["checkpoint"] in chain):
+        entries = _entries({*ledger.siblings(), ledger}, table, table_id, version)
+        chain, whole = _chain(entries, checkpoint)
+    said = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
+    return History.of(said, whole=whole)
+
+
+def _entries(ledgers: Iterable[Ledger], table: Path, table_id: str, version: int) -> list[Mapping[str, Any]]:
+    """What folds say that is still so, and what the table's log says beyond them."""
+    held, first = [], version + 1
+    for ledger in ledgers:
+        stale = ledger.stale_folds(table, table_id, version)
+        held += [fold for fold in ledger.folds() if fold["table_id"] == table_id and fold not in stale]
+        # The log says again what was taken back.
+        first = min([first, ledger.next_version(table_id), *(fold["versions"][0] for fold in stale)])
     logged = [
         entry_of(commit)
         for commit in iter_commits(table, first)
         if commit.metadata is not None and commit.is_ours and "checkpoint" in commit.metadata
     ]
-    entries = [*(entry for fold in held for entry in fold["batches"]), *logged]
-    chain, whole = _chain(entries, checkpoint)
-    said = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
-    return History.of(said, whole=whole)
+    return [*(entry for fold in held for entry in fold["batches"]), *logged]
+
+
+def _adopts(entry: Mapping[str, Any]) -> bool:
+    return bool("opens" in entry and entry["opens"]["reason"] == "adopt")
 
 
 def _chain(entries: Iterable[Mapping[str, Any]], checkpoint: str) -> tuple[set[str], bool]:
@@ -116,7 +128,7 @@ def _chain(entries: Iterable[Mapping[str, Any]], checkpoint: str) -> tuple[set[s
     # A checkpoint that was adopted has two openings: the first says what came before it.
     opened: dict[str, Mapping[str, Any]] = {}
     for entry in sorted((entry for entry in entries if "opens" in entry), key=last_version):
-        if entry["opens"]["reason"] != "adopt":
+        if not _adopts(entry):
             opened.setdefault(entry["checkpoint"], entry["opens"])
     chain = {checkpoint}
     while (opens := opened.get(checkpoint)) is not None:

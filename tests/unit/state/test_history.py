@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
 from headrace.state.history import History, load_history
 from headrace.state.ledger import Ledger
@@ -109,6 +110,19 @@ def test_a_flow_knows_what_it_has_read_under_another_name(flow: Flow) -> None:
     flow.lose_log()
     assert flow.history("two").topics == {"id of eu": {"0": 5}, "id of us": {"0": 4}}
     assert flow.history("three", "old").topics == {"id of eu": {"0": 1}}
+
+
+def test_a_flow_does_not_ask_what_others_of_its_table_have_read(flow: Flow) -> None:
+    flow.opens("one", "first", None)
+    flow.batch("one", 0, source("eu", 5))
+    beside = flow.ledger("beside")
+    beside.folder.mkdir(parents=True)
+    (beside.folder / "00000000000000000000-broken.json").write_text("{", encoding="utf-8")
+    assert flow.history("one").topics == {"id of eu": {"0": 5}}
+    # It does where it had another name, for that could have been any of them.
+    flow.opens("one", "adopt", None, flow="new")
+    with pytest.raises(CheckpointCorruptError, match="broken"):
+        flow.history("one", "new")
 
 
 def test_two_places_of_a_query_that_ended_apart_are_no_one_place() -> None:

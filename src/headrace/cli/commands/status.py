@@ -133,12 +133,8 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
         if flow.error is not None:
             yield f"{flow.flow}: [{flow.error.get('code')}] {flow.error.get('summary')}"
         if flow.late:
-            rows = (
-                "1 row came behind its watermark and was"
-                if flow.late == 1
-                else (f"{flow.late:,} rows came behind its watermark and were")
-            )
-            yield f"{flow.flow}: {rows} left out"
+            rows = "1 row" if flow.late == 1 else f"{flow.late:,} rows"
+            yield f"{flow.flow}: left out {rows} that came behind its watermark"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned and not committed; the next run replays it"
 
