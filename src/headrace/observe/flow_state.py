@@ -23,7 +23,7 @@ from headrace.model.events import (
     ViewRefreshed,
     ViewUpToDate,
 )
-from headrace.model.names import Storage
+from headrace.model.names import Storage, TableName
 from headrace.observe.events import event_from_json
 from headrace.state.lease import EXPIRES_S
 
@@ -48,10 +48,14 @@ class Trouble:
     Args:
         error: As `HeadraceError.to_dict` gives it.
         final: Whether it was given up.
+        dataset: What it feeds, or the view itself.
+        is_latest: Whether it happened in the newest update.
     """
 
     error: Mapping[str, Any]
     final: bool
+    dataset: TableName
+    is_latest: bool = False
 
 
 def find_driver(lease: Path) -> Driver | None:
@@ -75,22 +79,23 @@ def load_troubles(storage: Storage) -> dict[str, Trouble]:
     files = sorted(storage.events.glob("*.jsonl"))[-_UPDATES:] if storage.events.is_dir() else []
     for file in reversed(files):
         for event in reversed(list(_last_events(file))):
-            name, trouble = _outcome(event)
+            name, trouble = _outcome(event, is_latest=file == files[-1])
             if name is not None:
                 settled.setdefault(name, trouble)
     return {name: trouble for name, trouble in settled.items() if trouble is not None}
 
 
-def _outcome(event: Event) -> tuple[str | None, Trouble | None]:
+def _outcome(event: Event, *, is_latest: bool) -> tuple[str | None, Trouble | None]:
     match event:
-        case FlowFailed():
-            return event.flow, Trouble(error=event.error, final=True)
-        case FlowRetrying():
-            return event.flow, Trouble(error=event.error, final=False)
+        case FlowFailed() | FlowRetrying():
+            final = isinstance(event, FlowFailed)
+            trouble = Trouble(error=event.error, final=final, dataset=event.dataset, is_latest=is_latest)
+            return event.flow, trouble
         case FlowStarted() | FlowFinished() | BatchCommitted():
             return event.flow, None
         case ViewFailed():
-            return str(event.dataset), Trouble(error=event.error, final=True)
+            trouble = Trouble(error=event.error, final=True, dataset=event.dataset, is_latest=is_latest)
+            return str(event.dataset), trouble
         case ViewRefreshed() | ViewUpToDate():
             return str(event.dataset), None
         case _:

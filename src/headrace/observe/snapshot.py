@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -80,7 +80,8 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
     looks = _Looks(storage, tails, load_troubles(storage), connection)
-    datasets = tuple(sorted(map(looks.dataset, tails), key=lambda one: (one.view is not None, one.dataset)))
+    found = [*map(looks.dataset, tails), *looks.never_made()]
+    datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
         pipeline=settings.name,
         storage=storage.root,
@@ -134,9 +135,33 @@ class _Looks:
             files=tail.files,
             size_bytes=tail.size_bytes,
             changed=tail.changed,
-            flows=tuple(self._flow(name, tail, flow, checkpoint) for flow, checkpoint in _flows(tail)),
+            flows=(
+                *(self._flow(name, tail, flow, checkpoint) for flow, checkpoint in _flows(tail)),
+                *self._never_opened(name, [flow for flow, _ in _flows(tail)]),
+            ),
             view=self._view(name, tail) if kind == "materialized_view" else None,
         )
+
+    def never_made(self) -> Iterator[DatasetStatus]:
+        """What the newest update has failed to make."""
+        failed = {trouble.dataset: key for key, trouble in self._troubles.items() if trouble.is_latest}
+        for name, key in failed.items():
+            if name in self._tails:
+                continue
+            if key == str(name):
+                view = ViewStatus(state="failed", error=self._troubles[key].error)
+                yield DatasetStatus(dataset=name, kind="materialized_view", view=view)
+            else:
+                flows = tuple(self._never_opened(name))
+                yield DatasetStatus(dataset=name, kind="streaming_table", flows=flows)
+
+    def _never_opened(self, name: TableName, opened: Collection[str] = ()) -> Iterator[FlowStatus]:
+        """The flows of a table that have failed in the newest update, before they had a checkpoint."""
+        for flow, trouble in sorted(self._troubles.items()):
+            if trouble.dataset == name and flow not in (*opened, str(name)) and trouble.is_latest:
+                driver = find_driver(self._storage.lease(name, flow))
+                state = _state(driver, trouble, None)
+                yield FlowStatus(flow=flow, state=state, checkpoint=None, driver=driver, error=trouble.error)
 
     def _flow(self, name: TableName, tail: TableTail, flow: str, checkpoint: str) -> FlowStatus:
         commit = tail.last_batch(checkpoint)

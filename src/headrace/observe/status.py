@@ -18,6 +18,7 @@ class FlowStatus:
     """One flow.
 
     Args:
+        checkpoint: The one that feeds the table; ``None`` where the flow has never got as far.
         batch: The last committed batch, in the table's ``version``.
         pending: A batch that Spark has planned and not committed yet.
         lag: Records that its sources hold beyond the last batch, or files; ``None`` where unknown.
@@ -30,7 +31,7 @@ class FlowStatus:
 
     flow: str
     state: FlowState
-    checkpoint: str
+    checkpoint: str | None
     batch: int | None = None
     version: int | None = None
     committed: datetime | None = None

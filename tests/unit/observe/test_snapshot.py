@@ -18,7 +18,7 @@ from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
-from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying, FlowStarted
+from headrace.model.events import BatchCommitted, Event, FlowFailed, FlowRetrying, FlowStarted, ViewFailed
 from headrace.model.names import TableName
 from headrace.observe import snapshot as snapshot_module
 from headrace.observe.events import EventLog
@@ -49,6 +49,12 @@ def dataset(lake: Lake, name: str = "bronze") -> DatasetStatus:
 def status(lake: Lake, name: str = "bronze") -> FlowStatus:
     (found,) = dataset(lake, name).flows
     return found
+
+
+def fail(lake: Lake, update: str, *events: Event) -> None:
+    with EventLog.open(lake.settings.storage, update) as log:
+        for event in events:
+            log(event)
 
 
 def write_lease(lake: Lake, flow: str = "bronze", **changes: Any) -> None:
@@ -184,6 +190,31 @@ class TestState:
         with EventLog.open(lake.storage, "20260102T000000-b") as log:
             log(FlowStarted(update="b", flow="bronze", dataset=BRONZE, checkpoint="c"))
         assert (status(lake).state, status(lake).error) == ("stopped", None)
+
+    def test_a_flow_that_failed_before_it_had_a_checkpoint_says_why(self, lake: Lake) -> None:
+        """A first run makes the table, and fails before it reads."""
+        lake.table()
+        gone = TableName("default", "never_made")
+        fail(
+            lake, "20260101T000000-a", FlowFailed(update="u", flow="old", dataset=gone, error={"code": "OLD"})
+        )
+        newest = [
+            FlowFailed(update="u", flow="bronze", dataset=BRONZE, error={"code": "TOPIC_NOT_FOUND"}),
+            FlowFailed(update="u", flow="read", dataset=gone, error={"code": "TABLE_FOLDER_TAKEN"}),
+            ViewFailed(update="u", dataset=TableName("default", "gold"), error={"code": "FLOW_FAILED"}),
+        ]
+        fail(lake, "20260101T000001-b", *newest)
+        found = {
+            flow.flow: (flow.state, flow.checkpoint, (flow.error or {}).get("code"))
+            for one in look(lake).datasets
+            for flow in one.flows
+        }
+        assert found == {
+            "bronze": ("failed", None, "TOPIC_NOT_FOUND"),
+            "read": ("failed", None, "TABLE_FOLDER_TAKEN"),
+        }
+        view = dataset(lake, "gold").view
+        assert view is not None and view.state == "failed"
 
     def test_a_flow_that_is_retried_says_why(self, lake: Lake, flow: HandFlow) -> None:
         write_lease(lake)

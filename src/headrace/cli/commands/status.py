@@ -84,7 +84,7 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
     if dataset.view is not None:
         view = dataset.view
         yield (name, view.state, rows, _NONE, _NONE, _NONE, _commit(view.version, view.refreshed, now))
-    if len(dataset.flows) > 1:
+    if dataset.view is None and len(dataset.flows) != 1:
         # The rows are those of all its flows together.
         yield (name, "", rows, *[_NONE] * 4)
         rows = _NONE
