@@ -190,6 +190,8 @@ def {name}():
         assert said["code"] == expected, said
         assert (said["params"]["path"], said["params"].get("line")) == (str(paths[name]), line), said
         assert site.rows(name) == []
+    header = "\n".join(errors["header"].facts)
+    assert "last, first" in header and "first, last" in header, header
 
 
 def test_what_is_not_there_is_named_with_the_line_that_reads_it(site: Site) -> None:

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
     from headrace.run.failures import Declared
 
 _PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
-_REASON = re.compile(r"Caused by: ((?!.*(?:SparkException|BadRecordException))[^\n]+)")
+_REASON = re.compile(
+    r"Caused by: ((?!.*(?:SparkException|BadRecordException))[^\n]+"
+    # What is wrong with the header of a CSV file takes several lines.
+    r"(?:\n ?(?:Header|Schema|Expected)\b[^\n]*)*)"
+)
 _POSITION = re.compile(r"line: (\d+), column: (\d+)")
 _CORRUPT = "_headrace_corrupt"
 _FORMATS = {"JsonFileFormat": "json", "CSVFileFormat": "csv"}
