@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 
@@ -10,6 +11,7 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
+from headrace.cli.main import run as cli
 from headrace.errors import SourceLocation, TopicNotFoundError
 from headrace.model.events import (
     BatchCommitted,
@@ -51,6 +53,66 @@ def test_each_batch_tells_what_it_committed(shop: Shop) -> None:
     (finished,) = shop.happened(FlowFinished)
     assert isinstance(finished, FlowFinished)
     assert (finished.outcome, finished.rows, finished.batches) == ("drained", 30, 2)
+
+
+SEEN = """
+@hr.materialized_view
+def seen():
+    return spark.read.table("bronze").groupBy("topic").count()
+"""
+
+
+def test_what_reads_a_refused_table_is_not_started_and_plan_says_so(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.write(BRONZE, SILVER, SEEN)
+    shop.produce(30)
+    shop.run_well()
+    before = shop.versions()
+    shop.write(BRONZE.replace('"value"', 'F.col("value").cast("string").alias("value")', 1), SILVER, SEEN)
+    shop.produce(30)
+    errors = shop.run().errors
+    assert [error.code for error in errors] == ["SCHEMA_MISMATCH", "UPSTREAM_UNFIT", "UPSTREAM_UNFIT"]
+    assert all("SCHEMA_MISMATCH" in error.facts[0] for error in errors[1:]), errors
+    assert shop.versions() == before
+    assert shop.foreseen() == ["SCHEMA_MISMATCH"]
+
+    # Alone, what reads the table is not run on other columns than its query was planned with either.
+    error = shop.refused("silver")
+    assert error.code == "UPSTREAM_UNFIT"
+    assert any("headrace full-refresh" in remedy and "bronze" in remedy for remedy in error.remedies)
+
+    capsys.readouterr()
+    command = ["plan", "--project", str(shop.root), "--exit-code"]
+    assert cli(command) == 1
+    said = capsys.readouterr()
+    assert "`headrace run` would refuse 1 part of this" in said.out
+    assert "error[SCHEMA_MISMATCH]" in said.err and "value is BINARY in the table" in said.err
+    assert cli([*command, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [one["code"] for one in found["refusals"]] == ["SCHEMA_MISMATCH"]
+
+    shop.write(BRONZE, SILVER, SEEN)
+    shop.run_well()
+    shop.check(silver=True)
+
+
+def test_a_table_that_lacks_a_column_is_brought_up_to_date_before_it_is_read(shop: Shop) -> None:
+    shop.write(BRONZE, SILVER)
+    shop.produce(30)
+    shop.run_well()
+    wider = BRONZE.replace('"value",', 'F.lit(1).alias("one"), "value",', 1)
+    shop.write(
+        wider,
+        SILVER.replace('select("sale.*",', 'select("sale.*", "one",').replace(
+            'timestamp")\n', 'timestamp", "one")\n', 1
+        ),
+    )
+    error = shop.refused("silver")
+    assert error.code == "UPSTREAM_UNFIT"
+    assert any("headrace run" in remedy and "bronze" in remedy for remedy in error.remedies)
+    shop.run_well()
+    shop.check(silver=True)
 
 
 def test_kafka_s_own_tools_see_how_far_a_flow_has_come(shop: Shop) -> None:

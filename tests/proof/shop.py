@@ -32,6 +32,12 @@ if TYPE_CHECKING:
 DEADLINE_S = 90.0
 """Far beyond what anything takes here on a loaded machine."""
 
+UNFORESEEN = {
+    *("SECOND_DRIVER", "STORAGE_UNWRITABLE", "FLOW_FAILED"),
+    *("RECORD_UNPARSEABLE", "UPSTREAM_REWRITTEN", "UPSTREAM_LOG_EXPIRED", "START_INVALID"),
+}
+"""What only shows when a run is under way."""
+
 BRONZE = """
 import headrace as hr
 from headrace import spark
@@ -162,16 +168,29 @@ class Shop:
         return result
 
     def refused(self, *datasets: str, **arguments: Any) -> HeadraceError:
-        """Run, and return the one error that it ends with; no table may have changed."""
+        """Run, and return the one error that it ends with; no table may have changed.
+
+        What is refused before anything is read, `plan` says too, by the same code.
+        """
         before = self.versions()
+        foreseen = None if arguments else self.foreseen(*datasets)
         try:
             errors = self.run(*datasets, **arguments).errors
         except HeadraceError as error:
             errors = (error,)
         assert len(errors) == 1, errors
+        assert foreseen in (None, [errors[0].code]) or errors[0].code in UNFORESEEN, (foreseen, errors)
         after = self.versions()
         assert all(after[name] == version for name, version in before.items()), (before, after)
         return errors[0]
+
+    def foreseen(self, *datasets: str) -> list[str]:
+        """The codes of what `plan` says that a run would refuse."""
+        try:
+            with Pipeline.load(self.root) as pipeline:
+                return [error.code for error in pipeline.plan(datasets).refusals]
+        except HeadraceError as error:
+            return [error.code]
 
     @contextmanager
     def running(self, *datasets: str) -> Iterator[StopSignal]:

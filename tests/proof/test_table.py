@@ -18,6 +18,7 @@ from headrace.project import refresh
 from headrace.project.pipeline import Pipeline
 from headrace.run import opening
 from headrace.sinks.delta.commit import open_generation
+from proof.ledger import create_topic
 from proof.shop import BRONZE, SILVER, Shop, named
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -329,6 +330,21 @@ def test_a_renamed_flow_is_refused_and_adopted(shop: Shop) -> None:
     assert any("--adopt old=new" in remedy for remedy in error.remedies)
     assert shop.refused(resume="new").code == "FLOW_RENAMED"
     shop.run_well(adopt={"new": "old"})
+    shop.check()
+    shop.produce(10)
+    shop.run_well()
+    shop.check()
+
+
+def test_a_flow_is_adopted_and_goes_on_with_another_topic_in_one_run(shop: Shop) -> None:
+    shop.write(named("old"))
+    shop.produce(30)
+    shop.run_well()
+    shop.topic = f"{shop.topic}_next"
+    create_topic(shop.ledger.bootstrap, shop.topic, shop.partitions)
+    shop.write(named("new"))
+    shop.produce(20)
+    shop.run_well(adopt={"new": "old"}, generation="new")
     shop.check()
     shop.produce(10)
     shop.run_well()

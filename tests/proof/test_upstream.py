@@ -220,6 +220,7 @@ def test_a_start_that_sql_gives_is_where_the_stream_starts(shop: Shop, tmp_path:
         ('.option("startVersion", 0)', "OPTION_UNKNOWN"),
         ('.option("startingVersion", 99)', "START_INVALID"),
         ('.option("startingTimestamp", "2999-01-01")', "START_INVALID"),
+        ('.option("readChangeFeed", "true")', "CHANGE_FEED_MISSING"),
     ],
 )
 def test_a_start_that_a_table_does_not_have_is_refused(
@@ -227,6 +228,8 @@ def test_a_start_that_a_table_does_not_have_is_refused(
 ) -> None:
     append(tmp_path / "foreign", 0)
     write(shop, tmp_path / "foreign", options)
+    if "Timestamp" not in options:
+        assert shop.foreseen() == [code]
     error = shop.refused()
     assert error.code == code, error.to_dict()
     assert error.location is not None and error.location.path == "shop.py"

@@ -8,7 +8,7 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,11 +40,13 @@ class Result:
         data: The facts, as JSON values.
         text: The same facts for a person: text (with ANSI styles where wanted), or a function that
             gives something `rich` can render; it is called only when text is wanted.
+        errors: What a person reads in full behind the text; the data has them in its own way.
         exit_code: 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something.
     """
 
     data: Any
     text: str | Callable[[], str | RenderableType] = ""
+    errors: Sequence[HeadraceError] = ()
     exit_code: int = 0
 
 
@@ -151,6 +153,8 @@ class TextOutput(Output):
                 self.write(text, self.stdout)
         else:
             self.console().print(text)
+        for error in result.errors:
+            self.error(error)
 
     def error(self, error: HeadraceError) -> None:
         for line in error_lines(error, self.folders):

@@ -66,7 +66,7 @@ def load_declarations(
         # session. It is there now, and the files are run once more, from the first.
         session()
         declarations = _load(files, settings, session, read)
-    if not declarations.datasets:
+    if not (declarations.datasets or declarations.flows):
         raise NothingDeclaredError(
             f"pipeline {settings.name} declares no dataset",
             facts=[f"{display_path(file, settings.root)} declares nothing" for file in files[:5]],

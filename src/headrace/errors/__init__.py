@@ -115,6 +115,7 @@ from headrace.errors.runtime import (
 )
 from headrace.errors.sources import (
     BrokerUnreachableError as BrokerUnreachableError,
+    ChangeFeedMissingError as ChangeFeedMissingError,
     ConsumeFailedError as ConsumeFailedError,
     FileChangedError as FileChangedError,
     FilesNotFoundError as FilesNotFoundError,
@@ -137,6 +138,7 @@ from headrace.errors.sources import (
     UpstreamLogExpiredError as UpstreamLogExpiredError,
     UpstreamMissingError as UpstreamMissingError,
     UpstreamRewrittenError as UpstreamRewrittenError,
+    UpstreamUnfitError as UpstreamUnfitError,
 )
 from headrace.errors.state import (
     AdoptImpossibleError as AdoptImpossibleError,

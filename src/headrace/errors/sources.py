@@ -55,6 +55,15 @@ class StartInvalidError(UsageError):
     code = "START_INVALID"
 
 
+class ChangeFeedMissingError(UsageError):
+    """The change feed of a Delta table is read, and the table does not record one, or did not yet.
+
+    Give the table the property `delta.enableChangeDataFeed`, and start at the version that sets it.
+    """
+
+    code = "CHANGE_FEED_MISSING"
+
+
 class RecordInvalidError(UsageError):
     """A line of a file that `headrace produce` reads is no record.
 
@@ -195,3 +204,13 @@ class UpstreamMissingError(RunError):
     """A flow reads a table that no run has made yet. Run the table first, or the whole pipeline."""
 
     code = "UPSTREAM_MISSING"
+
+
+class UpstreamUnfitError(RunError):
+    """A query reads a table that does not have the columns which its own pipeline declares for it.
+
+    The table was refused in the same run, or was left out of it. Bring the table up to date first: the
+    message names the command. What reads it would fail in the middle, or give rows of another shape.
+    """
+
+    code = "UPSTREAM_UNFIT"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
@@ -180,9 +180,11 @@ def _column_changes(
     for column, now, before in columns.conflicts(schema, stored):
         if not replaced and (now, before) in columns.WIDENED:
             continue
+        # A run refuses to feed a table of rows with other types.
+        kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
         how = "" if replaced else f": only `headrace full-refresh {shown(name)}` changes it"
         text = f"the column {column} is {before} in the table and {now} in the query{how}"
-        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+        yield Change(kind=kind, dataset=name, part="column", name=column, text=text)
     for column in columns.missing(stored, schema):
         if replaced:
             text = f"drops the column {column}"

@@ -101,6 +101,9 @@ class Explanation:
     def _what_next(self) -> str:
         if self.plan.changes is None:
             return "The storage was not looked at (--offline)."
+        if self.plan.refusals:
+            count = _count(len(self.plan.refusals), "part")
+            return f"`headrace run` would refuse {count} of this:"
         if not self.plan.would_change:
             return "No table would change; `headrace run` reads what is new."
         return "`headrace run` does this."
@@ -177,6 +180,7 @@ class Explanation:
             "edges": [list(edge) for edge in self.graph().edges],
             "changes": None if changes is None else [_change_json(change) for change in changes],
             "would_change": self.plan.would_change,
+            "refusals": [error.to_dict() for error in self.plan.refusals],
         }
 
     def _dataset_json(self, dataset: Dataset) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from headrace.errors import OptionUnsupportedError, SourceLocation
 from headrace.model.folders import FileFolder, local_path
 from headrace.plan.option_names import refuse_unknown
+from headrace.sources.delta import CHANGE_FEED
 from headrace.sources.kafka import LOSS_POLICY
 from headrace.sources.limits import (
     DELTA_MAX_BYTES_PER_TRIGGER,
@@ -29,8 +30,7 @@ nothing else; whoever sets Delta's own options has decided otherwise."""
 ADAPTIVE = "headrace.limit"
 """An option that Spark does not know: it marks sources whose limit follows what batches take."""
 _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger")
-_CHANGE_FEED = ("readChangeFeed", "readChangeData")
-_CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *_CHANGE_FEED)
+_CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *CHANGE_FEED)
 _CORRUPT_COLUMN = "_corrupt_record"
 
 
@@ -66,7 +66,7 @@ class ReadRequest:
     @property
     def reads_changes(self) -> bool:
         """Whether the change feed of a table is read and not its rows."""
-        return any((self.value(name) or "").lower() == "true" for name in _CHANGE_FEED)
+        return any((self.value(name) or "").lower() == "true" for name in CHANGE_FEED)
 
     def value(self, name: str) -> str | None:
         return next((value for key, value in self.options.items() if key.lower() == name.lower()), None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.errors import SourceLocation
+from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import (
     Dataset,
     Flow,
@@ -176,6 +176,7 @@ class Plan:
         partitions: Of each Kafka topic, as far as a broker was there to be asked.
         matches: The topics of each pattern, as far as a broker was there to be asked.
         folders: What each files source finds now, in words, by the place of its read.
+        refusals: What a run would refuse as things stand, each with its remedy; not known offline.
     """
 
     project: ProjectSettings
@@ -188,6 +189,7 @@ class Plan:
     partitions: Mapping[str, int] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[SourceLocation, str] = field(default_factory=dict)
+    refusals: tuple[HeadraceError, ...] = ()
 
     @property
     def would_change(self) -> bool | None:

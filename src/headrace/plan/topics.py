@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 
-from headrace.errors import BrokerUnreachableError
+from headrace.errors import BrokerUnreachableError, TopicNotFoundError
 from headrace.plan.stages import Plan, RunFlowStage
 from headrace.sources.cluster import KafkaCluster
 from headrace.sources.identity import kafka_facts, require_topics, topics_of
@@ -16,7 +17,8 @@ def find_topics(plan: Plan, cluster: KafkaCluster) -> Plan:
     """The plan with the partitions of its topics; as it is where no broker answers.
 
     Raises:
-        TopicNotFoundError: The broker has no such topic, or none that a pattern matches.
+        TopicNotFoundError: The broker has no topic that a new flow is to read, or none that its pattern
+            matches.
         StartInvalidError: A new flow cannot start where its options say.
     """
     found: dict[str, int] = {}
@@ -28,10 +30,13 @@ def find_topics(plan: Plan, cluster: KafkaCluster) -> Plan:
                 if source.kind != "kafka":
                     continue
                 topics = topics_of(source, cluster)
-                found |= require_topics(source, topics, cluster, source.location)
                 if source.topic_pattern is not None:
                     matches[source.topic_pattern] = topics
-                if _is_new(stage, plan):
+                is_new = _is_new(stage, plan)
+                # What a checkpoint has read and is gone, a run refuses with another remedy.
+                with contextlib.nullcontext() if is_new else contextlib.suppress(TopicNotFoundError):
+                    found |= require_topics(source, topics, cluster, source.location)
+                if is_new:
                     facts = kafka_facts(source, cluster.topic_ids(topics), cluster)
                     check_start(Start.of(source.options, default="latest"), facts, cluster, source.location)
     except BrokerUnreachableError:

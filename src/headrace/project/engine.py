@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.run.context import Build, BuildBetween, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
+    from headrace.sinks.delta.table import TableState
 
 _LOG = logging.getLogger(__name__)
 UNREACHED = "127.0.0.1:9"
@@ -143,6 +144,12 @@ class Engine:
             for key, value in settings.own_values.items():
                 spark.conf.set(key, value)
         return self._running
+
+    def read_table(self, path: Path) -> TableState:
+        """A table's newest snapshot, without Spark where it says enough of itself."""
+        from headrace.sinks.delta.table import read_checksum, read_state
+
+        return read_checksum(path) or read_state(self.session(), path)
 
     def connection(self) -> KafkaConnection:
         """How to reach the broker, or that it is the embedded one and does not run."""

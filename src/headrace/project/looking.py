@@ -19,6 +19,7 @@ from headrace.plan.resolve import evaluate
 from headrace.plan.stages import Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sources.cluster import KafkaCluster, Offsets
+from headrace.sources.delta import CHANGE_FEED
 from headrace.sources.starting import Start
 from headrace.sources.subscription import Subscription
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 FILES = 100
 """The newest files of a folder that are read."""
-
-_CHANGE_FEED = ("readChangeFeed", "readChangeData")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +242,7 @@ class Looker:
         path = read.paths[0]
         self._note(SourceSeen(kind="table", name=path))
         whole = self._session.read.format("delta").load(path)
-        if any((read.request.value(name) or "").lower() == "true" for name in _CHANGE_FEED):
+        if any((read.request.value(name) or "").lower() == "true" for name in CHANGE_FEED):
             return self._changes(whole, f"delta.`{path}`", read.request.options)
         return whole
 

@@ -108,7 +108,8 @@ class Pipeline:
 
         Returns:
             The plan as data: `datasets` and `flows` as they are declared and resolved, `levels` with
-            the stages in their order, and `changes` against the storage.
+            the stages in their order, `changes` against the storage, and `refusals`: what a run would
+            refuse as things stand, as errors with their remedies.
 
         Raises:
             UsageError: The pipeline is wrong, with file and line.
@@ -124,12 +125,20 @@ class Pipeline:
                 from headrace.plan.folders import find_files
 
                 plan = find_files(plan)
-            if offline or settings.kafka.bootstrap_servers == UNREACHED:
+            if offline:
                 return plan
             from headrace.plan.topics import find_topics
+            from headrace.run.refusals import find_refusals
             from headrace.sources.cluster import KafkaCluster
 
-            return find_topics(plan, KafkaCluster(settings.kafka))
+            reached = settings.kafka.bootstrap_servers != UNREACHED
+            cluster = KafkaCluster(settings.kafka) if reached else None
+            if cluster is not None:
+                plan = find_topics(plan, cluster)
+            plan = find_refusals(plan, cluster, self._engine.read_table)
+            for error in plan.refusals:
+                settings.redactor.error(error)
+            return plan
 
     def preview(
         self,

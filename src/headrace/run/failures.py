@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.errors import (
     NOT_COMMITTED,
     BrokerUnreachableError,
+    ChangeFeedMissingError,
     DriverLostError,
     FlowFailedError,
     FlowInterruptedError,
@@ -48,6 +49,7 @@ _LOG_GONE = re.compile(
     r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
     r"|DELTA_TRUNCATED_TRANSACTION_LOG"
 )
+_NO_FEED = "DELTA_MISSING_CHANGE_DATA"
 _NO_START = re.compile(
     r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL|DELTA_ILLEGAL_OPTION"
     # Columns of another type since then: such commits cannot be read as they are now.
@@ -196,6 +198,14 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
     """The error behind a message of Spark's whose meaning is known."""
     name = declared.name
     facts = (_shortened(text), *_logged(log_file))
+    if _NO_FEED in text:
+        return ChangeFeedMissingError(
+            f"{name}: a table that it reads has no change feed of the commits that the query asks for",
+            location=declared.location,
+            facts=facts,
+            remedies=("set startingVersion to the version which gave the table its change feed",),
+            params={"name": str(name)},
+        )
     if _NO_START.search(text):
         return StartInvalidError(
             f"{name}: a table that it reads cannot be read from where the query says",

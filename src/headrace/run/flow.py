@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import HeadraceError
 from headrace.model.events import FlowStarted
+from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import BatchFunction, Progress
 from headrace.run.context import UpdateContext
@@ -57,7 +58,8 @@ class FlowRunner:
         flow, context = self.planned.flow, self._context
         try:
             with self.gate.opening(flow.name):
-                opened = open_flow(self.planned, context, first_attempt=self._attempts == 0)
+                remedies = context.remedies if self._attempts == 0 else Remedies()
+                opened = open_flow(self.planned, context, remedies)
             self._attempts += 1
             if context.mode == "triggered" and is_drained(
                 self.planned, opened.checkpoint, opened.kafka, context.settings.storage

@@ -15,14 +15,16 @@ from headrace.errors import (
 )
 from headrace.model.declarations import Flow
 from headrace.model.events import ForeignCommitSeen
-from headrace.model.names import TableName
+from headrace.model.names import Storage, TableName
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
-from headrace.run.survey import survey_flow, survey_sources
+from headrace.run.survey import ReadTable, find_unfinished, survey_flow, survey_sources
 from headrace.sinks.delta.commit import OpenedGeneration, TableLayout, open_generation
 from headrace.sinks.delta.table import TableState, is_table, read_state
+from headrace.sources.cluster import KafkaCluster
+from headrace.sources.delta import check_table_start
 from headrace.sources.identity import require_topics
 from headrace.sources.starting import Start, check_start
 from headrace.state.equal_sources import standing_apart
@@ -42,13 +44,9 @@ from headrace.state.identity import (
 )
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import (
-    is_seeded,
-    load_state,
-    seed_files,
-)
+from headrace.state.offset_log import load_state, seed_files
 from headrace.state.opening import decide
-from headrace.state.table_log import see_version
+from headrace.state.table_log import see_version, versions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,13 +71,13 @@ class OpenedFlow:
     checkpoint: CheckpointFacts | None
 
 
-def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bool) -> OpenedFlow:
+def open_flow(planned: PlannedFlow, context: UpdateContext, remedies: Remedies) -> OpenedFlow:
     """Find or make the checkpoint that the flow may go on with.
 
     Args:
         planned: The flow.
         context: The update.
-        first_attempt: Whether the user's remedies still have to be applied.
+        remedies: What the user asks for, as far as it still has to be done.
 
     Raises:
         RefusedError: Going on could lose or double records.
@@ -95,7 +93,7 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
         context.cluster,
         lambda path: read_state(context.spark, path),
         declared_flows=context.declared_flows.get(flow.target, frozenset()),
-        remedies=context.remedies if first_attempt else Remedies(),
+        remedies=remedies,
     )
     opening = decide(survey.flow, survey.facts, survey.checkpoint)
     sources, kafka = survey.flow.sources, survey.flow.kafka
@@ -103,20 +101,25 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, *, first_attempt: bo
         case Continue(identity=identity):
             path = storage.checkpoint(flow.target, flow.name, identity.generation)
             if survey.checkpoint is not None:
-                _refuse_swapped(planned, path, survey.checkpoint)
+                refuse_swapped(planned, path, survey.checkpoint)
             write_json(path / QUERY, {"fingerprint": planned.fingerprint})
             return OpenedFlow(
                 path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=survey.checkpoint
             )
         case Adopt(old_flow=old):
             _adopt(planned, old, survey.table, context)
-            return open_flow(planned, context, first_attempt=False)
+            return open_flow(planned, context, replace(remedies, adopt={}))
         case Open():
             return _open(planned, opening, survey.table, sources, kafka, context)
 
 
-def _refuse_swapped(planned: PlannedFlow, path: Path, checkpoint: CheckpointFacts) -> None:
+def refuse_swapped(planned: PlannedFlow, path: Path, checkpoint: CheckpointFacts) -> None:
     """What a query reads in two places is known by the place: it must not change while they stand apart.
+
+    Args:
+        planned: The flow.
+        path: Its checkpoint's folder.
+        checkpoint: What the folder holds.
 
     Raises:
         SourcesChangedError: It has, and which place is which cannot be told.
@@ -164,14 +167,13 @@ def start_over(
     _open(planned, opening, table, sources, kafka, context, cleared=cleared, refreshing=not last)
 
 
-def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
+def refuse_lost_table(planned: PlannedFlow, storage: Storage) -> None:
     """Before a missing table is created: a checkpoint that has fed one means that it was lost.
 
     Raises:
         TableLostError: It was.
     """
     flow = planned.flow
-    storage = context.settings.storage
     if is_table(storage.table(flow.target)):
         return
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
@@ -186,10 +188,10 @@ def refuse_lost_table(planned: PlannedFlow, context: UpdateContext) -> None:
             )
 
 
-def has_fed_another(planned: PlannedFlow, table_id: str, context: UpdateContext) -> bool:
+def has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:
     """Whether the flow's checkpoint was made for another table than the one that is there now."""
     flow = planned.flow
-    known = generations(context.settings.storage.flow_checkpoints(flow.target, flow.name))
+    known = generations(storage.flow_checkpoints(flow.target, flow.name))
     try:
         return bool(known) and load_identity(known[-1]).table_id != table_id
     except HeadraceError:
@@ -198,24 +200,9 @@ def has_fed_another(planned: PlannedFlow, table_id: str, context: UpdateContext)
 
 
 def _discard_unfinished(folder: Path, table: TableState) -> None:
-    """Remove a checkpoint that was made, and that the table never came to know: a crash in between.
-
-    It has planned nothing of its own, so nothing is lost with it.
-    """
-    known = generations(folder)
-    if not known:
-        return
-    try:
-        identity = load_identity(known[-1])
-    except HeadraceError:
-        # Not one that was just made; whoever is to go on with it will say what is wrong with it.
-        return
-    named = identity.checkpoint in table.checkpoints.values() or identity.checkpoint in table.transactions
-    if named:
-        return
-    planned = load_state(known[-1]).last_planned
-    if planned < 0 or (planned == 0 and is_seeded(known[-1])):
-        shutil.rmtree(known[-1])
+    unfinished = find_unfinished(folder, table)
+    if unfinished is not None:
+        shutil.rmtree(unfinished)
 
 
 def _open(
@@ -230,7 +217,9 @@ def _open(
     refreshing: bool = False,
 ) -> OpenedFlow:
     flow, storage = planned.flow, context.settings.storage
-    _require_readable(planned, opening, sources, kafka, context)
+    require_readable(
+        planned, opening, sources, kafka, context.cluster, lambda path: read_state(context.spark, path)
+    )
     known = generations(storage.flow_checkpoints(flow.target, flow.name))
     generation = int(known[-1].name) + 1 if known else 1
     identity = CheckpointIdentity.create(
@@ -297,22 +286,46 @@ def _seeded_ranges(
     )
 
 
-def _require_readable(
+def require_readable(
     planned: PlannedFlow,
     opening: Open,
     sources: tuple[SourceIdentity, ...],
     kafka: Mapping[int, KafkaFacts],
-    context: UpdateContext,
+    cluster: KafkaCluster,
+    read_table: ReadTable,
 ) -> None:
-    """Before anything is written: the topics are there, and hold where the flow is to start."""
+    """Before anything is written: topics and tables are there, and hold where the flow is to start.
+
+    Args:
+        planned: The flow.
+        opening: How it is to start.
+        sources: Its sources as they are now.
+        kafka: What the broker holds of its topics.
+        cluster: The Kafka cluster.
+        read_table: Reads a table's newest snapshot.
+
+    Raises:
+        TopicNotFoundError: A topic does not exist.
+        StartInvalidError: A source does not hold where its options say that it starts.
+    """
     identities = {source.index: source.identity for source in sources}
     for source in planned.sources:
-        if source.kind != "kafka":
-            continue
-        require_topics(source, identities[source.index]["topics"], context.cluster, source.location)
-        if opening.positions is None or source.index not in opening.positions:
-            start = Start.of(source.options, default="latest")
-            check_start(start, kafka[source.index], context.cluster, source.location)
+        is_new = opening.positions is None or source.index not in opening.positions
+        if source.kind == "kafka":
+            require_topics(source, identities[source.index]["topics"], cluster, source.location)
+            if is_new:
+                start = Start.of(source.options, default="latest")
+                check_start(start, kafka[source.index], cluster, source.location)
+        elif source.kind == "delta" and is_new:
+            path = Path(identities[source.index]["path"])
+            state = read_table(path)
+            check_table_start(
+                source.options,
+                versions(path),
+                name=str(source.table or path),
+                properties=state.properties,
+                location=source.location,
+            )
 
 
 def _carry_files(

@@ -45,17 +45,19 @@ class FlowResult:
     error: HeadraceError | None = None
 
 
-def supervise(runner: FlowRunner, context: UpdateContext, refused: BaseException | None = None) -> FlowResult:
+def supervise(
+    runner: FlowRunner, context: UpdateContext, hindrance: BaseException | None = None
+) -> FlowResult:
     """Run a flow to its end, whatever happens to it; raises nothing.
 
     Args:
         runner: The flow.
         context: The update.
-        refused: Why its table cannot be fed, if it cannot.
+        hindrance: Why it cannot be started, if it cannot.
     """
     flow = runner.planned.flow
-    if refused is not None:
-        return _failed(runner, context, as_error(refused, None, flow, context.log_file))
+    if hindrance is not None:
+        return _failed(runner, context, as_error(hindrance, None, flow, context.log_file))
     path = context.settings.storage.lease(flow.target, flow.name)
     try:
         lease = Lease.acquire(path, flow.name)

@@ -29,7 +29,7 @@ from headrace.state.file_log import last_entry, load_seen
 from headrace.state.history import History, PastRead, load_history
 from headrace.state.identity import SourceIdentity, generations, load_identity
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import check_readable, load_next_positions, load_state
+from headrace.state.offset_log import check_readable, is_seeded, load_next_positions, load_state
 from headrace.state.opening import resume_remedy
 from headrace.state.table_log import describe_rollback, follow_commits, versions
 
@@ -87,13 +87,15 @@ def survey_flow(
         new_generation=flow.name in remedies.new_generation,
         adopt_from=remedies.adopt.get(flow.name),
     )
+    is_new = asked.resume or asked.new_generation
     folder = storage.flow_checkpoints(flow.target, flow.name)
     ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
     return Survey(
         flow=asked,
         table=table,
         facts=_table_facts(table, asked, ledger, storage.table(flow.target)),
-        checkpoint=None if asked.resume or asked.new_generation else _checkpoint(folder, asked, table),
+        # What is wrong with a checkpoint does not matter where a new one is asked for.
+        checkpoint=None if is_new and asked.adopt_from is None else _checkpoint(folder, asked, table),
     )
 
 
@@ -132,12 +134,31 @@ def _upstream_missing(planned: PlannedFlow, source: PlannedSource, path: Path) -
     )
 
 
-def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
+def find_unfinished(folder: Path, table: TableState) -> Path | None:
+    """A checkpoint that was made, and that the table never came to know: a crash in between.
+
+    It has planned nothing of its own, so nothing is lost with it.
+    """
     known = generations(folder)
     if not known:
         return None
     try:
-        return _load_checkpoint(known[-1], facts, table)
+        identity = load_identity(known[-1])
+    except HeadraceError:
+        # Not one that was just made; whoever is to go on with it will say what is wrong with it.
+        return None
+    if identity.checkpoint in table.checkpoints.values() or identity.checkpoint in table.transactions:
+        return None
+    planned = load_state(known[-1]).last_planned
+    return known[-1] if planned < 0 or (planned == 0 and is_seeded(known[-1])) else None
+
+
+def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
+    known = generations(folder)
+    try:
+        if known and known[-1] == find_unfinished(folder, table):
+            known = known[:-1]
+        return _load_checkpoint(known[-1], facts, table) if known else None
     except CheckpointCorruptError as error:
         raise _with_remedy(error, facts) from error
 

@@ -8,12 +8,14 @@ from typing import Any
 
 from headrace.errors import SchemaMismatchError, TableFolderTakenError
 from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.model.names import Storage
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, TIMESTAMP
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.context import UpdateContext
 from headrace.run.opening import has_fed_another, refuse_lost_table
+from headrace.run.survey import ReadTable
 from headrace.sinks.delta.table import (
     COMMENT_PROPERTY,
     TableState,
@@ -70,7 +72,7 @@ def open_table(
     table = stage.table
     path = context.settings.storage.table(table.name)
     for planned in flows:
-        refuse_lost_table(planned, context)
+        refuse_lost_table(planned, context.settings.storage)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -79,12 +81,40 @@ def open_table(
         return
     register_table(context.spark, table.name, path)
     state = read_state(context.spark, path)
-    if any(has_fed_another(planned, state.table_id, context) for planned in flows):
+    if any(has_fed_another(planned, state.table_id, context.settings.storage) for planned in flows):
         # Its flows will refuse to feed it: nothing is changed in somebody else's table.
         return
     if not emptied:
         _refuse_other_types(stage, state)
     _alter(stage, path, state, context)
+
+
+def refuse_table(
+    stage: OpenTableStage, flows: Sequence[PlannedFlow], storage: Storage, read_table: ReadTable
+) -> None:
+    """What `open_table` refuses, without making anything.
+
+    Args:
+        stage: What the plan says of the table.
+        flows: The flows that feed it.
+        storage: Where it lies.
+        read_table: Reads its newest snapshot.
+
+    Raises:
+        SchemaMismatchError: Its rows have other types than the queries give.
+        TableLostError: It is missing, and a checkpoint has fed it.
+        TableFolderTakenError: It is missing, and its folder holds something else.
+    """
+    path = storage.table(stage.table.name)
+    for planned in flows:
+        refuse_lost_table(planned, storage)
+    if not is_table(path):
+        if path.is_dir():
+            _refuse_other_files(stage.table, path)
+        return
+    state = read_table(path)
+    if not any(has_fed_another(planned, state.table_id, storage) for planned in flows):
+        _refuse_other_types(stage, state)
 
 
 def _create(stage: OpenTableStage, path: Path, context: UpdateContext) -> bool:

@@ -25,6 +25,7 @@ from headrace.run.flow import FlowRunner
 from headrace.run.gate import gates
 from headrace.run.supervise import FlowResult, supervise
 from headrace.run.tables import open_table, register_tables
+from headrace.run.upstream import find_hindered
 from headrace.run.views import ViewResult, ViewRunner, inputs_of
 
 _POLL_S = 0.2
@@ -77,11 +78,11 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
         )
     )
     register_tables(plan, context)
-    refused = _open_tables(plan, context)
+    hindered = _open_tables(plan, context)
     if context.mode == "triggered":
-        flow_results, view_results = _run_once(plan, context, refused)
+        flow_results, view_results = _run_once(plan, context, hindered)
     else:
-        flow_results, view_results = _run_continuously(plan, context, refused)
+        flow_results, view_results = _run_continuously(plan, context, hindered)
     results: list[FlowResult | ViewResult] = [*flow_results, *view_results]
     failed = any(one.outcome == "failed" for one in results)
     outcome: Literal["completed", "failed", "stopped"] = "failed" if failed else "completed"
@@ -136,26 +137,36 @@ def report_up_to_date(
     )
 
 
-def _open_tables(plan: Plan, context: UpdateContext) -> dict[TableName, Exception]:
-    """Open the tables, and return why some cannot be fed: their flows fail, the others go on."""
+def _open_tables(plan: Plan, context: UpdateContext) -> dict[str, Exception]:
+    """Open the tables.
+
+    Returns:
+        Why some flows and views cannot be started, by name: those fail, and the others go on.
+    """
     stages = [stage for level in plan.levels for stage in level]
     flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
     refused: dict[TableName, Exception] = {}
+    hindered = find_hindered(plan, refused)
     for stage in stages:
         if not isinstance(stage, OpenTableStage):
             continue
         name = stage.table.name
+        feeding = [one for one in flows if one.flow.target == name]
+        if feeding and all(one.flow.name in hindered for one in feeding):
+            # Nobody will write it, and so nothing is changed in it.
+            continue
         try:
-            open_table(stage, [one for one in flows if one.flow.target == name], context)
+            open_table(stage, feeding, context)
         except SetupError:
             raise
         except Exception as error:
             refused[name] = error
-    return refused
+            hindered = find_hindered(plan, refused)
+    return hindered
 
 
 def _run_once(
-    plan: Plan, context: UpdateContext, refused: Mapping[TableName, Exception]
+    plan: Plan, context: UpdateContext, hindered: Mapping[str, Exception]
 ) -> tuple[list[FlowResult], list[ViewResult]]:
     """Level by level: everything available now, in dependency order."""
     flow_results: list[FlowResult] = []
@@ -164,26 +175,27 @@ def _run_once(
         runners = _flow_runners(level, context)
         if runners:
             with _pool(len(runners), context) as pool:
-                flow_results += pool.map(lambda runner: _supervise(runner, context, refused), runners)
+                flow_results += pool.map(lambda runner: _supervise(runner, context, hindered), runners)
         for stage in level:
             if isinstance(stage, RefreshViewStage) and not context.stop.requested:
-                view_results.append(_view_runner(stage, plan, context).refresh())
+                view_results.append(_view_runner(stage, plan, context, hindered).refresh())
     return flow_results, view_results
 
 
 def _run_continuously(
-    plan: Plan, context: UpdateContext, refused: Mapping[TableName, Exception]
+    plan: Plan, context: UpdateContext, hindered: Mapping[str, Exception]
 ) -> tuple[list[FlowResult], list[ViewResult]]:
     """All flows at once; views follow their inputs, at most once per interval."""
     stages = [stage for level in plan.levels for stage in level]
     runners = _flow_runners(stages, context)
-    views = [_view_runner(s, plan, context) for s in stages if isinstance(s, RefreshViewStage)]
-    latest: dict[int, ViewResult] = {}
+    views = [_view_runner(s, plan, context, hindered) for s in stages if isinstance(s, RefreshViewStage)]
+    able = [n for n, view in enumerate(views) if view.hindrance is None]
+    latest = {n: view.refresh() for n, view in enumerate(views) if n not in able}
     with _pool(max(len(runners), 1), context) as pool:
-        futures = [pool.submit(_supervise, runner, context, refused) for runner in runners]
+        futures = [pool.submit(_supervise, runner, context, hindered) for runner in runners]
         # The flows' first batches are not to wait for a view that has nothing to show yet.
         started = time.monotonic()
-        due = {n: started + max(_FIRST_VIEWS_S, view.interval_s) for n, view in enumerate(views)}
+        due = {n: started + max(_FIRST_VIEWS_S, views[n].interval_s) for n in able}
         while not context.stop.wait(_POLL_S):
             if futures and all(future.done() for future in futures):
                 break
@@ -192,7 +204,7 @@ def _run_continuously(
                 due |= {number: time.monotonic() + views[number].interval_s for number in late}
         results = [future.result() for future in futures]
     # Flows that end by themselves have written since the last look.
-    _refresh_moved(range(len(views)), views, latest, context)
+    _refresh_moved(able, views, latest, context)
     return results, list(latest.values())
 
 
@@ -215,12 +227,10 @@ def _flow_runners(stages: Iterable[Stage], context: UpdateContext) -> list[FlowR
     return [FlowRunner(planned, context, by_table[planned.flow.target]) for planned in flows]
 
 
-def _supervise(
-    runner: FlowRunner, context: UpdateContext, refused: Mapping[TableName, Exception]
-) -> FlowResult:
+def _supervise(runner: FlowRunner, context: UpdateContext, hindered: Mapping[str, Exception]) -> FlowResult:
     flow = runner.planned.flow
     try:
-        return supervise(runner, context, refused.get(flow.target))
+        return supervise(runner, context, hindered.get(flow.name))
     finally:
         runner.gate.leave(flow.name)
 
@@ -240,5 +250,9 @@ def _refresh_moved(
             latest[number] = view.refresh()
 
 
-def _view_runner(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
-    return ViewRunner(stage.planned, inputs_of(stage.planned, plan), stage.properties, context)
+def _view_runner(
+    stage: RefreshViewStage, plan: Plan, context: UpdateContext, hindered: Mapping[str, Exception]
+) -> ViewRunner:
+    inputs = inputs_of(stage.planned, plan)
+    hindrance = hindered.get(str(stage.planned.view.name))
+    return ViewRunner(stage.planned, inputs, stage.properties, context, hindrance)

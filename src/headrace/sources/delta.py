@@ -1,12 +1,63 @@
-"""Delta tables as streaming sources: what their options mean, asked of Delta itself."""
+"""Delta tables as streaming sources: what their options mean, and whether a table can serve them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import ChangeFeedMissingError, SourceLocation, StartInvalidError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+CHANGE_FEED = ("readChangeFeed", "readChangeData")
+"""Options that ask for the change feed of a table and not for its rows."""
+_FEED_PROPERTY = "delta.enableChangeDataFeed"
+
+
+def check_table_start(
+    options: Mapping[str, str],
+    versions: Sequence[int],
+    *,
+    name: str,
+    properties: Mapping[str, str],
+    location: SourceLocation,
+) -> None:
+    """Whether a new stream of a table can start where its options say.
+
+    Args:
+        options: The stream's options.
+        versions: The versions that the table's log holds, ascending.
+        name: The table, as users name it.
+        properties: The table's properties.
+        location: Where the query reads it.
+
+    Raises:
+        ChangeFeedMissingError: Its change feed is asked for, and it records none.
+        StartInvalidError: It has no such version, or has it no more.
+    """
+    chosen = {key.lower(): value.strip().lower() for key, value in options.items()}
+    asks_feed = any(chosen.get(option.lower()) == "true" for option in CHANGE_FEED)
+    if asks_feed and properties.get(_FEED_PROPERTY, "false").lower() != "true":
+        raise ChangeFeedMissingError(
+            f"the change feed of {name} is read, and the table records none",
+            location=location,
+            remedies=(
+                f'give it the table property {_FEED_PROPERTY} = "true"',
+                "or leave out readChangeFeed, and read its rows",
+            ),
+            params={"table": name},
+        )
+    version = chosen.get("startingversion", "latest")
+    if version.isdigit() and versions and not versions[0] <= int(version) <= versions[-1]:
+        raise StartInvalidError(
+            f"startingVersion {version} is no version of {name}",
+            location=location,
+            facts=(f"its log holds the versions {versions[0]} to {versions[-1]}",),
+            remedies=("correct startingVersion",),
+            params={"table": name, "version": int(version), "versions": [versions[0], versions[-1]]},
+        )
 
 
 def starting_version(spark: SparkSession, table: Path, timestamp: str) -> int:

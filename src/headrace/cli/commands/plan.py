@@ -30,7 +30,7 @@ def command(
     and checks all that can be known: what is wrong is named with file and line.
 
     Records that wait in a topic are no change: --exit-code is about tables that a run would create,
-    alter or recompute.
+    alter or recompute. What a run would refuse is shown with its remedy, and ends with 1.
     """
     from headrace.cli.watching import spark_starting
     from headrace.plan.explain import Explanation
@@ -48,7 +48,10 @@ def command(
         plan = pipeline.plan(datasets, offline=offline)
     explanation = Explanation(plan)
     code = EXIT_CHANGES if exit_code and plan.would_change else 0
+    if plan.refusals:
+        code = 1
     if mermaid:
         picture = explanation.to_mermaid()
-        return Result(data={"mermaid": picture}, text=picture, exit_code=code)
-    return Result(data=explanation.to_json(), text=explanation.to_text, exit_code=code)
+        return Result(data={"mermaid": picture}, text=picture, errors=plan.refusals, exit_code=code)
+    data = explanation.to_json()
+    return Result(data=data, text=explanation.to_text, errors=plan.refusals, exit_code=code)

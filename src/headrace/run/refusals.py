@@ -1,0 +1,125 @@
+"""What a run would refuse, told beforehand: the same questions are asked, and nothing is made or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.errors import BrokerUnreachableError, HeadraceError, StartInvalidError, UpstreamMissingError
+from headrace.model.names import TableName
+from headrace.model.remedies import Remedies
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, Stage
+from headrace.run.opening import refuse_swapped, require_readable
+from headrace.run.survey import ReadTable, survey_flow, survey_sources
+from headrace.run.tables import refuse_table
+from headrace.run.upstream import find_hindered
+from headrace.sinks.delta.table import TableState, is_table
+from headrace.sources.cluster import KafkaCluster
+from headrace.state.facts import Continue, Open
+from headrace.state.opening import decide
+
+
+def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTable) -> Plan:
+    """The plan with what a run would refuse, and without the changes that so would not be made.
+
+    What is refused because of another refusal of the same run is left out: the first has to be dealt
+    with anyway.
+
+    Args:
+        plan: What would be run.
+        cluster: The Kafka cluster; ``None`` where it is not running, and flows from it are not looked at.
+        read_table: Reads a table's newest snapshot.
+    """
+    stages = [stage for level in plan.levels for stage in level]
+    refused: dict[TableName, HeadraceError] = {}
+    for stage in stages:
+        if isinstance(stage, OpenTableStage):
+            fed_by = [p for p in plan.flows if p.flow.target == stage.table.name]
+            try:
+                refuse_table(stage, fed_by, plan.project.storage, read_table)
+            except HeadraceError as refusal:
+                refused[stage.table.name] = refusal
+    # Flows whose tables are opened by the same run are judged by themselves.
+    hindered = find_hindered(plan, {})
+    found = {name: error for name, error in hindered.items() if isinstance(error, HeadraceError)}
+    foresight = _Foresight(plan, stages, cluster, read_table)
+    for stage in stages:
+        if isinstance(stage, RunFlowStage) and stage.planned.flow.name not in found:
+            flow = stage.planned.flow
+            error = None if flow.target in refused else foresight.refusal(stage.planned)
+            found |= {} if error is None else {flow.name: error}
+    changes = plan.changes and tuple(
+        one
+        for one in plan.changes
+        if one.kind == "keep" or not (one.dataset in refused or (one.part == "query" and one.name in found))
+    )
+    return replace(plan, changes=changes, refusals=(*refused.values(), *found.values()))
+
+
+class _Foresight:
+    """How each flow would start.
+
+    Args:
+        plan: What would be run.
+        stages: Its stages.
+        cluster: The Kafka cluster, if it is running.
+        read_table: Reads a table's newest snapshot.
+    """
+
+    def __init__(
+        self, plan: Plan, stages: Sequence[Stage], cluster: KafkaCluster | None, read_table: ReadTable
+    ) -> None:
+        self._plan = plan
+        self._cluster = cluster
+        self._read_table = read_table
+        storage = plan.project.storage
+        self._opened = {storage.table(s.table.name): s for s in stages if isinstance(s, OpenTableStage)}
+        views = {str(s.planned.view.name) for s in stages if isinstance(s, RefreshViewStage)}
+        self._moving = {str(stage.table.name) for stage in self._opened.values()} | views
+
+    def refusal(self, planned: PlannedFlow) -> HeadraceError | None:
+        """Why the flow would not be opened; ``None`` where it would, or where that cannot be told."""
+        if self._cluster is None and any(source.kind == "kafka" for source in planned.sources):
+            return None
+        try:
+            self._open(planned, self._cluster or KafkaCluster(self._plan.project.kafka))
+        except BrokerUnreachableError:
+            return None
+        except (UpstreamMissingError, StartInvalidError) as error:
+            # A table that the same run makes or feeds is there, and has more versions, by then.
+            return None if error.params.get("table") in self._moving else error
+        except HeadraceError as error:
+            return error
+        return None
+
+    def _open(self, planned: PlannedFlow, cluster: KafkaCluster) -> None:
+        flow, storage = planned.flow, self._plan.project.storage
+        target = storage.table(flow.target)
+        if not is_table(target):
+            sources, kafka = survey_sources(planned, storage, cluster, self._look)
+            require_readable(planned, Open(reason="first"), sources, kafka, cluster, self._look)
+            return
+        survey = survey_flow(
+            planned,
+            self._plan.project,
+            cluster,
+            self._look,
+            declared_flows=frozenset(
+                one.flow.name for one in self._plan.flows if one.flow.target == flow.target
+            ),
+            remedies=Remedies(),
+        )
+        opening = decide(survey.flow, survey.facts, survey.checkpoint)
+        if isinstance(opening, Continue) and survey.checkpoint is not None:
+            path = storage.checkpoint(flow.target, flow.name, opening.identity.generation)
+            refuse_swapped(planned, path, survey.checkpoint)
+        elif isinstance(opening, Open):
+            asked = survey.flow
+            require_readable(planned, opening, asked.sources, asked.kafka, cluster, self._look)
+
+    def _look(self, path: Path) -> TableState:
+        """A table with the properties that it has once the run has opened it."""
+        state = self._read_table(path)
+        stage = self._opened.get(path)
+        return replace(state, properties={**state.properties, **stage.properties}) if stage else state
