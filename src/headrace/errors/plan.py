@@ -107,9 +107,9 @@ class OptionUnsupportedError(UsageError):
 
 
 class OptionUnknownError(UsageError):
-    """A reader is given an option that it does not know, which Spark would ignore without a word.
+    """A reader is given an option, or Spark a setting, that it does not know and would ignore without a word.
 
-    Write the name that the message suggests, or leave the option out.
+    Write the name that the message suggests, or leave it out.
     """
 
     code = "OPTION_UNKNOWN"

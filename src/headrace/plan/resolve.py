@@ -27,6 +27,7 @@ from headrace.plan.properties import check_delta_properties, places_of, table_pr
 from headrace.plan.query import active_session, call_query
 from headrace.plan.resolver import FindTable, Resolver
 from headrace.plan.sources import describe, planned_sources
+from headrace.plan.spark_settings import find_misspelt
 from headrace.plan.stages import (
     OpenTableStage,
     Plan,
@@ -74,7 +75,8 @@ def build_plan(
             session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
         )
         resolver.resolve()
-        _raise_all([*resolver.errors, *_property_errors(session, declarations)])
+        misspelt = find_misspelt(spark, settings, declarations)
+        _raise_all([*resolver.errors, *_property_errors(session, declarations), *misspelt])
         plan = _assemble(resolver, stand_ins, settings, declarations)
     return plan if offline else find_changes(plan)
 
