@@ -10,6 +10,7 @@ from typing import Any
 import deltalake
 import pytest
 
+from headrace.cli.main import run
 from headrace.errors import HeadraceError
 from headrace.project.pipeline import Pipeline
 from landing import VISITS, Site
@@ -400,6 +401,22 @@ def test_a_folder_comes_back_to_a_flow_that_was_renamed_meanwhile(site: Site) ->
     assert site.ids() == [1, 2, 101, 102]
     records = site.verify().datasets[0].flows[0].grades[2]
     assert (records.verdict, records.figures["files"]) == ("proven", 4)
+
+
+def test_a_full_refresh_says_first_what_would_not_come_back(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = site.put("a.json", {"id": 1, "page": "p"})
+    site.put("b.json", {"id": 2, "page": "p"})
+    site.run_well()
+    with Pipeline.load(site.root) as pipeline:
+        assert pipeline.plan_refresh(["visits"]).gone == ()
+    gone.unlink()
+    capsys.readouterr()
+    assert run(["full-refresh", "visits", "--project", str(site.root)]) == 2
+    said = capsys.readouterr().err
+    assert f"does not get back the rows of 1 file that is there no more: {gone}" in said
+    assert site.ids() == [1, 2], "nobody was there to answer"
 
 
 def test_a_pattern_over_a_folder_that_was_read_does_not_read_its_files_again(site: Site) -> None:

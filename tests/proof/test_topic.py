@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying
+from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
 from proof.ledger import TIMEOUT_S, Transaction, create_topic, end_offsets, expire, recreate_topic, settings
 from proof.shop import BRONZE, SILVER, Shop, until
@@ -141,6 +142,9 @@ def test_records_that_expired_unread_are_refused_or_recorded_as_lost(
     assert lost == 9
     proof = shop.check()
     assert proof is not None and "9 offsets lost, as recorded" in json.dumps(proof.to_json())
+    with Pipeline.load(shop.root) as pipeline:
+        (gone,) = pipeline.plan_refresh(["bronze"]).gone
+    assert gone.count == sum(expired.values()) and shop.topic in gone.text
     shop.produce(10)
     shop.run_well()
     shop.check()

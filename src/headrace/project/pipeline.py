@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
-from headrace.errors import ArgumentInvalidError, HeadraceError
+from headrace.errors import ArgumentInvalidError, BrokerUnreachableError, HeadraceError
 from headrace.model.events import Emitter, Event, FlowFailed, FlowRetrying, ViewFailed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace.observe.snapshot import Snapshot
     from headrace.plan.stages import Plan
     from headrace.project.preview import Preview
+    from headrace.project.refresh import RefreshPlan
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
     from headrace.verify.report import Proof
@@ -133,8 +134,10 @@ class Pipeline:
 
             reached = settings.kafka.bootstrap_servers != UNREACHED
             cluster = KafkaCluster(settings.kafka) if reached else None
-            if cluster is not None:
-                plan = find_topics(plan, cluster)
+            try:
+                plan = plan if cluster is None else find_topics(plan, cluster)
+            except BrokerUnreachableError:
+                cluster = None
             plan = find_refusals(plan, cluster, self._engine.read_table)
             for error in plan.refusals:
                 settings.redactor.error(error)
@@ -231,6 +234,27 @@ class Pipeline:
         for error in result.errors:
             self.settings.redactor.error(error)
         return result
+
+    def plan_refresh(self, datasets: Sequence[str]) -> RefreshPlan:
+        """Say what `full_refresh` would do, and what of it would not come back; changes nothing.
+
+        Args:
+            datasets: Their names. Streams that read them must be among them.
+
+        Returns:
+            The plan of the pipeline, the `names` that would be rebuilt, and what is `gone`: records
+            that topics hold no more, and files that are not there any more.
+
+        Raises:
+            HeadraceError: A name is unknown, or a stream downstream is not among them.
+        """
+        from headrace.project.refresh import plan_refresh
+        from headrace.sources.cluster import KafkaCluster
+
+        with self._redacted():
+            settings = self._engine.reachable(start=True)
+            plan = self._engine.plan(settings, (), offline=True)
+            return plan_refresh(datasets, plan, KafkaCluster(settings.kafka), self._engine.read_table)
 
     def full_refresh(
         self,

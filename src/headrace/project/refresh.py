@@ -4,19 +4,163 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
-from headrace.errors import DownstreamStreamsError
+from headrace.errors import DownstreamStreamsError, HeadraceError
 from headrace.model.declarations import MaterializedView
+from headrace.model.folders import local_path
 from headrace.model.names import TableName
-from headrace.plan.stages import OpenTableStage, Plan, RunFlowStage
+from headrace.model.remedies import Remedies
+from headrace.plan.stages import OpenTableStage, Plan, PlannedSource, RunFlowStage
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.opening import start_over
+from headrace.run.survey import ReadTable, Survey, survey_flow
 from headrace.run.tables import layout_schema, name_places, open_table, register_tables
+from headrace.run.views import inputs_of
 from headrace.sinks.delta.commit import TableLayout
 from headrace.sinks.delta.table import is_table
+from headrace.sources.cluster import KafkaCluster
+from headrace.sources.subscription import shown
+from headrace.state.file_lists import FileLists
+from headrace.state.history import PastRead
 from headrace.state.lease import Lease
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gone:
+    """What a flow has read, and a full refresh would not find again.
+
+    Args:
+        dataset: The table that holds it.
+        text: What it is, and how much, in words.
+        count: Records, at most, or files; ``None`` where nobody counted.
+    """
+
+    dataset: TableName
+    text: str
+    count: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshPlan:
+    """What a full refresh would do.
+
+    Args:
+        plan: The plan of the whole pipeline.
+        names: The datasets that would be rebuilt.
+        gone: What would not come back.
+    """
+
+    plan: Plan
+    names: tuple[TableName, ...]
+    gone: tuple[Gone, ...]
+
+    def lines(self) -> Iterator[str]:
+        """What would happen, a line for each fact."""
+        for name in self.names:
+            flows = [planned for planned in self.plan.flows if planned.flow.target == name]
+            sources = [source for planned in flows for source in planned.sources]
+            if not sources:
+                yield f"{name}  is recomputed"
+                continue
+            read = ", ".join(map(_label, sources))
+            yield f"{name}  loses all its rows in one commit, and reads {read} again from the beginning"
+            yield from (f"{name}  {one.text}" for one in self.gone if one.dataset == name)
+        for view in self.plan.views:
+            if isinstance(view.view, MaterializedView) and view.view.name not in self.names:
+                changed = [str(table) for table in inputs_of(view, self.plan) if table in self.names]
+                if changed:
+                    yield f"{view.view.name}  changes with {', '.join(changed)}, at its next refresh"
+
+
+def plan_refresh(
+    datasets: Sequence[str], plan: Plan, cluster: KafkaCluster, read_table: ReadTable
+) -> RefreshPlan:
+    """Say what a full refresh would do; changes nothing.
+
+    Args:
+        datasets: What a user names.
+        plan: The plan of the whole pipeline.
+        cluster: The Kafka cluster, asked for what its topics still hold.
+        read_table: Reads a table's newest snapshot.
+
+    Raises:
+        DatasetUnknownError: The pipeline declares no such table.
+        DownstreamStreamsError: A stream reads one of them, and is not among them.
+    """
+    names = check_datasets(datasets, plan)
+    storage = plan.project.storage
+    gone: list[Gone] = []
+    for planned in plan.flows:
+        flow = planned.flow
+        if flow.target not in names or not is_table(storage.table(flow.target)):
+            continue
+        try:
+            survey = survey_flow(
+                planned,
+                plan.project,
+                cluster,
+                read_table,
+                declared_flows=frozenset(),
+                # Asked so, a checkpoint that cannot be read is not looked at.
+                remedies=Remedies(new_generation=frozenset([flow.name])),
+            )
+            lists = FileLists.of_ledger(storage.ledger(flow.target, flow.name))
+            gone += [*_gone_records(flow.target, survey), *_gone_reads(flow.target, survey, lists)]
+        except HeadraceError as error:
+            text = f"may lose what its sources hold no more; that cannot be told: [{error.code}]"
+            gone.append(Gone(dataset=flow.target, text=f"{text} {error.summary}", count=None))
+    return RefreshPlan(plan=plan, names=names, gone=tuple(gone))
+
+
+def _gone_records(dataset: TableName, survey: Survey) -> Iterator[Gone]:
+    read = dict(survey.facts.history.topics)
+    for facts in survey.flow.kafka.values():
+        for topic, topic_id in facts.ids.items():
+            ended = read.pop(topic_id, {}) if topic_id is not None else {}
+            first = facts.earliest.get(topic, {})
+            count = sum(min(int(end or 0), first.get(int(p), 0)) for p, end in ended.items())
+            if count:
+                text = f"does not get back up to {count:,} records of {topic}, which holds them no more"
+                yield Gone(dataset=dataset, text=text, count=count)
+    count = sum(int(end or 0) for ended in read.values() for end in ended.values())
+    if count:
+        text = f"does not get back up to {count:,} records of topics that it reads no more, or that are gone"
+        yield Gone(dataset=dataset, text=text, count=count)
+
+
+def _gone_reads(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[Gone]:
+    still = {source.key for source in survey.flow.sources}
+    for key, reads in survey.facts.history.reads.items():
+        kind, path = key[0], reads[0].source.identity["path"]
+        if key not in still:
+            text = f"does not get back the rows that it has read of {path}, which it reads no more"
+            yield Gone(dataset=dataset, text=text, count=None)
+        elif kind == "files":
+            files = (file for read in reads for file in _listed(read, lists))
+            gone = [path for path in files if not Path(path).exists()]
+            if gone:
+                more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
+                count = "1 file that is" if len(gone) == 1 else f"{len(gone):,} files that are"
+                text = f"does not get back the rows of {count} there no more{more}"
+                yield Gone(dataset=dataset, text=text, count=len(gone))
+
+
+def _listed(read: PastRead, lists: FileLists) -> Iterator[str]:
+    """The paths of the files that were read."""
+    for file in lists.load_source(read.checkpoint, read.source.index, read.until):
+        path = None if file.lost else local_path(file.path)
+        if path is not None:
+            yield path
+
+
+def _label(source: PlannedSource) -> str:
+    if source.kind == "kafka":
+        return ", ".join(source.topics) or f"topics like {shown(source.topic_pattern or '')}"
+    return str(source.table or source.path)
 
 
 def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableName, ...]:
