@@ -82,6 +82,29 @@ def expected(shop: Shop) -> dict[str, Decimal]:
     return found
 
 
+def test_moments_and_structs_are_what_they_are_in_a_table(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.write("""
+import headrace as hr
+
+@hr.table
+def sales():
+    return hr.read_kafka("{topic}")
+""")
+    shop.produce(1)
+    (record,) = shop.ledger.records
+    capsys.readouterr()
+    assert run(["preview", "sales", "--json", "--project", str(shop.root)]) == 0
+    (previewed,) = json.loads(capsys.readouterr().out)["rows"]
+    shop.run_well()
+    assert run(["read", "sales", "--json", "--project", str(shop.root)]) == 0
+    (stored,) = json.loads(capsys.readouterr().out)["rows"]
+    assert previewed["_source"] == stored["_source"]
+    assert previewed["_source"]["timestamp"].endswith("+00:00")
+    assert previewed["_source"]["offset"] == record.offset
+
+
 def test_a_pipeline_that_never_ran_is_looked_at_from_end_to_end(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(30)

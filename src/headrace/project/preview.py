@@ -254,7 +254,7 @@ def _is_arrow(kind: DataType) -> bool:
     from pyspark.sql.types import VariantType
 
     try:
-        to_arrow_type(kind)
+        to_arrow_type(kind, timezone="UTC")
     except Exception:
         # Spark has types that Arrow lacks, and says so by several errors.
         return False
