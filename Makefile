@@ -19,9 +19,9 @@ help:
 demo: runtime
 	@$(BIN)/headrace demo $(ARGS)
 
-# Two processes, each with a Spark session and a broker of its own: much of a test is waiting.
+# Three processes, each with a Spark session and a broker of its own: much of a test is waiting.
 test: dev
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: dev
 	@$(BIN)/ruff check .

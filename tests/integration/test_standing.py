@@ -195,6 +195,9 @@ def test_plan_exit_code_tells_whether_a_run_would_change_a_table(
     exit_code, changes = plan()
     assert exit_code == 4
     assert {("alter", "query", "raw"), ("create", "table", None)} < set(changes)
+    with Pipeline.load(root) as changed:
+        alone = changed.plan("counted").changes or ()
+        assert {change.dataset.name for change in alone} <= {"counted"}, "the others are not asked about"
     assert ("alter", "property", "headrace.coordinates") in changes, "such rows keep no place"
     run()
     assert plan() == (0, [])

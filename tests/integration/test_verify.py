@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pytest
 
+from headrace.errors import ArgumentInvalidError
 from headrace.model.names import TableName
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
@@ -138,6 +139,8 @@ def test_every_record_of_committed_transactions_is_there_once(proven: Proven) ->
         f"{proven.committed} on the broker = {proven.committed} in the table + 0 in quarantine"
     )
     assert proven.verify(datasets=["bronze", "silver"], require="records").exit_code == 0
+    with pytest.raises(ArgumentInvalidError, match="record"):
+        proven.verify(require="record")
     assert proven.records("silver").verdict == "proven"
     gold = proven.dataset("gold")
     assert gold.view is not None

@@ -29,11 +29,11 @@ from proof.ledger import ProducerLedger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEADLINE_S = 90.0
+DEADLINE_S = 180.0
 """Far beyond what anything takes here on a loaded machine."""
 
 UNFORESEEN = {
-    *("SECOND_DRIVER", "STORAGE_UNWRITABLE", "FLOW_FAILED"),
+    *("SECOND_DRIVER", "STORAGE_UNWRITABLE", "FLOW_FAILED", "TABLE_NAME_TAKEN"),
     *("RECORD_UNPARSEABLE", "UPSTREAM_REWRITTEN", "UPSTREAM_LOG_EXPIRED", "START_INVALID"),
 }
 """What only shows when a run is under way."""

@@ -10,6 +10,13 @@ import headrace
 
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _POSITIONAL = "query_function"
+_NOT_YET = {
+    "expect": "this version has no expectations: leave rows out in the query, with .where(..)",
+    "create_auto_cdc": "this version has no AUTO CDC flows",
+    "apply_changes": "this version has no AUTO CDC flows",
+    "create_sink": "this version has no sinks beside Delta tables",
+}
+"""Names of Lakeflow's, by how they begin, that users will look for."""
 
 
 def suggestions(error: BaseException) -> list[str]:
@@ -22,6 +29,9 @@ def suggestions(error: BaseException) -> list[str]:
         near = difflib.get_close_matches(found[2].lower(), known, n=1)
         return [f"did you mean `{near[0]}`?" if near else f"{found[1]} takes {', '.join(known)}"]
     if isinstance(error, AttributeError) and error.obj is headrace:
-        near = difflib.get_close_matches(error.name or "", headrace.__all__, n=1)
+        name = error.name or ""
+        if missing := next((text for start, text in _NOT_YET.items() if name.startswith(start)), None):
+            return [missing]
+        near = difflib.get_close_matches(name, headrace.__all__, n=1)
         return [f"did you mean `{near[0]}`?"] if near else []
     return []

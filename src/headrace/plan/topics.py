@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import replace
 
-from headrace.errors import BrokerUnreachableError, TopicNotFoundError
+from headrace.errors import TopicNotFoundError
 from headrace.plan.stages import Plan, RunFlowStage
 from headrace.sources.cluster import KafkaCluster
 from headrace.sources.identity import kafka_facts, require_topics, topics_of
@@ -14,33 +14,31 @@ from headrace.state.identity import generations
 
 
 def find_topics(plan: Plan, cluster: KafkaCluster) -> Plan:
-    """The plan with the partitions of its topics; as it is where no broker answers.
+    """The plan with the partitions of its topics.
 
     Raises:
         TopicNotFoundError: The broker has no topic that a new flow is to read, or none that its pattern
             matches.
         StartInvalidError: A new flow cannot start where its options say.
+        BrokerUnreachableError: No broker answers.
     """
     found: dict[str, int] = {}
     matches: dict[str, tuple[str, ...]] = {}
     stages = [stage for level in plan.levels for stage in level if isinstance(stage, RunFlowStage)]
-    try:
-        for stage in stages:
-            for source in stage.planned.sources:
-                if source.kind != "kafka":
-                    continue
-                topics = topics_of(source, cluster)
-                if source.topic_pattern is not None:
-                    matches[source.topic_pattern] = topics
-                is_new = _is_new(stage, plan)
-                # What a checkpoint has read and is gone, a run refuses with another remedy.
-                with contextlib.nullcontext() if is_new else contextlib.suppress(TopicNotFoundError):
-                    found |= require_topics(source, topics, cluster, source.location)
-                if is_new:
-                    facts = kafka_facts(source, cluster.topic_ids(topics), cluster)
-                    check_start(Start.of(source.options, default="latest"), facts, cluster, source.location)
-    except BrokerUnreachableError:
-        return plan
+    for stage in stages:
+        for source in stage.planned.sources:
+            if source.kind != "kafka":
+                continue
+            topics = topics_of(source, cluster)
+            if source.topic_pattern is not None:
+                matches[source.topic_pattern] = topics
+            is_new = _is_new(stage, plan)
+            # What a checkpoint has read and is gone, a run refuses with another remedy.
+            with contextlib.nullcontext() if is_new else contextlib.suppress(TopicNotFoundError):
+                found |= require_topics(source, topics, cluster, source.location)
+            if is_new:
+                facts = kafka_facts(source, cluster.topic_ids(topics), cluster)
+                check_start(Start.of(source.options, default="latest"), facts, cluster, source.location)
     return replace(plan, partitions=found, matches=matches)
 
 

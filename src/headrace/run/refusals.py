@@ -28,7 +28,7 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
 
     Args:
         plan: What would be run.
-        cluster: The Kafka cluster; ``None`` where it is not running, and flows from it are not looked at.
+        cluster: The Kafka cluster; ``None`` where it does not answer, and flows from it are not looked at.
         read_table: Reads a table's newest snapshot.
     """
     stages = [stage for level in plan.levels for stage in level]
@@ -85,6 +85,8 @@ class _Foresight:
         try:
             self._open(planned, self._cluster or KafkaCluster(self._plan.project.kafka))
         except BrokerUnreachableError:
+            # Nor would it for the flows that follow, each after its own time of waiting.
+            self._cluster = None
             return None
         except (UpstreamMissingError, StartInvalidError) as error:
             # A table that the same run makes or feeds is there, and has more versions, by then.

@@ -150,6 +150,8 @@ def test_a_file_that_needs_spark_while_it_is_loaded_gets_it(write: Write, tmp_pa
         ('@hr.table(clusterby=["a"])\ndef x(): ...', "did you mean `cluster_by`?"),
         ("@hr.tabel\ndef x(): ...", "did you mean `table`?"),
         ("@hr.materialized_view(bogus=1)\ndef x(): ...", "materialized_view takes name, comment"),
+        ('@hr.expect_or_drop("an id", "id > 0")\ndef x(): ...', "this version has no expectations"),
+        ("import dlt", "write `import headrace as hr`"),
     ],
 )
 def test_what_was_probably_meant_is_said(write: Write, line: str, remedy: str) -> None:
@@ -236,6 +238,12 @@ def test_nothing_declared_is_an_error(load: Load) -> None:
     with pytest.raises(NothingDeclaredError) as caught:
         load("x = 1\n")
     assert caught.value.params["files"] == ["transformations/tables.py"]
+
+
+def test_a_flow_whose_table_is_declared_nowhere_is_told_so_later(load: Load) -> None:
+    """With its place and the table that was meant: not that nothing is declared."""
+    declared = load('import headrace as hr\n@hr.append_flow(target="nope")\ndef a(): ...\n')
+    assert [flow.name for flow in declared.flows] == ["a"]
 
 
 def test_sql_files_are_refused_by_name(load: Load) -> None:
