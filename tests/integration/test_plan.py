@@ -444,6 +444,7 @@ def a():
         ("spark.databricks.delta.optimize.maxFilesize", "spark.databricks.delta.optimize.maxFileSize"),
         ("spark.sql.streaming.stateStore.rocksdb.compactOnCommit", None),
         ("spark.databricks.delta.properties.defaults.appendOnly", None),
+        ("spark.sql.catalog.spark_catalog2", None),
     ],
 )
 def test_a_misspelt_setting_is_named_with_the_one_that_was_meant(

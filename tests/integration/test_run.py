@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import deltalake
 import pytest
@@ -22,6 +23,7 @@ from headrace.model.events import (
     ViewRefreshed,
 )
 from headrace.project.pipeline import Pipeline
+from landing import VISITS, Site
 from proof.ledger import TIMEOUT_S, end_offsets, settings
 from proof.shop import BRONZE, SILVER, Shop, until
 
@@ -113,6 +115,101 @@ def test_a_table_that_lacks_a_column_is_brought_up_to_date_before_it_is_read(sho
     assert any("headrace run" in remedy and "bronze" in remedy for remedy in error.remedies)
     shop.run_well()
     shop.check(silver=True)
+
+
+CHAIN = """
+import headrace as hr
+
+@hr.table
+def one():
+    return hr.read_files("landing", format="json", schema="id LONG{more}")
+
+@hr.table
+def two():
+    return spark.readStream.table("one").select("id"{column})
+
+@hr.table
+def three():
+    return spark.readStream.table("two").select("id"{column})
+
+@hr.materialized_view
+def four():
+    return spark.read.table("three").select("id"{column})
+
+@hr.table
+def five():
+    return spark.readStream.table("one").select("id")
+"""
+
+
+def test_what_was_not_brought_up_to_date_holds_back_all_that_needs_it(tmp_path: Path) -> None:
+    """And nothing else: not a query that does not read what is missing."""
+    site = Site(tmp_path / "site")
+
+    def write(more: str, column: str) -> None:
+        site.write(code=CHAIN.replace("{more}", more).replace("{column}", column))
+
+    def versions() -> dict[str, int]:
+        logs = site.storage.tables.glob("*/*/_delta_log")
+        return {log.parent.name: len(list(log.glob("*.json"))) for log in logs}
+
+    def codes(*datasets: str) -> dict[str, str]:
+        with Pipeline.load(site.root) as pipeline:
+            planned = pipeline.plan(datasets)
+            altered = {c.dataset.name for c in planned.changes or () if c.kind != "keep"}
+            before = versions()
+            result = pipeline.run(datasets)
+        found = {f.flow: f.error.code for f in result.flows if f.error}
+        found |= {v.dataset.name: v.error.code for v in result.views if v.error}
+        assert sorted(found.values()) == sorted(error.code for error in planned.refusals)
+        assert not altered & set(found), "a plan names no change that is not made"
+        assert all(versions()[name] == before[name] for name in found)
+        return found
+
+    site.put("a.json", {"id": 1})
+    write("", "")
+    assert codes() == {}
+    write(", n LONG", ', "n"')
+    site.put("b.json", {"id": 2, "n": 2})
+    assert codes("two", "three", "four", "five") == dict.fromkeys(["two", "three", "four"], "UPSTREAM_UNFIT")
+    assert codes() == {}
+    assert sorted(row["n"] or 0 for row in site.rows("three")) == [0, 2]
+    assert len(site.rows("four")) == len(site.rows("five")) == 2
+
+
+def test_a_view_alone_over_a_table_that_nobody_made_is_foreseen(tmp_path: Path) -> None:
+    site = Site(tmp_path / "site")
+    site.put("a.json", {"id": 1})
+    site.write(code=CHAIN.replace("{more}", "").replace("{column}", ""))
+    with Pipeline.load(site.root) as pipeline:
+        (refusal,) = pipeline.plan(["four"]).refusals
+        (error,) = pipeline.run(["four"]).errors
+    assert refusal.code == error.code == "VIEW_INPUT_MISSING"
+
+
+FEED = """
+@hr.table
+def feed():
+    return spark.readStream.option("readChangeFeed", "true").table("visits")
+"""
+
+
+def test_the_change_feed_of_a_table_of_the_pipeline_is_asked_for_before_anything_is_made(
+    tmp_path: Path,
+) -> None:
+    site = Site(tmp_path / "site")
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.write(code=VISITS.replace("{more}", "") + FEED)
+    with Pipeline.load(site.root) as pipeline:
+        assert pipeline.run(["visits"]).outcome == "completed"
+        assert [error.code for error in pipeline.plan().refusals] == ["CHANGE_FEED_MISSING"]
+        assert [error.code for error in pipeline.run().errors] == ["CHANGE_FEED_MISSING"]
+    fed = 'table_properties={"delta.enableChangeDataFeed": "true"}, spark_conf='
+    site.write(code=VISITS.replace("{more}", "").replace("spark_conf=", fed) + FEED)
+    with Pipeline.load(site.root) as pipeline:
+        assert pipeline.plan().refusals == ()
+    site.run_well()
+    assert [row["id"] for row in site.rows("feed")] == [1]
 
 
 def test_kafka_s_own_tools_see_how_far_a_flow_has_come(shop: Shop) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, TableAccess, suspended
+from headrace.sources.delta import CHANGE_FEED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,7 +65,10 @@ class StandIns:
             struct = struct.add(column, kind)
         with suspended():
             reader = self._session.readStream if access.streaming else self._session.read
-            reader = reader.schema(struct).option(LOCATION_OPTION, str(access.location))
+            # The plan tells by the options what is read, and from where.
+            asked = {key: value for key, value in access.options.items() if key.lower() != "path"}
+            reader = reader.schema(struct).options(**{**asked, CHANGE_FEED[0]: "true"})
+            reader = reader.option(LOCATION_OPTION, str(access.location))
             return reader.parquet(str(self._folder / folder))
 
     def copy_from(self, other: SparkSession, name: TableName) -> bool:

@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 _FAMILIES = ("spark.sql.", "spark.databricks.delta.")
 """Whose names Spark and Delta keep a list of."""
+_OPEN = ("spark.sql.catalog.", "spark.databricks.delta.properties.defaults.")
+"""Families within them whose names are anybody's own."""
 _ALIKE = 0.95
 """How like a known name an unknown one must be, by `difflib`, to be taken for a slip: there are settings
-that are on no list, such as those of a catalog or of RocksDB."""
+that are on no list, such as those of RocksDB."""
 
 
 def find_misspelt(
@@ -41,7 +43,7 @@ def _misspelt(
 ) -> Iterator[OptionUnknownError]:
     entries: Any = None
     for key in given:
-        if not key.startswith(_FAMILIES):
+        if not key.startswith(_FAMILIES) or key.startswith(_OPEN):
             continue
         entries = _entries(spark) if entries is None else entries
         if entries.findEntry(key) is not None:

@@ -113,6 +113,16 @@ def plan_refresh(
         except HeadraceError as error:
             text = f"may lose what its sources hold no more; that cannot be told: [{error.code}]"
             gone.append(Gone(dataset=flow.target, text=f"{text} {error.summary}", count=None))
+    for name in (name for name in names if is_table(storage.table(name))):
+        declared = {planned.flow.name for planned in plan.flows if planned.flow.target == name}
+        gone += [
+            Gone(
+                dataset=name,
+                text=f"does not get back the rows of flow {flow}, which is declared no more",
+                count=None,
+            )
+            for flow in sorted(set(read_table(storage.table(name)).checkpoints) - declared)
+        ]
     return RefreshPlan(plan=plan, names=names, gone=tuple(gone))
 
 

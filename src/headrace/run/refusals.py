@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, StartInvalidError, UpstreamMissingError
+from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, Stage
+from headrace.plan.stages import (
+    Change,
+    OpenTableStage,
+    Plan,
+    PlannedFlow,
+    PlannedView,
+    RefreshViewStage,
+    RunFlowStage,
+    Stage,
+)
 from headrace.run.opening import refuse_swapped, require_readable
 from headrace.run.survey import ReadTable, survey_flow, survey_sources
 from headrace.run.tables import refuse_table
 from headrace.run.upstream import find_hindered
+from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
 from headrace.sources.cluster import KafkaCluster
 from headrace.state.facts import Continue, Open
@@ -40,21 +51,48 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
                 refuse_table(stage, fed_by, plan.project.storage, read_table)
             except HeadraceError as refusal:
                 refused[stage.table.name] = refusal
-    # Flows whose tables are opened by the same run are judged by themselves.
+    # What a refused table hinders is left to its refusal.
     hindered = find_hindered(plan, {})
     found = {name: error for name, error in hindered.items() if isinstance(error, HeadraceError)}
     foresight = _Foresight(plan, stages, cluster, read_table)
     for stage in stages:
-        if isinstance(stage, RunFlowStage) and stage.planned.flow.name not in found:
-            flow = stage.planned.flow
-            error = None if flow.target in refused else foresight.refusal(stage.planned)
-            found |= {} if error is None else {flow.name: error}
-    changes = plan.changes and tuple(
+        match stage:
+            case RunFlowStage(planned=planned):
+                name, is_open = planned.flow.name, planned.flow.target not in refused
+                error = foresight.refusal(planned) if is_open and name not in found else None
+            case RefreshViewStage(planned=view):
+                name = str(view.view.name)
+                error = None if name in found else foresight.missing_input(view)
+            case _:
+                continue
+        found |= {} if error is None else {name: error}
+    plan = replace(plan, refusals=(*refused.values(), *found.values()))
+    if plan.changes is None:
+        return plan
+    unopened = find_hindered(plan, refused)
+    changes = _made(plan, plan.changes, unopened.keys(), {*unopened, *found})
+    return replace(plan, changes=changes)
+
+
+def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[str]) -> tuple[Change, ...]:
+    """The changes that a run would make.
+
+    Args:
+        plan: The plan.
+        changes: Those that it would make if nothing were refused.
+        unopened: The flows for which no table is opened.
+        idle: The flows and views that do not get as far as their queries.
+    """
+    fed_by: dict[TableName, set[str]] = {}
+    for planned in plan.flows:
+        fed_by.setdefault(planned.flow.target, set()).add(planned.flow.name)
+    unmade = {str(name) for name, flows in fed_by.items() if flows <= unopened} | idle
+    return tuple(
         one
-        for one in plan.changes
-        if one.kind == "keep" or not (one.dataset in refused or (one.part == "query" and one.name in found))
+        for one in changes
+        if one.kind == "keep"
+        or not (str(one.dataset) in unmade or (one.part == "query" and one.name in idle))
     )
-    return replace(plan, changes=changes, refusals=(*refused.values(), *found.values()))
 
 
 class _Foresight:
@@ -90,9 +128,19 @@ class _Foresight:
             return None
         except (UpstreamMissingError, StartInvalidError) as error:
             # A table that the same run makes or feeds is there, and has more versions, by then.
-            return None if error.params.get("table") in self._moving else error
+            first, _ = error.params.get("versions", (0, 0))
+            comes = error.params.get("table") in self._moving and error.params.get("version", first) >= first
+            return None if comes else error
         except HeadraceError as error:
             return error
+        return None
+
+    def missing_input(self, planned: PlannedView) -> HeadraceError | None:
+        """Why a view cannot be computed; ``None`` where all that it reads is there, or is made first."""
+        assert isinstance(planned.view, MaterializedView)
+        for name in inputs_of(planned, self._plan):
+            if str(name) not in self._moving and not is_table(self._plan.project.storage.table(name)):
+                return input_missing(planned.view, name)
         return None
 
     def _open(self, planned: PlannedFlow, cluster: KafkaCluster) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from headrace.errors import HeadraceError, SourceLocation, UpstreamUnfitError, text_of
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, Stage
 from headrace.plan.stored import load_stored
 from headrace.run.views import inputs_of
+
+_FIRST = "do what the first of these errors says, and run again:   headrace run"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,51 +24,76 @@ class _Unfit:
         why: In words that follow its name.
         facts: What is known beyond that.
         remedy: What makes it fit.
+        lacks: The columns that it does not have yet, where nothing else is wrong with it.
     """
 
     why: str
     facts: tuple[str, ...]
     remedy: str
+    lacks: frozenset[str] | None = None
+
+    def matters_to(self, schema: columns.Schema) -> bool:
+        """Whether a query with these columns is concerned.
+
+        A query that does not hand on a column which is only missing mostly does not know it; if it does,
+        Spark says that it cannot be resolved.
+        """
+        if self.lacks is None:
+            return True
+        return any(field["name"].casefold() in self.lacks for field in columns.fields(schema))
 
 
 def find_hindered(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str, Exception]:
     """Why some flows and views cannot be started, by the name of the flow or of the view.
 
+    What is not started does not bring its own table up to date, and so can hinder what reads that.
+
     Args:
         plan: What is to be run.
         refused: Why tables of this plan could not be opened.
     """
-    unfit = _find_unfit(plan, refused)
+    stages = [stage for level in plan.levels for stage in level]
+    unfit = {name: _refused(name, error) for name, error in refused.items()}
+    unfit |= _left_out(plan, stages)
+    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
     found: dict[str, Exception] = {}
-    for stage in (stage for level in plan.levels for stage in level):
-        error: Exception | None = None
+    # The stages stand in the order of what they read.
+    for stage in stages:
         match stage:
             case RunFlowStage(planned=planned):
-                name, where = planned.flow.name, planned.flow.location
-                error = refused.get(planned.flow.target)
-                error = error or _error(f"flow {name}", where, _reads_of(planned), unfit)
+                flow = planned.flow
+                error = refused.get(flow.target) or _error(
+                    f"flow {flow.name}", flow.location, _reads_of(planned), planned.schema, unfit
+                )
+                if error is None:
+                    continue
+                found[flow.name] = error
+                if all(one.flow.name in found for one in flows if one.flow.target == flow.target):
+                    unfit = _not_opened(plan, flow.target, error) | unfit
             case RefreshViewStage(planned=view):
-                name = str(view.view.name)
-                error = _error(name, view.view.location, inputs_of(view, plan), unfit)
-        if error is not None:
-            found[name] = error
+                name = view.view.name
+                error = _error(str(name), view.view.location, inputs_of(view, plan), view.schema, unfit)
+                if error is not None:
+                    found[str(name)] = error
+                    unfit = _not_opened(plan, name, error) | unfit
     return found
 
 
-def _find_unfit(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[TableName, _Unfit]:
-    """The tables of the pipeline that differ from what the queries of this plan were resolved against."""
-    unfit = {name: _refused(name, error) for name, error in refused.items()}
-    stages = [stage for level in plan.levels for stage in level]
+def _left_out(plan: Plan, stages: Sequence[Stage]) -> dict[TableName, _Unfit]:
+    """The tables of the pipeline that this plan does not open, and that differ from what they declare."""
     opened = {stage.table.name for stage in stages if isinstance(stage, OpenTableStage)}
     opened |= {stage.planned.view.name for stage in stages if isinstance(stage, RefreshViewStage)}
+    unfit: dict[TableName, _Unfit] = {}
     for dataset in plan.datasets:
-        if not isinstance(dataset, StreamingTable | MaterializedView) or dataset.name in opened:
-            continue
-        stored, declared = load_stored(plan.project.storage, dataset.name), plan.schemas.get(dataset.name)
-        if stored is not None and declared is not None:
-            found = _outdated(dataset, declared, stored.schema)
-            unfit |= {} if found is None else {dataset.name: found}
+        if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:
+            unfit |= _outdated(plan, dataset.name, "was left out of this run")
     return unfit
+
+
+def _not_opened(plan: Plan, name: TableName, error: Exception) -> dict[TableName, _Unfit]:
+    cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
+    found = _outdated(plan, name, "was not brought up to date")
+    return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
 
 
 def _reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
@@ -75,19 +102,24 @@ def _reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
 
 
 def _error(
-    label: str, location: SourceLocation, reads: Iterable[TableName], unfit: Mapping[TableName, _Unfit]
+    label: str,
+    location: SourceLocation,
+    reads: Iterable[TableName],
+    schema: columns.Schema,
+    unfit: Mapping[TableName, _Unfit],
 ) -> UpstreamUnfitError | None:
-    name = next((name for name in reads if name in unfit), None)
-    if name is None:
-        return None
-    found = unfit[name]
-    return UpstreamUnfitError(
-        f"{label} reads {name}, which {found.why}",
-        location=location,
-        facts=(*found.facts, "nothing was read or written"),
-        remedies=(found.remedy,),
-        params={"table": str(name)},
-    )
+    for name in reads:
+        found = unfit.get(name)
+        if found is None or not found.matters_to(schema):
+            continue
+        return UpstreamUnfitError(
+            f"{label} reads {name}, which {found.why}",
+            location=location,
+            facts=(*found.facts, "nothing was read or written"),
+            remedies=(found.remedy,),
+            params={"table": str(name)},
+        )
+    return None
 
 
 def _refused(name: TableName, error: Exception) -> _Unfit:
@@ -101,19 +133,27 @@ def _refused(name: TableName, error: Exception) -> _Unfit:
     )
 
 
-def _outdated(
-    dataset: StreamingTable | MaterializedView, declared: columns.Schema, stored: columns.Schema
-) -> _Unfit | None:
-    name = dataset.name
-    changed = [one for one in columns.conflicts(declared, stored) if one[1:] not in columns.WIDENED]
-    added = columns.missing(declared, stored)
+def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, _Unfit]:
+    """The table, if it is there and has other columns than it declares."""
+    stored, declared = load_stored(plan.project.storage, name), plan.schemas.get(name)
+    if stored is None or declared is None:
+        return {}
+    changed = [one for one in columns.conflicts(declared, stored.schema) if one[1:] not in columns.WIDENED]
+    added = columns.missing(declared, stored.schema)
     if not changed and not added:
-        return None
+        return {}
     facts = [f"{column} is {was} in the table, and declared as {now}" for column, now, was in changed]
     facts += [f"{column} is declared, and the table has no such column" for column in added]
-    rebuilt = changed and isinstance(dataset, StreamingTable)
-    return _Unfit(
-        why="is not what its declaration says now, and was left out of this run",
-        facts=tuple(facts),
-        remedy=f"bring it up to date:   headrace {'full-refresh' if rebuilt else 'run'} {name}",
-    )
+    is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
+    return {
+        name: _Unfit(
+            why=f"is not what its declaration says now, and {how}",
+            facts=tuple(facts),
+            remedy=f"bring it up to date:   headrace {_verb(rebuilt=bool(changed) and is_streaming)} {name}",
+            lacks=None if changed else frozenset(column.casefold() for column in added),
+        )
+    }
+
+
+def _verb(*, rebuilt: bool) -> str:
+    return "full-refresh" if rebuilt else "run"

@@ -170,12 +170,7 @@ class ViewRunner:
     def _identity(self, name: TableName) -> dict[str, Any]:
         path = self._context.settings.storage.table(name)
         if not is_table(path):
-            raise ViewInputMissingError(
-                f"{self.view.name} reads {name}, which has not been made yet",
-                location=self.view.location,
-                remedies=(f"headrace run {name}",),
-                params={"view": str(self.view.name), "input": str(name)},
-            )
+            raise input_missing(self.view, name)
         state = read_state(self._context.spark, path)
         version = self._seen[name]
         return {"table_id": state.table_id, "version": version, "commit": commit_mark(path, version)}
@@ -183,6 +178,16 @@ class ViewRunner:
     def _last_version(self, name: TableName) -> int:
         known = versions(self._context.settings.storage.table(name))
         return known[-1] if known else -1
+
+
+def input_missing(view: MaterializedView, name: TableName) -> ViewInputMissingError:
+    """The refusal of a view over a table that is not there."""
+    return ViewInputMissingError(
+        f"{view.name} reads {name}, which has not been made yet",
+        location=view.location,
+        remedies=(f"headrace run {name}",),
+        params={"view": str(view.name), "input": str(name)},
+    )
 
 
 def inputs_of(planned: PlannedView, plan: Plan) -> tuple[TableName, ...]:
