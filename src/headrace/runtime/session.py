@@ -230,10 +230,11 @@ class _Closing:
         if not self._done.acquire(blocking=False):
             return
         stopping = threading.Thread(target=self._stop_spark, daemon=True, name="headrace-spark-stop")
-        stopping.start()
-        stopping.join(_STOP_TIMEOUT_S)
-        self._jvm.end(0 if stopping.is_alive() else self._end_timeout_s)
-        stopping.join(5.0)
+        with _py4j_quiet():
+            stopping.start()
+            stopping.join(_STOP_TIMEOUT_S)
+            self._jvm.end(0 if stopping.is_alive() else self._end_timeout_s)
+            stopping.join(5.0)
         _forget_gateway()
         self._scratch.remove()
         self._after()
@@ -242,6 +243,21 @@ class _Closing:
         # The JVM may be dead already; there is nothing to stop then.
         with contextlib.suppress(Exception):
             self._spark.stop()
+
+
+@contextlib.contextmanager
+def _py4j_quiet() -> Iterator[None]:
+    """Keep py4j from telling users, by the root logger, that a JVM which is being ended has not answered."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return record.getMessage() != "Exception while sending command."
+
+    root = logging.getLogger()
+    root.addFilter(is_other)
+    try:
+        yield
+    finally:
+        root.removeFilter(is_other)
 
 
 def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
