@@ -44,16 +44,58 @@ _TRANSIENT = re.compile(
     r"|Some data may have been lost because they are not available in Kafka"
     r"|The error could be transient - restart your query"
 )
-_REWRITTEN = re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE")
-_LOG_GONE = re.compile(
-    r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
-    r"|DELTA_TRUNCATED_TRANSACTION_LOG"
-)
-_NO_FEED = "DELTA_MISSING_CHANGE_DATA"
-_NO_START = re.compile(
-    r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL|DELTA_ILLEGAL_OPTION"
-    # Columns of another type since then: such commits cannot be read as they are now.
-    r"|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a message of Delta's says of a table that is read as a stream.
+
+    Args:
+        said: The message.
+        error: The error behind it.
+        what: In words that follow the table.
+        facts: What is known beyond Delta's own words.
+        remedy: What to do; ``None`` for a full refresh.
+    """
+
+    said: re.Pattern[str]
+    error: type[HeadraceError]
+    what: str
+    facts: tuple[str, ...] = ()
+    remedy: str | None = None
+
+
+_UPSTREAM = (
+    _Meaning(
+        re.compile("DELTA_MISSING_CHANGE_DATA"),
+        ChangeFeedMissingError,
+        "has no change feed of the commits that the query asks for",
+        remedy="set startingVersion to the version which gave the table its change feed",
+    ),
+    _Meaning(
+        re.compile(
+            r"DELTA_VERSION_NOT_FOUND|DELTA_TIMESTAMP_(GREATER|EARLIER|INVALID)|DELTA_TIME_TRAVEL"
+            # Columns of another type since then: such commits cannot be read as they are now.
+            r"|DELTA_ILLEGAL_OPTION|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
+        ),
+        StartInvalidError,
+        "cannot be read from where the query says",
+        remedy="correct startingVersion or startingTimestamp",
+    ),
+    _Meaning(
+        re.compile(
+            r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
+            r"|DELTA_TRUNCATED_TRANSACTION_LOG"
+        ),
+        UpstreamLogExpiredError,
+        "has lost commits before they were read",
+        facts=("the table's log was cleaned up, and rows could be missed; nothing was written",),
+    ),
+    _Meaning(
+        re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE"),
+        UpstreamRewrittenError,
+        "as a stream has changed rows that were already read",
+    ),
 )
 _BROKER = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|BrokerNotAvailable)\w*Exception[^\n]*"
@@ -198,38 +240,16 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
     """The error behind a message of Spark's whose meaning is known."""
     name = declared.name
     facts = (_shortened(text), *_logged(log_file))
-    if _NO_FEED in text:
-        return ChangeFeedMissingError(
-            f"{name}: a table that it reads has no change feed of the commits that the query asks for",
-            location=declared.location,
-            facts=facts,
-            remedies=("set startingVersion to the version which gave the table its change feed",),
-            params={"name": str(name)},
-        )
-    if _NO_START.search(text):
-        return StartInvalidError(
-            f"{name}: a table that it reads cannot be read from where the query says",
-            location=declared.location,
-            facts=facts,
-            remedies=("correct startingVersion or startingTimestamp",),
-            params={"name": str(name)},
-        )
-    if _LOG_GONE.search(text):
-        return UpstreamLogExpiredError(
-            f"{name}: commits of a table that it reads are gone before it has read them",
-            location=declared.location,
-            facts=("the table's log was cleaned up, and rows could be missed; nothing was written", *facts),
-            remedies=(f"read everything again:   headrace full-refresh {_target(declared)}",),
-            params={"name": str(name)},
-        )
-    if _REWRITTEN.search(text):
-        return UpstreamRewrittenError(
-            f"{name}: a table that it reads as a stream has changed rows that were already read",
-            location=declared.location,
-            facts=facts,
-            remedies=(f"read everything again:   headrace full-refresh {_target(declared)}",),
-            params={"name": str(name)},
-        )
+    for meaning in _UPSTREAM:
+        if meaning.said.search(text):
+            remedy = meaning.remedy or f"read everything again:   headrace full-refresh {_target(declared)}"
+            return meaning.error(
+                f"{name}: a table that it reads {meaning.what}",
+                location=declared.location,
+                facts=(*meaning.facts, *facts),
+                remedies=(remedy,),
+                params={"name": str(name)},
+            )
     if "No space left on device" in text:
         return StorageUnwritableError(
             f"{name}: no space is left on the disk of the storage",

@@ -69,7 +69,7 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
     plan = replace(plan, refusals=(*refused.values(), *found.values()))
     if plan.changes is None:
         return plan
-    unopened = find_hindered(plan, refused)
+    unopened = find_hindered(plan, refused) if refused else hindered
     changes = _made(plan, plan.changes, unopened.keys(), {*unopened, *found})
     return replace(plan, changes=changes)
 

@@ -145,15 +145,12 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, _Unfit]:
     facts = [f"{column} is {was} in the table, and declared as {now}" for column, now, was in changed]
     facts += [f"{column} is declared, and the table has no such column" for column in added]
     is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
+    verb = "full-refresh" if changed and is_streaming else "run"
     return {
         name: _Unfit(
             why=f"is not what its declaration says now, and {how}",
             facts=tuple(facts),
-            remedy=f"bring it up to date:   headrace {_verb(rebuilt=bool(changed) and is_streaming)} {name}",
+            remedy=f"bring it up to date:   headrace {verb} {name}",
             lacks=None if changed else frozenset(column.casefold() for column in added),
         )
     }
-
-
-def _verb(*, rebuilt: bool) -> str:
-    return "full-refresh" if rebuilt else "run"
