@@ -49,6 +49,10 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """Java's option for the processes that tests start for one run each. Half of what such a process computes
 is code that would pay only in minutes: measured, 19 s of processor time in place of 30."""
 
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""For the session of all tests, whose queries run once over a few rows each: to generate and compile
+code for them was a fifth of its processor time. Processes that tests start keep Spark's defaults."""
+
 _LONGEST = ("test_demo.py", "test_kill.py", "test_stateful.py")
 """Files that take minutes."""
 
@@ -124,7 +128,7 @@ def make_project(tmp_path: Path) -> Callable[[str], ProjectSettings]:
 def running_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSpark]:
     """The session of all tests, with its JVM."""
     log_file = tmp_path_factory.mktemp("spark") / "spark.log"
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.hadoop.planted.secret": PLANTED[2]}
+    conf = {"spark.sql.shuffle.partitions": "2", "spark.hadoop.planted.secret": PLANTED[2], **_INTERPRETED}
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("JAVA_TOOL_OPTIONS")
         running = open_spark(

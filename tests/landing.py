@@ -56,8 +56,6 @@ class Site:
 
     def write_spec(self, **more: Any) -> None:
         said = {"name": "site", "database": self.database, "libraries": [{"file": "visits.py"}]}
-        # Nobody listens there: a pipeline that reads files needs no broker.
-        said["kafka"] = {"bootstrap.servers": "127.0.0.1:9"}
         (self.root / "headrace.yml").write_text(json.dumps({**said, **more}))
 
     def write(self, code: str = VISITS, more: str = "") -> None:

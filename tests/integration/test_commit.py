@@ -24,7 +24,7 @@ from headrace.sinks.delta.commit import (
     append,
     open_generation,
 )
-from headrace.sinks.delta.table import CHECKPOINT_PROPERTY
+from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, read_checksum, read_state
 from headrace.state.facts import FENCED, Open
 
 if TYPE_CHECKING:
@@ -343,6 +343,23 @@ def test_a_table_without_its_checksum_file_is_fenced_all_the_same(table: Table) 
     appended = table.append(table.frame((2, "a")), 2)
     assert appended is not None and appended.fast
     assert [row[0] for row in table.rows] == [0, 1, 2]
+
+
+def test_the_checksum_of_a_commit_that_was_taken_back_is_not_believed(table: Table) -> None:
+    for batch in range(3):
+        table.append(table.frame((batch, "a")), batch)
+    # Somebody takes the newest commit out of the log and leaves its checksum; another writer takes its place.
+    log = table.path / "_delta_log" / f"{table.version:020d}.json"
+    info = {"commitInfo": {"timestamp": 1, "operation": "WRITE", "operationParameters": {}, "txnId": "b"}}
+    log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
+    log.write_text(json.dumps(info) + "\n")
+    assert json.loads(log.with_suffix(".crc").read_text())["setTransactions"][0]["version"] == 2
+    forget(table.spark)
+    assert read_checksum(table.path) is None
+    assert read_state(table.spark, table.path).transactions == {OURS: 1}
+    appended = table.append(table.frame((2, "b")), 2)
+    assert appended is not None, "the batch was taken for one that the table holds"
+    assert table.rows == [(0, "a"), (1, "a"), (2, "b")]
 
 
 def test_more_transactions_than_a_checksum_holds_are_fenced_all_the_same(table: Table) -> None:

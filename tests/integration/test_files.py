@@ -14,7 +14,17 @@ import pytest
 from headrace.cli.main import run
 from headrace.errors import HeadraceError
 from headrace.project.pipeline import Pipeline
+from headrace.runtime.broker import Broker
 from landing import VISITS, Site
+
+
+PAGES = """
+from headrace import spark
+
+@hr.materialized_view
+def pages():
+    return spark.read.format("kafka").option("subscribe", "pages").load().selectExpr("count(*) AS n")
+"""
 
 
 @pytest.fixture
@@ -59,6 +69,30 @@ def test_a_run_with_nothing_new_needs_no_spark(site: Site, monkeypatch: pytest.M
     assert (status.lag, status.lag_bytes) == (1, (site.landing / "b.json").stat().st_size)
     site.run_well()
     assert site.ids() == [1, 2]
+
+
+def test_a_broker_is_started_only_for_who_reads_from_it(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(tmp_path / "broker", bound=True)
+    monkeypatch.setenv("HEADRACE_BROKER_DIR", str(broker.directory))
+    site.put("a.json", {"id": 1, "page": "p"})
+    site.run_well()
+    with Pipeline.load(site.root) as pipeline:
+        assert [row[0] for row in pipeline.preview("visits").rows] == [1]
+        assert pipeline.plan_refresh(["visits"]).names
+    site.run_well()
+    assert broker.status().state == "stopped"
+    broker.start()
+    try:
+        broker.create_topic("pages")
+        broker.stop()
+        site.write(VISITS + PAGES)
+        site.run_well()
+        assert broker.status().state == "running"
+        assert site.rows("pages") == [{"n": 0}]
+    finally:
+        broker.stop()
 
 
 def test_folders_below_patterns_and_hidden_files(site: Site) -> None:

@@ -15,7 +15,6 @@ from headrace.model.names import TableName
 from headrace.plan.stored import load_stored_at
 from headrace.project.pipeline import Pipeline
 from headrace.project.standing import find_up_to_date
-from headrace.sources.cluster import KafkaCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +60,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 def is_standing(pipeline: Pipeline) -> bool:
     settings = pipeline.settings
-    return find_up_to_date(settings, KafkaCluster(settings.kafka)) is not None
+    return find_up_to_date(settings, lambda: settings.kafka) is not None
 
 
 @pytest.fixture

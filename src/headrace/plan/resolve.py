@@ -203,6 +203,7 @@ def _assemble(
         views=views,
         levels=build_levels(opens, flows, refreshes),
         schemas=dict(resolver.schemas),
+        reads_kafka=resolver.reads_kafka,
     )
 
 

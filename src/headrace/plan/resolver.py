@@ -124,6 +124,12 @@ class Resolver:
         self._sources = sources
         self._find_table = find_table
 
+    @property
+    def reads_kafka(self) -> bool:
+        """Whether any query reads Kafka; a name with that word in it may make it seem so."""
+        resolved = (*self.flows.values(), *self.views.values())
+        return any("kafka" in one.plan.text.casefold() for one in resolved)
+
     def resolve(self) -> None:
         """Resolve every dataset; what is wrong is in `errors`."""
         for dataset in self._declarations.datasets:

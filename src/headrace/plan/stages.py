@@ -177,6 +177,7 @@ class Plan:
         matches: The topics of each pattern, as far as a broker was there to be asked.
         folders: What each files source finds now, in words, by the place of its read.
         refusals: What a run would refuse as things stand, each with its remedy; not known offline.
+        reads_kafka: Whether any query does, as a stream or not.
     """
 
     project: ProjectSettings
@@ -190,6 +191,7 @@ class Plan:
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     folders: Mapping[SourceLocation, str] = field(default_factory=dict)
     refusals: tuple[HeadraceError, ...] = ()
+    reads_kafka: bool = False
 
     @property
     def would_change(self) -> bool | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.registry import ActivePipeline, FolderHook, activate
+from headrace.errors import UsageError
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Declarations, Flow, MaterializedView
 from headrace.model.events import Emitter
@@ -168,6 +169,28 @@ class Engine:
         if found is None:
             found = kafka.with_bootstrap_servers(UNREACHED)
         return replace(self.settings, kafka=found)
+
+    def reach(
+        self, datasets: Sequence[str] = (), *, record: bool = False, keep: bool = False
+    ) -> tuple[ProjectSettings, Plan]:
+        """Plan to work on the sources; the embedded broker is started only where a query reads Kafka.
+
+        Returns:
+            The settings with the broker's address, and the plan.
+        """
+        settings = self.reachable(start=False)
+        if settings.kafka.bootstrap_servers == UNREACHED:
+            try:
+                plan = self.plan(settings, datasets, offline=True, record=record, keep=keep)
+            except UsageError:
+                # What the pipeline's code reads while it is planned may have needed the broker.
+                needed = True
+            else:
+                needed = plan.reads_kafka
+            if not needed:
+                return settings, plan
+            settings = self.reachable(start=True)
+        return settings, self.plan(settings, datasets, offline=True, record=record, keep=keep)
 
     def context(
         self,

@@ -179,8 +179,7 @@ class Pipeline:
         from headrace.sources.cluster import KafkaCluster
 
         with self._redacted():
-            settings = self._engine.reachable(start=True)
-            plan = self._engine.plan(settings, (), offline=True)
+            settings, plan = self._engine.reach()
             return take_preview(
                 self._engine.session(),
                 plan,
@@ -252,8 +251,7 @@ class Pipeline:
         from headrace.sources.cluster import KafkaCluster
 
         with self._redacted():
-            settings = self._engine.reachable(start=True)
-            plan = self._engine.plan(settings, (), offline=True)
+            settings, plan = self._engine.reach()
             return plan_refresh(datasets, plan, KafkaCluster(settings.kafka), self._engine.read_table)
 
     def full_refresh(
@@ -281,10 +279,9 @@ class Pipeline:
 
         with self._redacted():
             how = log or LogSettings.of()
-            settings = self._engine.reachable(start=True)
             update = _new_update()
-            with self._logging(settings, update, how) as own:
-                plan = self._engine.plan(settings, (), offline=True, keep=True)
+            with self._logging(update, how) as own:
+                settings, plan = self._engine.reach(keep=True)
                 context = self._engine.context(
                     settings, plan, update, _ignore, None, Remedies(), continuous=False
                 )
@@ -294,9 +291,7 @@ class Pipeline:
                 finally:
                     context.close()
                 emitters: list[Emitter] = [emit, own] if emit else [own]
-                result = self._execute(
-                    settings, datasets, update, emitters, stop, Remedies(), continuous=False
-                )
+                result = self._execute(datasets, update, emitters, stop, Remedies(), continuous=False)
         for error in result.errors:
             self.settings.redactor.error(error)
         return result
@@ -407,15 +402,14 @@ class Pipeline:
         from headrace.observe.log import LogSettings
         from headrace.project.standing import find_up_to_date
         from headrace.run.update import report_up_to_date
-        from headrace.sources.cluster import KafkaCluster
 
         began = time.monotonic()
         how = log or LogSettings.of()
-        settings = self._engine.reachable(start=True)
+        settings = self.settings
         update = _new_update()
         emitters: list[Emitter] = [emit] if emit else []
         if not (continuous or datasets or remedies.flows or self._engine.is_running):
-            found = find_up_to_date(settings, KafkaCluster(settings.kafka))
+            found = find_up_to_date(settings, lambda: self._engine.reachable(start=True).kafka)
             if found is not None:
                 return report_up_to_date(
                     found.flows,
@@ -425,15 +419,16 @@ class Pipeline:
                     emit=_fan_out(emitters, settings.redactor),
                     started=began,
                 )
-        with self._logging(settings, update, how) as own:
+        with self._logging(update, how) as own:
             emitters.append(own)
-            return self._execute(settings, datasets, update, emitters, stop, remedies, continuous=continuous)
+            return self._execute(datasets, update, emitters, stop, remedies, continuous=continuous)
 
     @contextmanager
-    def _logging(self, settings: ProjectSettings, update: str, how: LogSettings) -> Iterator[UpdateLog]:
+    def _logging(self, update: str, how: LogSettings) -> Iterator[UpdateLog]:
         """An update's log, and Spark's beside it, where Spark has still to be started."""
         from headrace.observe.log import UpdateLog, spark_log
 
+        settings = self.settings
         with UpdateLog(settings, update, how) as log:
             self._engine.spark_log = spark_log(settings, update)
             facts = (settings.name, settings.profile, settings.storage.root, os.getpid(), platform.node())
@@ -442,7 +437,6 @@ class Pipeline:
 
     def _execute(
         self,
-        settings: ProjectSettings,
         datasets: Sequence[str],
         update: str,
         emitters: list[Emitter],
@@ -455,7 +449,7 @@ class Pipeline:
         from headrace.observe.log import update_log
         from headrace.run.update import execute
 
-        plan = self._engine.plan(settings, datasets, offline=True, record=not datasets, keep=True)
+        settings, plan = self._engine.reach(datasets, record=not datasets, keep=True)
         if (spark_log := self._engine.opened().log_file) is not None:
             _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Declarations, Flow, MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -99,14 +100,21 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
     write_json(plan.project.storage.plans / _FILE, record)
 
 
-def find_up_to_date(settings: ProjectSettings, cluster: KafkaCluster) -> UpToDate | None:
-    """Whether a run would do nothing; ``None`` where Spark has to be asked."""
+def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnection]) -> UpToDate | None:
+    """Whether a run would do nothing; ``None`` where Spark has to be asked.
+
+    Args:
+        settings: The pipeline's settings.
+        connect: Gives the way to its broker; called where a flow reads Kafka.
+    """
     try:
         record = json.loads((settings.storage.plans / _FILE).read_text(encoding="utf-8"))
         if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
             return None
         _require_schemas(record["schema_files"], settings)
         flows = [_stub(one) for one in record["flows"]]
+        reads_kafka = any(source.kind == "kafka" for planned in flows for source in planned.sources)
+        cluster = KafkaCluster(connect() if reads_kafka else settings.kafka)
         for planned in flows:
             _require_drained(planned, flows, settings, cluster)
         views = tuple(_require_fresh(one, settings) for one in record["views"])

@@ -97,6 +97,8 @@ def build_session_settings(master: str) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "1",
         # 200 is for clusters. Two per core leave room to balance; adaptive execution merges them.
         "spark.sql.shuffle.partitions": str(max(2, min(200, 2 * cores))),
+        # Spark would split even a handful of small files into a task for each place of `default_master`.
+        "spark.sql.leafNodeDefaultParallelism": str(cores),
         # Delta's parser does not pass on the arguments of `spark.sql(text, args)`, which Spark 4.2
         # otherwise needs while it parses; so they are bound during analysis, as before.
         "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",

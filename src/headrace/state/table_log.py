@@ -123,6 +123,19 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
     )
 
 
+def transaction_id(table: Path, version: int) -> str | None:
+    """Delta's own id of a commit; ``None`` where the log does not hold it, or its writer gave none."""
+    try:
+        with (table / "_delta_log" / f"{version:020d}.json").open(encoding="utf-8") as file:
+            for line in file:
+                if line.startswith('{"commitInfo"'):
+                    found = json.loads(line)["commitInfo"].get("txnId")
+                    return None if found is None else str(found)
+    except FileNotFoundError:
+        pass
+    return None
+
+
 def commit_mark(table: Path, version: int) -> str | None:
     """What tells a commit from another of the same version; ``None`` where the log does not hold it."""
     try:

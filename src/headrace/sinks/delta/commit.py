@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
+from headrace.sinks.delta.table import (
+    CHECKPOINT_PROPERTY,
+    REFRESHING_PROPERTY,
+    checksum_transactions,
+    delta_log,
+)
 from headrace.state.facts import FENCED, Open
 from headrace.state.table_log import find_batch
 
@@ -107,7 +112,7 @@ def append(
     transaction = delta_log(spark, target.path).startTransaction()
     # A concurrent commit with the same id must be a conflict (Delta: ConcurrentTransactionException).
     getattr(transaction.readTxn(), "$plus$eq")(stamp.checkpoint)
-    held = _held(transaction, stamp.checkpoint)
+    held = _held(transaction, stamp.checkpoint, target.path)
     if held == stamp.batch:
         return None
     _refuse_gap(stamp, held, target.path)
@@ -335,19 +340,17 @@ def _append_public(
     return Appended(version=commit.version, rows=rows, fast=False)
 
 
-def _held(transaction: Any, checkpoint: str) -> int:
+def _held(transaction: Any, checkpoint: str, table: Path) -> int:
     """The last batch of the checkpoint that the transaction's own snapshot holds; -1 if none.
 
-    The snapshot's checksum carries the transactions and answers in milliseconds. Where it does not
-    (a foreign writer, more than 100 ids), Delta computes the table's whole state.
+    The snapshot's checksum carries the transactions and answers in milliseconds. Where it does not,
+    Delta computes the table's whole state.
     """
-    checksum = transaction.snapshot().checksumOpt()
-    if checksum.isDefined():
-        transactions = checksum.get().setTransactions()
-        if transactions.isDefined():
-            found = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", transactions.toString())
-            return int(found[1]) if found else -1
-    return int(transaction.txnVersion(checkpoint))
+    carried = checksum_transactions(transaction.snapshot(), table)
+    if carried is None:
+        return int(transaction.txnVersion(checkpoint))
+    found = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", carried.toString())
+    return int(found[1]) if found else -1
 
 
 def _refuse_gap(stamp: BatchStamp, held: int, table: Path) -> None:

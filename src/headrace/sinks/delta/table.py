@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
-from headrace.state.table_log import versions
+from headrace.state.table_log import transaction_id, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,11 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
     snapshot = delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
     metadata = snapshot.metadata()
-    transactions = {action.appId(): action.version() for action in as_java(snapshot.setTransactions())}
+    found = checksum_transactions(snapshot, path)
+    if found is None:
+        # Delta computes the table's whole state for them: a Spark job for each new version.
+        found = snapshot.setTransactions()
+    transactions = {action.appId(): action.version() for action in as_java(found)}
     return TableState(
         version=snapshot.version(),
         table_id=metadata.id(),
@@ -76,11 +80,28 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
     )
 
 
+def checksum_transactions(snapshot: Any, path: Path) -> Any | None:
+    """The transactions of a snapshot as its checksum carries them, in the JVM.
+
+    Returns:
+        ``None`` where there is no checksum, where it carries none (a foreign writer, more than 100 ids),
+        or where it belongs to another commit of the same version: one that was taken out of the log.
+    """
+    checksum = snapshot.checksumOpt()
+    if not checksum.isDefined():
+        return None
+    carried, owner = checksum.get().setTransactions(), checksum.get().txnId()
+    if not (carried.isDefined() and owner.isDefined()):
+        return None
+    return carried.get() if owner.get() == transaction_id(path, snapshot.version()) else None
+
+
 def read_checksum(path: Path) -> TableState | None:
     """Read the table's newest snapshot from the checksum that Delta writes beside each commit; no JVM.
 
     Returns:
-        ``None`` where there is none, or where it does not carry the transactions.
+        ``None`` where there is none, where it does not carry the transactions, or where it belongs to
+        another commit of the same version.
     """
     known = versions(path)
     if not known:
@@ -88,6 +109,8 @@ def read_checksum(path: Path) -> TableState | None:
     try:
         checksum = json.loads((path / "_delta_log" / f"{known[-1]:020d}.crc").read_text(encoding="utf-8"))
         metadata = checksum["metadata"]
+        if checksum["txnId"] != transaction_id(path, known[-1]):
+            return None
         return TableState(
             version=known[-1],
             table_id=metadata["id"],
