@@ -10,7 +10,8 @@ import fcntl
 import itertools
 import os
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,7 @@ from headrace.runtime.broker import Broker
 from headrace.runtime.broker_security import Security
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
-from headrace.runtime.java import Java, find_java
-from headrace.runtime.places import cache_folder
+from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
 
 if TYPE_CHECKING:
@@ -53,45 +53,75 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 """For the session of all tests, whose queries run once over a few rows each: to generate and compile
 code for them was a fifth of its processor time. Processes that tests start keep Spark's defaults."""
 
-_LONGEST = ("test_demo.py", "test_kill.py", "test_stateful.py")
-"""Files that take minutes."""
+_LONGEST = (
+    *("test_kill.py", "test_table.py", "test_run.py", "test_stateful.py", "test_command_line.py"),
+    *("test_files.py", "test_docs.py", "test_demo.py", "test_library.py", "test_rehearsal.py"),
+)
+"""Files that take minutes, the longest first."""
+
+
+_making: subprocess.Popen[bytes] | None = None
+"""Makes the cache that halves the starts of Spark, while tests run that need none."""
+
+
+def needs_spark(item: pytest.Item) -> bool:
+    return not {"integration", "proof"}.isdisjoint(item.path.parts)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes, none shall be left alone at the end with a file that takes minutes."""
+    """Of several processes, none shall be left alone at the end with a file that takes minutes.
+
+    Before those come the tests that can run while the cache is made.
+    """
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: item.path.name not in _LONGEST)
+        order = {name: place for place, name in enumerate(_LONGEST)}
+        items.sort(key=lambda item: needs_spark(item) * (1 + order.get(item.path.name, len(order))))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Fetch jars and make the AOT cache before the clock of any test runs."""
-    slow = [item for item in session.items if {"integration", "proof"} & set(item.path.parts)]
+    """Fetch jars and begin to make the AOT cache before the clock of any test runs."""
+    global _making
+    slow = [item for item in session.items if needs_spark(item)]
     if not slow or session.config.option.collectonly:
         return
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         jars = ensure_jars("spark", "broker")
-    java = find_java()
-    if len(slow) >= _MANY and java.major >= aot.FIRST_JAVA:
-        with (cache_folder() / "tests.lock").open("w") as lock:
-            # Where several processes share the tests, one makes it and the others wait.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _make_cache(java, jars[: len(locked_jars("spark"))])
+    java, spark_jars = find_java(), jars[: len(locked_jars("spark"))]
+    if len(slow) >= _MANY and java.major >= aot.FIRST_JAVA and not aot.find_cache(java, spark_jars):
+        command = [*aot.training_command(aot.cache_path(java, spark_jars)), "--now"]
+        quiet = subprocess.DEVNULL
+        _making = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def _make_cache(java: Java, spark_jars: Sequence[Path]) -> None:
-    if aot.find_cache(java, spark_jars):
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if needs_spark(item):
+        _await_cache()
+
+
+def pytest_sessionfinish() -> None:
+    if _making is not None and _making.poll() is None:
+        _making.terminate()
+        _making.wait(30)
+
+
+def _await_cache() -> None:
+    """Wait for the cache: this process makes it, or another of those that share the tests."""
+    global _making
+    if _making is None:
         return
-    target = aot.cache_path(java, spark_jars)
     # The tests pass without it, only later.
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            [*aot.training_command(target), "--now"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_TRAINING_TIMEOUT_S,
-            check=False,
-        )
+        _making.wait(_TRAINING_TIMEOUT_S)
+        _making = None
+        lock = aot.cache_path(find_java(), ensure_jars("spark")).with_suffix(".lock")
+        deadline = time.monotonic() + _TRAINING_TIMEOUT_S
+        with lock.open("w") as handle:
+            while time.monotonic() < deadline:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                time.sleep(0.2)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,7 +17,6 @@ from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
 from landing import VISITS, Site
 
-
 PAGES = """
 from headrace import spark
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -73,12 +73,17 @@ class ProducerLedger:
 
     def produce_raw(self, topic: str, value: bytes | None, partition: int = 0) -> Record:
         """One record as it is given."""
+        return self.produce_values(topic, [(value, partition)])[0]
+
+    def produce_values(self, topic: str, values: Iterable[tuple[bytes | None, int]]) -> list[Record]:
+        """Records as they are given, each with its partition."""
         noted: list[Record] = []
         producer = Producer(settings(self.bootstrap))
-        producer.produce(topic, value, partition=partition, on_delivery=self._note(noted))
+        for value, partition in values:
+            producer.produce(topic, value, partition=partition, on_delivery=self._note(noted))
         assert producer.flush(TIMEOUT_S) == 0
         self.records += noted
-        return noted[0]
+        return noted
 
     def begin(self, topic: str, count: int, partitions: int) -> Transaction:
         """Sales in a transaction that stays open."""

@@ -82,8 +82,8 @@ def clicks(first: int, last: int) -> list[Click]:
 
 
 def produce(shop: Shop, made: Iterable[Click], topic: str | None = None) -> None:
-    for number, click in enumerate(made):
-        shop.ledger.produce_raw(topic or shop.topic, click.to_bytes(), number % shop.partitions)
+    values = [(click.to_bytes(), number % shop.partitions) for number, click in enumerate(made)]
+    shop.ledger.produce_values(topic or shop.topic, values)
 
 
 def answers(made: Iterable[Click]) -> list[Click]:
@@ -109,6 +109,8 @@ def closed_windows(made: list[Click], watermark: datetime) -> Counter[tuple[obje
 
 
 def test_a_kill_leaves_every_stateful_query_with_an_oracle_s_rows(shop: Shop) -> None:
+    # Each part of a state is a file for each batch.
+    shop.spec["configuration"] = {"spark.sql.shuffle.partitions": "2"}
     shop.write(WINDOWS, OTHERS)
     other = f"{shop.topic}-answers"
     create_topic(shop.ledger.bootstrap, other, shop.partitions)

@@ -78,9 +78,7 @@ class Redactor:
             if new <= self._forms:
                 return
             self._forms |= new
-            # The longest first: a secret may be a part of another.
-            ordered = sorted(self._forms, key=len, reverse=True)
-            self._pattern = re.compile("|".join(map(re.escape, ordered)))
+            self._pattern = None
 
     def java_pattern(self, limit: int) -> str:
         """The same as a pattern of Java's, in plain letters; of very many secrets only a part.
@@ -103,7 +101,13 @@ class Redactor:
                 self.add(value)
 
     def __call__(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(STRUCK, text)
+        with self._lock:
+            if self._pattern is None and self._forms:
+                # The longest first: a secret may be a part of another.
+                ordered = sorted(self._forms, key=len, reverse=True)
+                self._pattern = re.compile("|".join(map(re.escape, ordered)))
+            pattern = self._pattern
+        return text if pattern is None else pattern.sub(STRUCK, text)
 
     def data(self, value: Any) -> Any:
         """JSON values without secrets; keys stay as they are."""
