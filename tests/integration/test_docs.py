@@ -24,6 +24,7 @@ from markdown_it import MarkdownIt
 
 from headrace.cli.main import run as run_command
 from proof.ledger import TIMEOUT_S, settings
+from proof.shop import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,9 +63,8 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def _forget_tables(spark: SparkSession) -> None:
     """Other tests, too, have left names in the session; the tables themselves stay where they lie."""
-    for table in spark.catalog.listTables("default"):
-        if not table.isTemporary:
-            spark.sql(f"DROP TABLE default.`{table.name}`")
+    for table in tables_of(spark):
+        spark.sql(f"DROP TABLE default.`{table}`")
 
 
 @pytest.fixture

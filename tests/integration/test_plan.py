@@ -27,6 +27,7 @@ from headrace.plan.stages import (
     RunFlowStage,
 )
 from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, KAFKA_MAX_OFFSETS_PER_TRIGGER
+from proof.shop import tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -149,10 +150,10 @@ def test_planning_writes_nothing_and_leaves_the_session_as_it_was(
 ) -> None:
     # Tests of runs may have left one in the session's catalog.
     spark.sql("DROP TABLE IF EXISTS bronze")
-    before = [table.name for table in spark.catalog.listTables()]
+    before = tables_of(spark)
     planned(EXAMPLE)
     assert not settings.storage.root.exists()
-    assert [table.name for table in spark.catalog.listTables()] == before
+    assert tables_of(spark) == before
     assert not spark.catalog.tableExists("bronze")
 
 

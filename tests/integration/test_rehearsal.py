@@ -17,7 +17,7 @@ from deltalake import write_deltalake
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.testing import Batches, Record, run
 from headrace.testing.plugin import RunPipeline
-from proof.shop import settings_of
+from proof.shop import settings_of, tables_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ def fault(shop: Path, rows: Any) -> HeadraceError:
 def test_a_pipeline_runs_on_rows_and_leaves_nothing_else_behind(
     write: Write, run_pipeline: RunPipeline, spark: SparkSession, tmp_path: Path
 ) -> None:
-    settings, tables = settings_of(spark), [table.name for table in spark.catalog.listTables()]
+    settings, tables = settings_of(spark), tables_of(spark)
     shop = write(SHOP)
     batches = [[order(1, 0), order(2, 0, "bob")], [order(3, 5), order(4, 9, amount="12.75")]]
     found = run_pipeline(shop, {"orders": batches})
@@ -98,7 +98,7 @@ def test_a_pipeline_runs_on_rows_and_leaves_nothing_else_behind(
         "headrace.yml",
         "shop.py",
     ]
-    assert (settings_of(spark), [table.name for table in spark.catalog.listTables()]) == (
+    assert (settings_of(spark), tables_of(spark)) == (
         settings,
         tables,
     )

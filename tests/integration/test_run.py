@@ -208,8 +208,20 @@ def test_the_change_feed_of_a_table_of_the_pipeline_is_asked_for_before_anything
     site.write(code=VISITS.replace("{more}", "").replace("spark_conf=", fed) + FEED)
     with Pipeline.load(site.root) as pipeline:
         assert pipeline.plan().refusals == ()
+    code = VISITS.replace("{more}", "").replace("spark_conf=", fed) + FEED
+    late = FEED.replace("feed()", "late()").replace(".table(", '.option("startingVersion", FROM).table(')
+    site.write(code=code + late.replace("FROM", "1"))
+    with Pipeline.load(site.root) as pipeline:
+        assert pipeline.run(["visits"]).outcome == "completed"
+        (refusal,) = pipeline.plan().refusals
+        assert refusal.code == "START_INVALID"
+        assert "before the change feed" in refusal.summary
+        assert [error.code for error in pipeline.run().errors] == ["START_INVALID"]
+    site.write(code=code + late.replace("FROM", str(refusal.params["versions"][0])))
+    site.put("b.json", {"id": 2, "page": "p"})
     site.run_well()
-    assert [row["id"] for row in site.rows("feed")] == [1]
+    assert sorted(row["id"] for row in site.rows("feed")) == [1, 2]
+    assert [row["id"] for row in site.rows("late")] == [2]
 
 
 def test_kafka_s_own_tools_see_how_far_a_flow_has_come(shop: Shop) -> None:

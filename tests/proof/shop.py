@@ -96,6 +96,15 @@ def settings_of(spark: SparkSession) -> dict[str, str]:
     return {key: value for key, value in spark.conf.getAll.items() if not key.startswith(notes)}
 
 
+def tables_of(spark: SparkSession) -> list[str]:
+    """The tables that the session knows in its default schema; no temporary views.
+
+    Spark's own `listTables` needs compiled code, which the session of all tests does without.
+    """
+    found = spark.sql("SHOW TABLES IN default").where("NOT isTemporary").collect()
+    return sorted(row.tableName for row in found)
+
+
 @dataclass
 class Shop:
     """One pipeline in a folder of its own, with one topic and everything that was produced to it."""

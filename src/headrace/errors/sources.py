@@ -47,9 +47,10 @@ class TopicNotFoundError(UsageError):
 
 
 class StartInvalidError(UsageError):
-    """A flow is told to start where its topics do not go, or for some of their partitions only.
+    """A flow is told to start where its topics or tables do not go, or for some partitions only.
 
-    The message says which offsets the broker holds.
+    The message says which offsets the broker holds, or from which version on the table, or its change
+    feed, can be read.
     """
 
     code = "START_INVALID"

@@ -46,7 +46,7 @@ from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state, seed_files
 from headrace.state.opening import decide
-from headrace.state.table_log import see_version, versions
+from headrace.state.table_log import see_version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -321,7 +321,7 @@ def require_readable(
             state = read_table(path)
             check_table_start(
                 source.options,
-                versions(path),
+                path,
                 name=str(source.table or path),
                 properties=state.properties,
                 location=source.location,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ChangeFeedMissingError, SourceLocation, StartInvalidError
+from headrace.state.table_log import property_since, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,7 @@ _FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 def check_table_start(
     options: Mapping[str, str],
-    versions: Sequence[int],
+    path: Path,
     *,
     name: str,
     properties: Mapping[str, str],
@@ -28,14 +29,14 @@ def check_table_start(
 
     Args:
         options: The stream's options.
-        versions: The versions that the table's log holds, ascending.
+        path: Where the table lies.
         name: The table, as users name it.
         properties: The table's properties.
         location: Where the query reads it.
 
     Raises:
         ChangeFeedMissingError: Its change feed is asked for, and it records none.
-        StartInvalidError: It has no such version, or has it no more.
+        StartInvalidError: It has no such version, or has it no more, or recorded no changes yet at it.
     """
     chosen = {key.lower(): value.strip().lower() for key, value in options.items()}
     asks_feed = any(chosen.get(option.lower()) == "true" for option in CHANGE_FEED)
@@ -49,14 +50,26 @@ def check_table_start(
             ),
             params={"table": name},
         )
-    version = chosen.get("startingversion", "latest")
-    if version.isdigit() and versions and not versions[0] <= int(version) <= versions[-1]:
+    text = chosen.get("startingversion", "latest")
+    known = versions(path)
+    if not (text.isdigit() and known):
+        return
+    version, since = int(text), property_since(path, _FEED_PROPERTY) if asks_feed else None
+    if not known[0] <= version <= known[-1]:
         raise StartInvalidError(
             f"startingVersion {version} is no version of {name}",
             location=location,
-            facts=(f"its log holds the versions {versions[0]} to {versions[-1]}",),
+            facts=(f"its log holds the versions {known[0]} to {known[-1]}",),
             remedies=("correct startingVersion",),
-            params={"table": name, "version": int(version), "versions": [versions[0], versions[-1]]},
+            params={"table": name, "version": version, "versions": [known[0], known[-1]]},
+        )
+    if since is not None and version < since:
+        raise StartInvalidError(
+            f"startingVersion {version} lies before the change feed of {name}",
+            location=location,
+            facts=(f"the table records its changes from version {since} on",),
+            remedies=(f"start at version {since} or later", "or leave out readChangeFeed, and read its rows"),
+            params={"table": name, "version": version, "versions": [since, known[-1]]},
         )
 
 

@@ -123,6 +123,26 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
     )
 
 
+def property_since(table: Path, name: str) -> int | None:
+    """The first version from which on a boolean property of the table is true without a gap.
+
+    Returns:
+        The version that is to come where the newest says otherwise; ``None`` where the commits that the
+        log still holds do not speak of it.
+    """
+    since: int | None = None
+    last, was_true = -1, False
+    for version in versions(table):
+        with (table / "_delta_log" / f"{version:020d}.json").open(encoding="utf-8") as file:
+            said = [json.loads(line)["metaData"] for line in file if line.startswith('{"metaData"')]
+        for metadata in said:
+            is_true = str(metadata["configuration"].get(name)).lower() == "true"
+            since = since if is_true and was_true else version
+            was_true = is_true
+        last = version
+    return since if since is None or was_true else last + 1
+
+
 def transaction_id(table: Path, version: int) -> str | None:
     """Delta's own id of a commit; ``None`` where the log does not hold it, or its writer gave none."""
     try:

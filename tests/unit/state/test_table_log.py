@@ -15,6 +15,7 @@ from headrace.state.table_log import (
     describe_rollback,
     follow_commits,
     load_commit,
+    property_since,
     see_version,
 )
 
@@ -49,6 +50,26 @@ def test_every_commit_has_a_mark_of_its_own(table: Path) -> None:
     marks = [commit_mark(table, version) for version in range(4)]
     assert len(set(marks)) == 4
     assert commit_mark(table, 4) is None
+
+
+def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> None:
+    name = "delta.appendOnly"
+
+    def turn(value: str) -> None:
+        deltalake.DeltaTable(table).alter.set_table_properties({name: value})
+
+    assert property_since(table, name) == 4, "the version that is to come"
+    turn("true")
+    deltalake.write_deltalake(table, pa.table({"id": [5]}), mode="append")
+    deltalake.DeltaTable(table).alter.set_table_description("with another commit of metadata")
+    assert property_since(table, name) == 4
+    turn("false")
+    assert property_since(table, name) == 8
+    turn("true")
+    assert property_since(table, name) == 8
+    for version in (0, 4, 6, 7, 8):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    assert property_since(table, name) is None
 
 
 def test_a_table_that_goes_on_from_an_older_copy_has_other_commits(table: Path, tmp_path: Path) -> None:
