@@ -26,6 +26,7 @@ from headrace.sinks.delta.commit import (
 )
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, read_checksum, read_state
 from headrace.state.facts import FENCED, Open
+from proof.shop import take_back_newest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -360,6 +361,17 @@ def test_the_checksum_of_a_commit_that_was_taken_back_is_not_believed(table: Tab
     appended = table.append(table.frame((2, "b")), 2)
     assert appended is not None, "the batch was taken for one that the table holds"
     assert table.rows == [(0, "a"), (1, "a"), (2, "b")]
+
+
+def test_a_checksum_that_was_derived_from_one_of_another_commit_is_not_believed(
+    make: Callable[..., Table],
+) -> None:
+    table = make(**{f"{CHECKPOINT_PROPERTY}sales": OURS})
+    for batch in range(3):
+        table.append(table.frame((batch, "a")), batch)
+    take_back_newest(table.spark, table.path)
+    assert read_checksum(table.path) is None
+    assert read_state(table.spark, table.path).transactions == {OURS: 1}
 
 
 def test_more_transactions_than_a_checksum_holds_are_fenced_all_the_same(table: Table) -> None:

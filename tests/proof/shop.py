@@ -105,6 +105,27 @@ def tables_of(spark: SparkSession) -> list[str]:
     return sorted(row.tableName for row in found)
 
 
+def take_back_newest(spark: SparkSession, table: Path) -> None:
+    """Take the newest commit out of a table's log by hand, and write on with another process's Spark.
+
+    The checksum stays behind, and Delta derives those of later commits from it.
+    """
+
+    def forget() -> None:
+        spark.sparkContext._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+    newest = max((table / "_delta_log").glob("*.json"))
+    claimed = json.loads(newest.with_suffix(".crc").read_text())["setTransactions"]
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    for value in "ab":
+        forget()
+        spark.sql(f"ALTER TABLE delta.`{table}` SET TBLPROPERTIES ('somebody' = '{value}')")
+    forget()
+    derived = json.loads(max((table / "_delta_log").glob("*.crc")).read_text())
+    assert derived["setTransactions"] == claimed, "Delta has found the fault itself"
+
+
 @dataclass
 class Shop:
     """One pipeline in a folder of its own, with one topic and everything that was produced to it."""

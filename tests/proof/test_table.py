@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow as pa
@@ -19,7 +19,10 @@ from headrace.project.pipeline import Pipeline
 from headrace.run import opening
 from headrace.sinks.delta.commit import open_generation
 from proof.ledger import create_topic
-from proof.shop import BRONZE, SILVER, Shop, named
+from proof.shop import BRONZE, SILVER, Shop, named, take_back_newest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -254,6 +257,18 @@ def test_an_older_copy_of_a_table_is_refused_and_every_layer_mended(
     full_refresh(shop, "silver")
     shop.run_well()
     shop.check(silver=True)
+
+
+def test_a_commit_that_was_taken_out_of_the_log_is_missed_though_checksums_name_it(
+    shop: Shop, spark: SparkSession
+) -> None:
+    for _ in range(3):
+        shop.produce(30)
+        shop.run_well()
+    take_back_newest(spark, shop.table("bronze"))
+    assert shop.refused().code == "TABLE_BEHIND_CHECKPOINT"
+    shop.run_well(resume="bronze")
+    shop.check()
 
 
 def test_a_writer_beside_ours_is_reported_and_harms_nothing(shop: Shop) -> None:

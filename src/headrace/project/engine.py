@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 UNREACHED = "127.0.0.1:9"
 """Stands for the embedded broker while it is down and nobody needs it to answer."""
+_KAFKA_CLIENT = "org.apache.kafka"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,8 +183,10 @@ class Engine:
         if settings.kafka.bootstrap_servers == UNREACHED:
             try:
                 plan = self.plan(settings, datasets, offline=True, record=record, keep=keep)
-            except UsageError:
-                # What the pipeline's code reads while it is planned may have needed the broker.
+            except UsageError as error:
+                # What the pipeline's files do with a topic while they are loaded needs the broker, too.
+                if _KAFKA_CLIENT not in f"{error} {error.__cause__}":
+                    raise
                 needed = True
             else:
                 needed = plan.reads_kafka

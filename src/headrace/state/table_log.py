@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+_NEWEST = 1000
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,22 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
         changes_data=changes_data or removes_data,
         removes_data=removes_data,
     )
+
+
+def newest_transactions(table: Path, ids: Collection[str], last: int) -> dict[str, int]:
+    """What the commits up to a version say last of these application ids, as far as they say anything.
+
+    The newest thousand commits are asked: an id that is in use is mostly named by one of the last few.
+    """
+    found: dict[str, int] = {}
+    known = [version for version in versions(table) if version <= last]
+    for version in reversed(known[-_NEWEST:]):
+        if len(found) == len(set(ids)):
+            break
+        for name, number in load_commit(table, version).transactions.items():
+            if name in ids:
+                found.setdefault(name, number)
+    return found
 
 
 def property_since(table: Path, name: str) -> int | None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
-from headrace.state.table_log import transaction_id, versions
+from headrace.state.table_log import newest_transactions, transaction_id, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,19 +65,22 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
     snapshot = delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
     metadata = snapshot.metadata()
-    found = checksum_transactions(snapshot, path)
-    if found is None:
-        # Delta computes the table's whole state for them: a Spark job for each new version.
-        found = snapshot.setTransactions()
-    transactions = {action.appId(): action.version() for action in as_java(found)}
-    return TableState(
-        version=snapshot.version(),
-        table_id=metadata.id(),
-        schema=json.loads(metadata.schemaString()),
-        properties=dict(as_java(metadata.configuration())),
-        transactions=transactions,
-        comment=metadata.description(),
-    )
+    carried = checksum_transactions(snapshot, path)
+
+    def state(transactions: Any) -> TableState:
+        return TableState(
+            version=snapshot.version(),
+            table_id=metadata.id(),
+            schema=json.loads(metadata.schemaString()),
+            properties=dict(as_java(metadata.configuration())),
+            transactions={action.appId(): action.version() for action in as_java(transactions)},
+            comment=metadata.description(),
+        )
+
+    if carried is not None and _is_in_log(quick := state(carried), path):
+        return quick
+    # Delta computes the table's whole state for them: a Spark job for each new version.
+    return state(snapshot.setTransactions())
 
 
 def checksum_transactions(snapshot: Any, path: Path) -> Any | None:
@@ -96,12 +99,23 @@ def checksum_transactions(snapshot: Any, path: Path) -> Any | None:
     return carried.get() if owner.get() == transaction_id(path, snapshot.version()) else None
 
 
+def _is_in_log(state: TableState, path: Path) -> bool:
+    """Whether the commits themselves say the same of the checkpoints that feed the table.
+
+    Delta derives each checksum from the one before. Where that belonged to a commit that was taken out of
+    the log, every later one names the batch that went with it.
+    """
+    ids = set(state.checkpoints.values())
+    said = newest_transactions(path, ids, state.version)
+    return all(state.transactions.get(name) == said.get(name) for name in ids)
+
+
 def read_checksum(path: Path) -> TableState | None:
     """Read the table's newest snapshot from the checksum that Delta writes beside each commit; no JVM.
 
     Returns:
-        ``None`` where there is none, where it does not carry the transactions, or where it belongs to
-        another commit of the same version.
+        ``None`` where there is none, where it does not carry the transactions, or where the log's own
+        commits do not bear it out.
     """
     known = versions(path)
     if not known:
@@ -111,7 +125,7 @@ def read_checksum(path: Path) -> TableState | None:
         metadata = checksum["metadata"]
         if checksum["txnId"] != transaction_id(path, known[-1]):
             return None
-        return TableState(
+        state = TableState(
             version=known[-1],
             table_id=metadata["id"],
             schema=json.loads(metadata["schemaString"]),
@@ -119,6 +133,7 @@ def read_checksum(path: Path) -> TableState | None:
             transactions={action["appId"]: action["version"] for action in checksum["setTransactions"]},
             comment=metadata.get("description"),
         )
+        return state if _is_in_log(state, path) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
