@@ -372,6 +372,10 @@ def test_a_checksum_that_was_derived_from_one_of_another_commit_is_not_believed(
     take_back_newest(table.spark, table.path)
     assert read_checksum(table.path) is None
     assert read_state(table.spark, table.path).transactions == {OURS: 1}
+    appended = table.append(table.frame((2, "b")), 2)
+    assert appended is not None, "the batch was taken for one that the table holds"
+    assert table.append(table.frame((2, "b")), 2) is None
+    assert table.rows == [(0, "a"), (1, "a"), (2, "b")]
 
 
 def test_more_transactions_than_a_checksum_holds_are_fenced_all_the_same(table: Table) -> None:

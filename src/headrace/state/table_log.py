@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _NEWEST = 1000
+"""Commits that are asked for an id: one that is in use is mostly named by one of the last few."""
 
 
 @dataclass(frozen=True)
@@ -125,20 +126,29 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
     )
 
 
-def newest_transactions(table: Path, ids: Collection[str], last: int) -> dict[str, int]:
-    """What the commits up to a version say last of these application ids, as far as they say anything.
+def bears_out(table: Path, last: int, said: Mapping[str, int | None]) -> bool:
+    """Whether the commits up to a version say themselves what is said of these application ids.
 
-    The newest thousand commits are asked: an id that is in use is mostly named by one of the last few.
+    Args:
+        table: The table.
+        last: The version.
+        said: The newest number of each id; ``None`` where no commit is to name it.
+
+    Returns:
+        Also false where that cannot be told: the log holds no commit of an id any more, or is damaged.
     """
-    found: dict[str, int] = {}
-    known = [version for version in versions(table) if version <= last]
-    for version in reversed(known[-_NEWEST:]):
-        if len(found) == len(set(ids)):
-            break
-        for name, number in load_commit(table, version).transactions.items():
-            if name in ids:
-                found.setdefault(name, number)
-    return found
+    asked, version = dict(said), last
+    try:
+        # One after another, for the log of a busy table holds too many to be listed for each batch.
+        while asked and version >= 0 and version > last - _NEWEST:
+            for name, number in load_commit(table, version).transactions.items():
+                if name in asked and asked.pop(name) != number:
+                    return False
+            version -= 1
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        # Delta cleans logs meanwhile, and may never look at what is damaged.
+        return False
+    return not asked or (version < 0 and set(asked.values()) == {None})
 
 
 def property_since(table: Path, name: str) -> int | None:
@@ -154,7 +164,7 @@ def property_since(table: Path, name: str) -> int | None:
         with (table / "_delta_log" / f"{version:020d}.json").open(encoding="utf-8") as file:
             said = [json.loads(line)["metaData"] for line in file if line.startswith('{"metaData"')]
         for metadata in said:
-            is_true = str(metadata["configuration"].get(name)).lower() == "true"
+            is_true = str((metadata.get("configuration") or {}).get(name)).lower() == "true"
             since = since if is_true and was_true else version
             was_true = is_true
         last = version

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.state.table_log import (
+    bears_out,
     commit_mark,
     describe_rollback,
     follow_commits,
@@ -50,6 +51,35 @@ def test_every_commit_has_a_mark_of_its_own(table: Path) -> None:
     marks = [commit_mark(table, version) for version in range(4)]
     assert len(set(marks)) == 4
     assert commit_mark(table, 4) is None
+
+
+def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+
+    def commit(version: int, *lines: str) -> None:
+        (log / f"{version:020d}.json").write_text("".join(f"{line}\n" for line in lines))
+
+    def txn(name: str, number: int) -> str:
+        return f'{{"txn":{{"appId":"{name}","version":{number}}}}}'
+
+    commit(0, '{"commitInfo":{}}')
+    commit(1, txn("a", 0))
+    commit(2, txn("a", 1), txn("b", 7))
+    commit(3)
+    assert bears_out(tmp_path, 3, {})
+    assert bears_out(tmp_path, 3, {"a": 1, "b": 7})
+    assert bears_out(tmp_path, 3, {"a": 1, "never": None})
+    assert bears_out(tmp_path, 1, {"a": 0, "b": None})
+    assert not bears_out(tmp_path, 3, {"a": 2})
+    assert not bears_out(tmp_path, 3, {"a": None})
+    assert not bears_out(tmp_path, 3, {"never": 0})
+    commit(1, '{"txn":{"appId"')
+    assert bears_out(tmp_path, 3, {"a": 1}), "what lies behind the answer is not read"
+    assert not bears_out(tmp_path, 3, {"never": None})
+    for version in (0, 1):
+        (log / f"{version:020d}.json").unlink()
+    assert not bears_out(tmp_path, 3, {"never": None}), "a log that was cleaned does not say everything"
 
 
 def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> None:

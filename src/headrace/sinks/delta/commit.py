@@ -24,7 +24,7 @@ from headrace.sinks.delta.table import (
     delta_log,
 )
 from headrace.state.facts import FENCED, Open
-from headrace.state.table_log import find_batch
+from headrace.state.table_log import bears_out, find_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -343,14 +343,17 @@ def _append_public(
 def _held(transaction: Any, checkpoint: str, table: Path) -> int:
     """The last batch of the checkpoint that the transaction's own snapshot holds; -1 if none.
 
-    The snapshot's checksum carries the transactions and answers in milliseconds. Where it does not,
-    Delta computes the table's whole state.
+    The snapshot's checksum carries the transactions and answers in milliseconds. Where it does not, or
+    the commits do not bear it out, Delta computes the table's whole state.
     """
-    carried = checksum_transactions(transaction.snapshot(), table)
-    if carried is None:
-        return int(transaction.txnVersion(checkpoint))
-    found = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", carried.toString())
-    return int(found[1]) if found else -1
+    snapshot = transaction.snapshot()
+    carried = checksum_transactions(snapshot, table)
+    if carried is not None:
+        named = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", carried.toString())
+        held = int(named[1]) if named else None
+        if bears_out(table, snapshot.version(), {checkpoint: held}):
+            return -1 if held is None else held
+    return int(transaction.txnVersion(checkpoint))
 
 
 def _refuse_gap(stamp: BatchStamp, held: int, table: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
-from headrace.state.table_log import newest_transactions, transaction_id, versions
+from headrace.state.table_log import bears_out, transaction_id, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,9 +105,8 @@ def _is_in_log(state: TableState, path: Path) -> bool:
     Delta derives each checksum from the one before. Where that belonged to a commit that was taken out of
     the log, every later one names the batch that went with it.
     """
-    ids = set(state.checkpoints.values())
-    said = newest_transactions(path, ids, state.version)
-    return all(state.transactions.get(name) == said.get(name) for name in ids)
+    ids = state.checkpoints.values()
+    return bears_out(path, state.version, {name: state.transactions.get(name) for name in ids})
 
 
 def read_checksum(path: Path) -> TableState | None:
@@ -123,7 +122,7 @@ def read_checksum(path: Path) -> TableState | None:
     try:
         checksum = json.loads((path / "_delta_log" / f"{known[-1]:020d}.crc").read_text(encoding="utf-8"))
         metadata = checksum["metadata"]
-        if checksum["txnId"] != transaction_id(path, known[-1]):
+        if checksum["txnId"] is None or checksum["txnId"] != transaction_id(path, known[-1]):
             return None
         state = TableState(
             version=known[-1],
@@ -134,7 +133,7 @@ def read_checksum(path: Path) -> TableState | None:
             comment=metadata.get("description"),
         )
         return state if _is_in_log(state, path) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
