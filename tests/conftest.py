@@ -5,12 +5,10 @@ Nothing here starts before a test asks for it, so unit tests start no JVM.
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import itertools
 import os
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,18 +108,14 @@ def _await_cache() -> None:
     global _making
     if _making is None:
         return
-    # The tests pass without it, only later.
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        _making.wait(_TRAINING_TIMEOUT_S)
-        _making = None
-        lock = aot.cache_path(find_java(), ensure_jars("spark")).with_suffix(".lock")
-        deadline = time.monotonic() + _TRAINING_TIMEOUT_S
-        with lock.open("w") as handle:
-            while time.monotonic() < deadline:
-                with contextlib.suppress(BlockingIOError):
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    return
-                time.sleep(0.2)
+    making, _making = _making, None
+    try:
+        making.wait(_TRAINING_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        # The tests pass without it, only later.
+        making.kill()
+    with aot.cache_path(find_java(), ensure_jars("spark")).with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -378,6 +378,25 @@ def test_a_checksum_that_was_derived_from_one_of_another_commit_is_not_believed(
     assert table.rows == [(0, "a"), (1, "a"), (2, "b")]
 
 
+def test_a_checksum_that_lacks_a_batch_for_the_same_reason_is_not_believed(table: Table) -> None:
+    def write_beside() -> None:
+        forget(table.spark)
+        table.frame((9, "foreign")).write.format("delta").mode("append").save(str(table.path))
+        forget(table.spark)
+
+    write_beside()
+    log = table.path / "_delta_log" / f"{table.version:020d}.json"
+    log.unlink()
+    log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
+    forget(table.spark)
+    assert table.append(table.frame((0, "a")), 0) is not None
+    write_beside()
+    write_beside()
+    derived = max((table.path / "_delta_log").glob("*.crc")).read_text()
+    assert OURS not in derived, "Delta has found the fault itself"
+    assert table.append(table.frame((0, "a")), 0) is None, "the batch would be there twice"
+
+
 def test_more_transactions_than_a_checksum_holds_are_fenced_all_the_same(table: Table) -> None:
     for batch in range(2):
         table.append(table.frame((batch, "a")), batch)

@@ -26,6 +26,15 @@ def pages():
 """
 
 
+LOOK = """
+from headrace import spark
+
+spark.read.format("kafka").options(**{
+    "subscribe": "pages", "kafka.request.timeout.ms": "500", "kafka.default.api.timeout.ms": "1000",
+}).load().count()
+"""
+
+
 @pytest.fixture
 def site(tmp_path: Path, spark: object) -> Site:
     return Site(tmp_path / "site")
@@ -90,6 +99,10 @@ def test_a_broker_is_started_only_for_who_reads_from_it(
         site.run_well()
         assert broker.status().state == "running"
         assert site.rows("pages") == [{"n": 0}]
+        broker.stop()
+        site.write(VISITS + LOOK)
+        site.run_well()
+        assert broker.status().state == "running", "a look at a topic while the file is loaded"
     finally:
         broker.stop()
 

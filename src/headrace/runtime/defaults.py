@@ -87,7 +87,7 @@ def _everywhere() -> dict[str, str]:
 
 def build_session_settings(master: str) -> dict[str, str]:
     cores = _cores(master)
-    return {
+    settings = {
         # Spark prints the options of sources into plans, and plans into messages.
         "spark.sql.redaction.options.regex": f"(?i)url|{SECRET_KEYS}",
         # The same timestamps on every machine.
@@ -97,8 +97,6 @@ def build_session_settings(master: str) -> dict[str, str]:
         "spark.databricks.delta.snapshotPartitions": "1",
         # 200 is for clusters. Two per core leave room to balance; adaptive execution merges them.
         "spark.sql.shuffle.partitions": str(max(2, min(200, 2 * cores))),
-        # Spark would split even a handful of small files into a task for each place of `default_master`.
-        "spark.sql.leafNodeDefaultParallelism": str(cores),
         # Delta's parser does not pass on the arguments of `spark.sql(text, args)`, which Spark 4.2
         # otherwise needs while it parses; so they are bound during analysis, as before.
         "spark.sql.legacy.parameterSubstitution.constantsOnly": "true",
@@ -117,6 +115,10 @@ def build_session_settings(master: str) -> dict[str, str]:
         # A stopping flow whose thread hangs must not hang the process.
         "spark.sql.streaming.stopTimeout": "30000",
     }
+    if is_local(master):
+        # Spark would split even a handful of small files into a task for each place of `default_master`.
+        settings["spark.sql.leafNodeDefaultParallelism"] = str(cores)
+    return settings
 
 
 def _local(scratch: Path) -> dict[str, str]:

@@ -27,6 +27,8 @@ class LoggedCommit:
         engine: Who did it.
         changes_data: Whether rows were added or removed.
         removes_data: Whether rows were removed, or written anew.
+        delta_id: Delta's own id of the commit, which its checksum bears, too; foreign writers give none.
+        properties: The table's properties; ``None`` where the commit leaves them as they are.
     """
 
     version: int
@@ -37,6 +39,8 @@ class LoggedCommit:
     engine: str
     changes_data: bool
     removes_data: bool = False
+    delta_id: str | None = None
+    properties: Mapping[str, str] | None = None
 
     @property
     def rewrites(self) -> bool:
@@ -101,6 +105,7 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
     """One commit; only lines that can matter are parsed, for added files can be many."""
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
+    properties: dict[str, str] | None = None
     changes_data = removes_data = False
     path = table / "_delta_log" / f"{version:020d}.json"
     with path.open(encoding="utf-8") as file:
@@ -110,6 +115,8 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
             elif line.startswith('{"txn"'):
                 action = json.loads(line)["txn"]
                 transactions[action["appId"]] = action["version"]
+            elif line.startswith('{"metaData"'):
+                properties = json.loads(line)["metaData"].get("configuration") or {}
             elif not removes_data and line.startswith('{"remove"'):
                 removes_data = '"dataChange":true' in line
             elif not changes_data and line.startswith('{"add"'):
@@ -123,32 +130,38 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
         engine=str(info.get("engineInfo", "unknown")),
         changes_data=changes_data or removes_data,
         removes_data=removes_data,
+        delta_id=info.get("txnId"),
+        properties=properties,
     )
 
 
-def bears_out(table: Path, last: int, said: Mapping[str, int | None]) -> bool:
+def bears_out(table: Path, last: int, said: Mapping[str, int | None], owner: str | None = None) -> bool:
     """Whether the commits up to a version say themselves what is said of these application ids.
 
     Args:
         table: The table.
         last: The version.
         said: The newest number of each id; ``None`` where no commit is to name it.
+        owner: Delta's id of the commit of that version, where that is said, too.
 
     Returns:
         Also false where that cannot be told: the log holds no commit of an id any more, or is damaged.
     """
-    asked, version = dict(said), last
+    asked = dict(said)
     try:
+        if owner is not None and load_commit(table, last).delta_id != owner:
+            return False
         # One after another, for the log of a busy table holds too many to be listed for each batch.
-        while asked and version >= 0 and version > last - _NEWEST:
+        for version in range(last, max(last - _NEWEST, -1), -1):
+            if not asked:
+                return True
             for name, number in load_commit(table, version).transactions.items():
                 if name in asked and asked.pop(name) != number:
                     return False
-            version -= 1
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         # Delta cleans logs meanwhile, and may never look at what is damaged.
         return False
-    return not asked or (version < 0 and set(asked.values()) == {None})
+    return not asked or (last < _NEWEST and set(asked.values()) == {None})
 
 
 def property_since(table: Path, name: str) -> int | None:
@@ -160,28 +173,13 @@ def property_since(table: Path, name: str) -> int | None:
     """
     since: int | None = None
     last, was_true = -1, False
-    for version in versions(table):
-        with (table / "_delta_log" / f"{version:020d}.json").open(encoding="utf-8") as file:
-            said = [json.loads(line)["metaData"] for line in file if line.startswith('{"metaData"')]
-        for metadata in said:
-            is_true = str((metadata.get("configuration") or {}).get(name)).lower() == "true"
-            since = since if is_true and was_true else version
+    for commit in iter_commits(table):
+        last = commit.version
+        if commit.properties is not None:
+            is_true = commit.properties.get(name, "false").lower() == "true"
+            since = since if is_true and was_true else last
             was_true = is_true
-        last = version
     return since if since is None or was_true else last + 1
-
-
-def transaction_id(table: Path, version: int) -> str | None:
-    """Delta's own id of a commit; ``None`` where the log does not hold it, or its writer gave none."""
-    try:
-        with (table / "_delta_log" / f"{version:020d}.json").open(encoding="utf-8") as file:
-            for line in file:
-                if line.startswith('{"commitInfo"'):
-                    found = json.loads(line)["commitInfo"].get("txnId")
-                    return None if found is None else str(found)
-    except FileNotFoundError:
-        pass
-    return None
 
 
 def commit_mark(table: Path, version: int) -> str | None:

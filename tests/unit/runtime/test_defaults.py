@@ -8,7 +8,7 @@ import pytest
 
 from headrace.model.secrets import Redactor
 from headrace.runtime import jvm
-from headrace.runtime.defaults import build_settings
+from headrace.runtime.defaults import build_settings, default_master
 from headrace.runtime.jvm import choose_heap
 from headrace.runtime.session import jvm_environment
 
@@ -41,6 +41,17 @@ def test_executors_are_given_the_jars_that_they_need(master: str, tmp_path: Path
 )
 def test_shuffles_suit_the_cores(master: str, partitions: str, tmp_path: Path) -> None:
     assert build_settings("shop", master, tmp_path, {})["spark.sql.shuffle.partitions"] == partitions
+
+
+def test_a_laptop_s_small_tables_are_read_by_its_cores_and_a_cluster_s_as_spark_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.runtime.defaults.available_cores", lambda: 3)
+    setting = "spark.sql.leafNodeDefaultParallelism"
+    assert default_master() == "local[12]"
+    assert build_settings("shop", default_master(), tmp_path, {})[setting] == "3"
+    assert build_settings("shop", "local[5]", tmp_path, {})[setting] == "5"
+    assert setting not in build_settings("shop", "yarn", tmp_path, {})
 
 
 @pytest.mark.parametrize(

@@ -347,7 +347,7 @@ def _held(transaction: Any, checkpoint: str, table: Path) -> int:
     the commits do not bear it out, Delta computes the table's whole state.
     """
     snapshot = transaction.snapshot()
-    carried = checksum_transactions(snapshot, table)
+    carried = checksum_transactions(snapshot)
     if carried is not None:
         named = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", carried.toString())
         held = int(named[1]) if named else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
-from headrace.state.table_log import bears_out, transaction_id, versions
+from headrace.state.table_log import bears_out, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
     snapshot = delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
     metadata = snapshot.metadata()
-    carried = checksum_transactions(snapshot, path)
+    carried = checksum_transactions(snapshot)
 
     def state(transactions: Any) -> TableState:
         return TableState(
@@ -77,36 +77,40 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
             comment=metadata.description(),
         )
 
-    if carried is not None and _is_in_log(quick := state(carried), path):
-        return quick
+    if carried is not None:
+        owner, quick = snapshot.checksumOpt().get().txnId(), state(carried)
+        if owner.isDefined() and _is_in_log(quick, owner.get(), path):
+            return quick
     # Delta computes the table's whole state for them: a Spark job for each new version.
     return state(snapshot.setTransactions())
 
 
-def checksum_transactions(snapshot: Any, path: Path) -> Any | None:
+def checksum_transactions(snapshot: Any) -> Any | None:
     """The transactions of a snapshot as its checksum carries them, in the JVM.
 
+    Whoever goes by them asks the commits whether they bear them out (`bears_out`).
+
     Returns:
-        ``None`` where there is no checksum, where it carries none (a foreign writer, more than 100 ids),
-        or where it belongs to another commit of the same version: one that was taken out of the log.
+        ``None`` where there is no checksum, or where it carries none (a foreign writer, more than 100 ids).
     """
     checksum = snapshot.checksumOpt()
-    if not checksum.isDefined():
-        return None
-    carried, owner = checksum.get().setTransactions(), checksum.get().txnId()
-    if not (carried.isDefined() and owner.isDefined()):
-        return None
-    return carried.get() if owner.get() == transaction_id(path, snapshot.version()) else None
+    carried = checksum.get().setTransactions() if checksum.isDefined() else checksum
+    return carried.get() if carried.isDefined() else None
 
 
-def _is_in_log(state: TableState, path: Path) -> bool:
-    """Whether the commits themselves say the same of the checkpoints that feed the table.
+def _is_in_log(state: TableState, owner: str, path: Path) -> bool:
+    """Whether a checksum is its own commit's, and the commits say the same of what feeds the table.
 
-    Delta derives each checksum from the one before. Where that belonged to a commit that was taken out of
-    the log, every later one names the batch that went with it.
+    The first is not enough: Delta derives each checksum from the one before. Where that belonged to a
+    commit that was taken out of the log, every later one names the batch that went with it.
+
+    Args:
+        state: What the checksum says.
+        owner: Delta's id of the commit that it was written for.
+        path: Where the table lies.
     """
-    ids = state.checkpoints.values()
-    return bears_out(path, state.version, {name: state.transactions.get(name) for name in ids})
+    said = {name: state.transactions.get(name) for name in state.checkpoints.values()}
+    return bears_out(path, state.version, said, owner)
 
 
 def read_checksum(path: Path) -> TableState | None:
@@ -122,8 +126,7 @@ def read_checksum(path: Path) -> TableState | None:
     try:
         checksum = json.loads((path / "_delta_log" / f"{known[-1]:020d}.crc").read_text(encoding="utf-8"))
         metadata = checksum["metadata"]
-        if checksum["txnId"] is None or checksum["txnId"] != transaction_id(path, known[-1]):
-            return None
+        owner = checksum["txnId"]
         state = TableState(
             version=known[-1],
             table_id=metadata["id"],
@@ -132,7 +135,7 @@ def read_checksum(path: Path) -> TableState | None:
             transactions={action["appId"]: action["version"] for action in checksum["setTransactions"]},
             comment=metadata.get("description"),
         )
-        return state if _is_in_log(state, path) else None
+        return state if owner is not None and _is_in_log(state, owner, path) else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
