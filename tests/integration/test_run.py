@@ -9,8 +9,8 @@ from pathlib import Path
 
 import deltalake
 import pytest
-from confluent_kafka import ConsumerGroupTopicPartitions
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import ConsumerGroupTopicPartitions, Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from headrace.cli.main import run as cli
 from headrace.errors import SourceLocation, TopicNotFoundError
@@ -23,6 +23,7 @@ from headrace.model.events import (
     ViewRefreshed,
 )
 from headrace.project.pipeline import Pipeline
+from headrace.run.lag import LagGauge
 from landing import VISITS, Site
 from proof.ledger import TIMEOUT_S, end_offsets, settings
 from proof.shop import BRONZE, SILVER, Shop, until
@@ -55,6 +56,35 @@ def test_each_batch_tells_what_it_committed(shop: Shop) -> None:
     (finished,) = shop.happened(FlowFinished)
     assert isinstance(finished, FlowFinished)
     assert (finished.outcome, finished.rows, finished.batches) == ("drained", 30, 2)
+
+
+def test_reporting_never_fails_a_flow(
+    make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record of the year 12000, an event that cannot be taken, a lag that cannot be measured."""
+    shop = make_shop(partitions=1)
+    admin = AdminClient(settings(shop.ledger.bootstrap))
+    resource = ConfigResource(ConfigResource.Type.TOPIC, shop.topic)
+    resource.add_incremental_config(
+        ConfigEntry(
+            "message.timestamp.after.max.ms", str(2**63 - 1), incremental_operation=AlterConfigOpType.SET
+        )
+    )
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(TIMEOUT_S)
+    shop.produce(3)
+    producer = Producer(settings(shop.ledger.bootstrap))
+    producer.produce(shop.topic, b"{}", timestamp=316_516_000_000_000)
+    assert producer.flush(TIMEOUT_S) == 0
+
+    def fail(*_: object) -> None:
+        raise ValueError("no lag")
+
+    monkeypatch.setattr(LagGauge, "measure", fail)
+    with Pipeline.load(shop.root) as pipeline:
+        result = pipeline.run(emit=fail)
+    assert [(flow.outcome, flow.rows) for flow in result.flows] == [("drained", 4)], result.errors
+    assert shop.run_well().flows[0].outcome == "up to date"
 
 
 SEEN = """

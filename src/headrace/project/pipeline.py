@@ -24,6 +24,7 @@ from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
 from headrace.project.engine import UNREACHED, Engine, Rehearsal
 from headrace.project.selection import check_remedies
+from headrace.run.reporting import logged_only
 
 if TYPE_CHECKING:
     from headrace.observe.log import LogSettings, UpdateLog
@@ -472,12 +473,15 @@ def _new_update() -> str:
 
 
 def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
+    """One emitter for all; an emitter that raises is logged, and fails no flow."""
+
     def emit(event: Event) -> None:
         if isinstance(event, FlowRetrying | FlowFailed | ViewFailed):
             # Errors quote what others have said; the rest of an event is names and numbers.
             event = replace(event, error=redactor.data(event.error))
         for one in emitters:
-            one(event)
+            with logged_only(f"the event {type(event).__name__}"):
+                one(event)
 
     return emit
 

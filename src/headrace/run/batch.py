@@ -20,6 +20,7 @@ from headrace.run.failpoints import reach
 from headrace.run.failures import Reading, upstream_rewritten
 from headrace.run.file_batch import FileBatch, FlowFiles, listed_files
 from headrace.run.lag import LagGauge
+from headrace.run.reporting import logged_only
 from headrace.run.stop import StopRequested
 from headrace.runtime.defaults import available_cores
 from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append
@@ -161,11 +162,14 @@ class BatchFunction:
             self._progress.rows += appended.rows
             self._progress.commits += 1
             self._context.checkpointer.offer(self._target.path, appended.version)
-            self._report(appended, batch, ranges, time.monotonic() - started)
+            with logged_only(f"flow {flow.name}: the event of batch {batch}"):
+                self._report(appended, batch, ranges, time.monotonic() - started)
         self._progress.batches += 1
         self.last_batch = batch
-        self._publish(ranges)
-        self.after_batch(ranges, time.monotonic() - started)
+        with logged_only(f"flow {flow.name}: the offsets of batch {batch}"):
+            self._publish(ranges)
+        with logged_only(f"flow {flow.name}: the limit of the batch after {batch}"):
+            self.after_batch(ranges, time.monotonic() - started)
         reach("after-batch", flow.name, batch)
 
     def _seen(self, one: SourceRange) -> SourceRange:
@@ -280,6 +284,9 @@ class BatchFunction:
     def _report(
         self, appended: Appended, batch: int, ranges: tuple[SourceRange, ...], duration_s: float
     ) -> None:
+        lag: int | None = None
+        with logged_only(f"flow {self._flow.name}: the lag after batch {batch}"):
+            lag = self._lag.measure(ranges)
         self._context.emit(
             BatchCommitted(
                 update=self._context.update,
@@ -290,7 +297,7 @@ class BatchFunction:
                 rows=appended.rows,
                 duration_s=duration_s,
                 ranges=ranges,
-                lag=self._lag.measure(ranges),
+                lag=lag,
                 latency_s=_latency(appended, self._planned.timestamp),
             )
         )
@@ -327,6 +334,14 @@ def _latency(appended: Appended, timestamp: str | None) -> tuple[float, float] |
 
 
 def _at(values: Any, path: str) -> datetime | None:
+    """The timestamp of one column in Delta's statistics; ``None`` where Python has no such date.
+
+    A producer can set any timestamp, also one after the year 9999.
+    """
     for part in path.split("."):
         values = values.get(part) if isinstance(values, dict) else None
-    return datetime.fromisoformat(values) if isinstance(values, str) else None
+    try:
+        found = datetime.fromisoformat(values) if isinstance(values, str) else None
+    except ValueError:
+        return None
+    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)

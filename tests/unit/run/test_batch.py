@@ -9,6 +9,7 @@ import pytest
 
 from headrace.model.ranges import SourceRange
 from headrace.run.batch import _latency, records
+from headrace.run.reporting import logged_only
 from headrace.sinks.delta.commit import Appended
 
 
@@ -63,3 +64,20 @@ def test_the_ages_of_the_oldest_and_the_newest_record() -> None:
 def test_no_age_without_a_timestamp(column: str | None) -> None:
     assert _latency(appended((9.0, 3.0)), column) is None
     assert _latency(Appended(version=1, rows=0), column) is None
+
+
+@pytest.mark.parametrize("at", ["+10000-01-01T00:00:00.000Z", "10000-01-01T00:00:00.000Z", "today"])
+def test_a_timestamp_that_python_cannot_hold_is_left_out(at: str) -> None:
+    one = {"minValues": {"at": "9999-12-31T23:59:59.999Z"}, "maxValues": {"at": at}}
+    assert _latency(Appended(version=1, rows=1, statistics=(one,)), "at") is None
+
+
+def test_a_timestamp_without_a_zone_is_utc() -> None:
+    one = {"minValues": {"at": "2026-01-01T00:00:00"}, "maxValues": {"at": "2026-01-01T00:00:00"}}
+    assert _latency(Appended(version=1, rows=1, statistics=(one,)), "at") is not None
+
+
+def test_an_error_in_a_report_is_logged_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with logged_only("flow orders: the lag after batch 7"):
+        raise ValueError("year 10000 is out of range")
+    assert "the lag after batch 7 could not be reported" in caplog.text
