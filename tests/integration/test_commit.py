@@ -480,7 +480,7 @@ def test_an_opening_names_the_checkpoint_that_feeds_the_table(table: Table) -> N
 def test_a_fenced_checkpoint_never_commits_again(table: Table, reads_target: bool) -> None:
     table.open(OURS, Open(reason="first"))
     table.append(table.frame((1, "a")), 0)
-    opening = Open(reason="new-generation", fences=OURS)
+    opening = Open(reason="new-checkpoint", fences=OURS)
     version = table.open("headrace-new", opening, replaces=OURS)
     assert feeding(table, version) == "headrace-new"
     assert table.transactions(version) == {OURS: FENCED}
@@ -523,7 +523,7 @@ def test_a_seeded_generation_holds_its_batch_0(table: Table) -> None:
 
 def test_of_two_openings_only_one_succeeds(table: Table) -> None:
     table.open(OURS, Open(reason="first"))
-    opening = Open(reason="new-generation", fences=OURS)
+    opening = Open(reason="new-checkpoint", fences=OURS)
     table.open("headrace-new", opening, replaces=OURS)
     before = table.version
     with pytest.raises(BatchFencedError):
@@ -544,16 +544,16 @@ def test_a_full_refresh_removes_all_rows_in_the_commit_that_opens_it(table: Tabl
     assert table.transactions(version) == {OURS: FENCED}
 
 
-def test_an_adopted_checkpoint_changes_its_flow_s_name_only(table: Table) -> None:
+def test_a_renamed_flow_changes_its_flow_s_name_only(table: Table) -> None:
     table.spark.sql(
         f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES ('{CHECKPOINT_PROPERTY}old' = '{OURS}')"
     )
     table.append(table.frame((1, "a")), 0)
-    version = table.open(OURS, Open(reason="adopt"), adopted="old")
+    version = table.open(OURS, Open(reason="renamed"), renamed_from="old")
     (properties,) = [a["metaData"]["configuration"] for a in table.actions(version) if "metaData" in a]
     assert properties[f"{CHECKPOINT_PROPERTY}sales"] == OURS
     assert f"{CHECKPOINT_PROPERTY}old" not in properties
     assert table.transactions(version) == {}
-    assert table.metadata(version)["opens"]["adopted"] == {"flow": "old"}
+    assert table.metadata(version)["opens"]["renamed_from"] == {"flow": "old"}
     assert table.append(table.frame((1, "a")), 0) is None
     assert table.append(table.frame((2, "b")), 1) is not None

@@ -322,7 +322,7 @@ def test_a_lost_checkpoint_goes_on_from_the_ledgers_lists(site: Site) -> None:
     # Without the lists nobody knows what was read, and nothing is guessed.
     shutil.rmtree(site.storage.ledger(site.name(), "visits") / "files")
     assert site.error(resume_from_table=frozenset({"visits"})).code == "RESUME_IMPOSSIBLE"
-    assert site.error(new_generation=frozenset({"visits"})).code == "RESUME_IMPOSSIBLE"
+    assert site.error(new_checkpoint=frozenset({"visits"})).code == "RESUME_IMPOSSIBLE"
     assert site.ids() == list(range(9))
     with Pipeline.load(site.root) as pipeline:
         assert pipeline.full_refresh(["visits"]).outcome == "completed"
@@ -367,7 +367,7 @@ def read(folder):
 def visits():
     return read("landing"){union}
 """
-AGAIN = {"new_generation": frozenset({"visits"})}
+AGAIN = {"new_checkpoint": frozenset({"visits"})}
 
 
 def test_a_folder_that_leaves_a_query_and_comes_back_is_read_on_where_it_was_left(site: Site) -> None:
@@ -439,12 +439,12 @@ def test_a_folder_comes_back_to_a_flow_that_was_renamed_meanwhile(site: Site) ->
     write("old", union=True)
     site.run_well()
     write("old", union=False)
-    site.run_well(new_generation=frozenset({"old"}))
+    site.run_well(new_checkpoint=frozenset({"old"}))
     write("new", union=False)
-    site.run_well(adopt={"new": "old"})
+    site.run_well(rename_flow={"new": "old"})
     site.put("2.json", {"id": 2, "page": "p"})
     write("new", union=True)
-    site.run_well(new_generation=frozenset({"new"}))
+    site.run_well(new_checkpoint=frozenset({"new"}))
     assert site.ids() == [1, 2, 101, 102]
     records = site.verify().datasets[0].flows[0].grades[2]
     assert (records.verdict, records.figures["files"]) == ("proven", 4)

@@ -111,7 +111,7 @@ def test_a_spark_connect_session_is_refused(tmp_path: Path) -> None:
                 work(Pipeline.load(overrides={"kafka.bootstrap.servers": "127.0.0.1:9"}))
             except HeadraceError as error:
                 print(type(session).__module__, error.code, flush=True)
-        # Nobody listens: the session would knock for minutes to say good-bye.
+        # Nobody listens: the session would connection_errors for minutes to say good-bye.
         os._exit(0)
         """
     done = python(code, tmp_path)

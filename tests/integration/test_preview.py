@@ -17,7 +17,7 @@ from headrace.cli.main import run
 from headrace.declare.registry import ActivePipeline, activate
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.plan.bounded import evaluate_between
-from headrace.project import looking
+from headrace.project import preview_sources
 from headrace.project.pipeline import Pipeline
 from headrace.project.preview import Preview
 from proof.ledger import TIMEOUT_S, settings
@@ -269,7 +269,7 @@ def test_folders_and_tables_elsewhere_are_looked_at_too(
     for number in range(3):
         (tmp_path / "clicks" / f"{number} #.json").write_text(f'{{"id": {number}}}\n')
     shop.write(FOLDERS.replace("{folder}", str(tmp_path)))
-    monkeypatch.setattr(looking, "FILES", 2)
+    monkeypatch.setattr(preview_sources, "FILES", 2)
     clicks = look(shop, "clicks")
     assert sorted(row[0] for row in clicks.rows) == [1, 2]
     assert str(clicks.sources[0]).endswith("/clicks: 2 of 3 files")

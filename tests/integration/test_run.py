@@ -104,14 +104,18 @@ def test_what_reads_a_refused_table_is_not_started_and_plan_says_so(
     shop.write(BRONZE.replace('"value"', 'F.col("value").cast("string").alias("value")', 1), SILVER, SEEN)
     shop.produce(30)
     errors = shop.run().errors
-    assert [error.code for error in errors] == ["SCHEMA_MISMATCH", "UPSTREAM_UNFIT", "UPSTREAM_UNFIT"]
+    assert [error.code for error in errors] == [
+        "SCHEMA_MISMATCH",
+        "UPSTREAM_SCHEMA_STALE",
+        "UPSTREAM_SCHEMA_STALE",
+    ]
     assert all("SCHEMA_MISMATCH" in error.facts[0] for error in errors[1:]), errors
     assert shop.versions() == before
     assert shop.foreseen() == ["SCHEMA_MISMATCH"]
 
     # Alone, what reads the table is not run on other columns than its query was planned with either.
     error = shop.refused("silver")
-    assert error.code == "UPSTREAM_UNFIT"
+    assert error.code == "UPSTREAM_SCHEMA_STALE"
     assert any("headrace full-refresh" in remedy and "bronze" in remedy for remedy in error.remedies)
 
     capsys.readouterr()
@@ -141,7 +145,7 @@ def test_a_table_that_lacks_a_column_is_brought_up_to_date_before_it_is_read(sho
         ),
     )
     error = shop.refused("silver")
-    assert error.code == "UPSTREAM_UNFIT"
+    assert error.code == "UPSTREAM_SCHEMA_STALE"
     assert any("headrace run" in remedy and "bronze" in remedy for remedy in error.remedies)
     shop.run_well()
     shop.check(silver=True)
@@ -201,7 +205,9 @@ def test_what_was_not_brought_up_to_date_holds_back_all_that_needs_it(tmp_path: 
     assert codes() == {}
     write(", n LONG", ', "n"')
     site.put("b.json", {"id": 2, "n": 2})
-    assert codes("two", "three", "four", "five") == dict.fromkeys(["two", "three", "four"], "UPSTREAM_UNFIT")
+    assert codes("two", "three", "four", "five") == dict.fromkeys(
+        ["two", "three", "four"], "UPSTREAM_SCHEMA_STALE"
+    )
     assert codes() == {}
     assert sorted(row["n"] or 0 for row in site.rows("three")) == [0, 2]
     assert len(site.rows("four")) == len(site.rows("five")) == 2

@@ -178,14 +178,14 @@ class Shop:
         *datasets: str,
         resume: str | None = None,
         generation: str | None = None,
-        adopt: dict[str, str] | None = None,
+        rename_flow: dict[str, str] | None = None,
         continuous: bool = False,
         stop: StopSignal | None = None,
     ) -> RunResult:
         remedies = Remedies(
             resume_from_table=frozenset([resume] if resume else []),
-            new_generation=frozenset([generation] if generation else []),
-            adopt=adopt or {},
+            new_checkpoint=frozenset([generation] if generation else []),
+            rename_flow=rename_flow or {},
         )
         with Pipeline.load(self.root) as pipeline:
             return pipeline.run(

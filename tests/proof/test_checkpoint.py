@@ -150,7 +150,7 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
 
 
 @pytest.mark.parametrize("step", ["open_generation", "write_json"])
-def test_a_crash_while_a_flow_is_adopted_is_mended_by_adopting_again(
+def test_a_crash_while_a_flow_is_renamed_is_mended_by_renaming_again(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def crash(*_: object, **__: object) -> None:
@@ -163,6 +163,6 @@ def test_a_crash_while_a_flow_is_adopted_is_mended_by_adopting_again(
     shop.produce(30)
     with monkeypatch.context() as patch:
         patch.setattr(f"headrace.run.opening.{step}", crash)
-        assert shop.run(adopt={"new": "old"}).errors[0].code == "FLOW_FAILED"
-    shop.run_well(adopt={"new": "old"})
+        assert shop.run(rename_flow={"new": "old"}).errors[0].code == "FLOW_FAILED"
+    shop.run_well(rename_flow={"new": "old"})
     shop.check()

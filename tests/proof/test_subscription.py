@@ -139,7 +139,7 @@ def test_a_topic_that_leaves_a_subscription_and_comes_back_is_read_on_where_it_w
     # A plain run would read it from its beginning: that a topic joins a pattern is nothing special.
     error = shop.refused()
     assert (error.code, error.params["topic"]) == ("SOURCES_CHANGED", us)
-    assert any("--new-generation bronze" in remedy for remedy in error.remedies)
+    assert any("--new-checkpoint bronze" in remedy for remedy in error.remedies)
     shop.run_well(generation="bronze")
     shop.check()
     # Over two generations, one of which never ran; and made anew, it is another topic.

@@ -334,7 +334,7 @@ def test_a_storage_that_cannot_be_written_is_named(make_shop: Callable[..., Shop
     shop.check()
 
 
-def test_a_renamed_flow_is_refused_and_adopted(shop: Shop) -> None:
+def test_a_renamed_flow_is_refused_until_the_rename_is_declared(shop: Shop) -> None:
     shop.write(named("old"))
     shop.produce(30)
     shop.run_well()
@@ -342,16 +342,16 @@ def test_a_renamed_flow_is_refused_and_adopted(shop: Shop) -> None:
     shop.produce(20)
     error = shop.refused()
     assert error.code == "FLOW_RENAMED"
-    assert any("--adopt old=new" in remedy for remedy in error.remedies)
+    assert any("--rename-flow old=new" in remedy for remedy in error.remedies)
     assert shop.refused(resume="new").code == "FLOW_RENAMED"
-    shop.run_well(adopt={"new": "old"})
+    shop.run_well(rename_flow={"new": "old"})
     shop.check()
     shop.produce(10)
     shop.run_well()
     shop.check()
 
 
-def test_a_flow_is_adopted_and_goes_on_with_another_topic_in_one_run(shop: Shop) -> None:
+def test_a_flow_is_renamed_and_goes_on_with_another_topic_in_one_run(shop: Shop) -> None:
     shop.write(named("old"))
     shop.produce(30)
     shop.run_well()
@@ -359,20 +359,20 @@ def test_a_flow_is_adopted_and_goes_on_with_another_topic_in_one_run(shop: Shop)
     create_topic(shop.ledger.bootstrap, shop.topic, shop.partitions)
     shop.write(named("new"))
     shop.produce(20)
-    shop.run_well(adopt={"new": "old"}, generation="new")
+    shop.run_well(rename_flow={"new": "old"}, generation="new")
     shop.check()
     shop.produce(10)
     shop.run_well()
     shop.check()
 
 
-def test_a_flow_that_is_still_declared_is_not_adopted(shop: Shop) -> None:
+def test_a_flow_that_is_still_declared_is_not_renamed(shop: Shop) -> None:
     old = named("old")
     shop.write(old)
     shop.produce(30)
     shop.run_well()
     new = old[old.index("@") :].replace('"old"', '"new"').replace("def read", "def read_again")
     shop.write(old, new)
-    error = shop.run(adopt={"new": "old"}).errors[0]
-    assert error.code == "ADOPT_IMPOSSIBLE"
+    error = shop.run(rename_flow={"new": "old"}).errors[0]
+    assert error.code == "RENAME_IMPOSSIBLE"
     shop.check()

@@ -89,7 +89,7 @@ def test_a_subscription_that_gains_a_topic_goes_on_in_a_new_generation(shop: Sho
     shop.write()
     error = shop.refused()
     assert error.code == "SOURCES_CHANGED"
-    assert any("--new-generation bronze" in remedy for remedy in error.remedies)
+    assert any("--new-checkpoint bronze" in remedy for remedy in error.remedies)
     shop.run_well(generation="bronze")
     shop.check()
     recreate_topic(shop.ledger.bootstrap, second, 1)

@@ -12,7 +12,7 @@ import pytest
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import BatchStamp, OpenedGeneration, refresh_metadata
 from headrace.state.facts import FENCED, Open
-from headrace.verify.commits import Batches, Opening, Refresh, Said, build_said
+from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_said
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
 
 GOLDEN: dict[str, Any] = json.loads(
@@ -74,7 +74,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
         Open(reason="data-loss", positions={0: SEED.until}, fences="headrace-1", losses=(LOSS,)),
         ranges=(SEED,),
     ),
-    "adoption": opened("headrace-1", 1, Open(reason="adopt"), adopted="old"),
+    "renamed_flow": opened("headrace-1", 1, Open(reason="renamed"), renamed_from="old"),
     "view": json.loads(
         refresh_metadata(
             pipeline="shop",
@@ -92,7 +92,7 @@ def test_the_writer_says_what_the_golden_file_says(name: str) -> None:
     assert json.loads(json.dumps(WRITTEN[name])) == GOLDEN[name]
 
 
-def read(name: str, transactions: Mapping[str, int]) -> Said:
+def read(name: str, transactions: Mapping[str, int]) -> CommitClaims:
     """What `verify` makes of the golden text in the commit of version 6."""
     commit = Commit(
         version=6,
@@ -158,9 +158,9 @@ def test_verify_reads_a_seeded_opening_and_its_losses() -> None:
     assert (batch.first, batch.accepted, batch.sources) == (0, 0, (SEED,))
 
 
-def test_verify_reads_an_adoption() -> None:
-    (opening,) = read("adoption", {}).openings
-    assert (opening.reason, opening.adopted, opening.fences) == ("adopt", "old", None)
+def test_verify_reads_a_renamed_flow() -> None:
+    (opening,) = read("renamed_flow", {}).openings
+    assert (opening.reason, opening.renamed_from, opening.fences) == ("renamed", "old", None)
 
 
 def test_verify_reads_a_view_s_refresh() -> None:

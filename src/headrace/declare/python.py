@@ -234,7 +234,7 @@ def append_flow(
     Args:
         target: The streaming table, as `create_streaming_table` or `table` declares it.
         name: The flow's name, unique in the pipeline; by default the function's. The checkpoint
-            goes by it, so a flow that has run is renamed with ``headrace run --adopt OLD=NEW``.
+            goes by it, so a flow that has run is renamed with ``headrace run --rename-flow OLD=NEW``.
         spark_conf: Spark settings of this flow alone.
         trigger: When its batches start, as `table` takes it.
 

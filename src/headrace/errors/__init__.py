@@ -138,10 +138,9 @@ from headrace.errors.sources import (
     UpstreamLogExpiredError as UpstreamLogExpiredError,
     UpstreamMissingError as UpstreamMissingError,
     UpstreamRewrittenError as UpstreamRewrittenError,
-    UpstreamUnfitError as UpstreamUnfitError,
+    UpstreamSchemaStaleError as UpstreamSchemaStaleError,
 )
 from headrace.errors.state import (
-    AdoptImpossibleError as AdoptImpossibleError,
     BatchFencedError as BatchFencedError,
     CheckpointBehindTableError as CheckpointBehindTableError,
     CheckpointCorruptError as CheckpointCorruptError,
@@ -149,6 +148,7 @@ from headrace.errors.state import (
     CheckpointLostError as CheckpointLostError,
     FlowRenamedError as FlowRenamedError,
     LeaseLostError as LeaseLostError,
+    RenameImpossibleError as RenameImpossibleError,
     ResumeImpossibleError as ResumeImpossibleError,
     SecondDriverError as SecondDriverError,
     SourcesChangedError as SourcesChangedError,
@@ -160,5 +160,5 @@ from headrace.errors.state import (
 from headrace.errors.testing import (
     RowsInvalidError as RowsInvalidError,
     RowsMissingError as RowsMissingError,
-    RowsUnreadError as RowsUnreadError,
+    UnusedTestInputError as UnusedTestInputError,
 )

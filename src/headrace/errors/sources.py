@@ -159,7 +159,7 @@ class FileVanishedError(RefusedError):
 class TopicRecreatedError(RefusedError):
     """The topic was deleted and created again: its offsets mean other records now.
 
-    `headrace run --new-generation FLOW` keeps the rows and goes on with the new topic.
+    `headrace run --new-checkpoint FLOW` keeps the rows and goes on with the new topic.
     """
 
     code = "TOPIC_RECREATED"
@@ -207,11 +207,11 @@ class UpstreamMissingError(RunError):
     code = "UPSTREAM_MISSING"
 
 
-class UpstreamUnfitError(RunError):
+class UpstreamSchemaStaleError(RunError):
     """A query reads a table that does not have the columns which its own pipeline declares for it.
 
     The table was refused in the same run, or was left out of it. Bring the table up to date first: the
     message names the command. What reads it would fail in the middle, or give rows of another shape.
     """
 
-    code = "UPSTREAM_UNFIT"
+    code = "UPSTREAM_SCHEMA_STALE"

@@ -59,26 +59,26 @@ class TableLostError(RefusedError):
 class FlowRenamedError(RefusedError):
     """A flow that fed the table is no longer declared, and a new one wants to.
 
-    `headrace run --adopt OLD=NEW` goes on where the old one stopped;
-    `headrace run --new-generation NEW` starts the new one at the beginning of its sources.
+    `headrace run --rename-flow OLD=NEW` goes on where the old one stopped;
+    `headrace run --new-checkpoint NEW` starts the new one at the beginning of its sources.
     """
 
     code = "FLOW_RENAMED"
 
 
-class AdoptImpossibleError(RefusedError):
-    """The checkpoint that a flow is to adopt is not there to be had.
+class RenameImpossibleError(RefusedError):
+    """A flow cannot take over the checkpoint of its old name.
 
-    `headrace run --adopt OLD=NEW` needs a flow OLD that fed the same table and is no longer declared.
+    `headrace run --rename-flow OLD=NEW` needs a flow OLD that fed the same table and is no longer declared.
     """
 
-    code = "ADOPT_IMPOSSIBLE"
+    code = "RENAME_IMPOSSIBLE"
 
 
 class SourcesChangedError(RefusedError):
     """The query reads other sources than its checkpoint has positions for.
 
-    `headrace run --new-generation FLOW` keeps the rows, reads new sources from their beginning, and goes
+    `headrace run --new-checkpoint FLOW` keeps the rows, reads new sources from their beginning, and goes
     on where those were left that any checkpoint of the flow has read;
     `headrace full-refresh DATASET` reads everything again.
     """

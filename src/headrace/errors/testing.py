@@ -14,10 +14,10 @@ class RowsMissingError(UsageError):
     code = "ROWS_MISSING"
 
 
-class RowsUnreadError(UsageError):
+class UnusedTestInputError(UsageError):
     """The test gives rows for a source that the pipeline does not read. Correct the name."""
 
-    code = "ROWS_UNREAD"
+    code = "UNUSED_TEST_INPUT"
 
 
 class RowsInvalidError(UsageError):

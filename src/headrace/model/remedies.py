@@ -12,14 +12,14 @@ class Remedies:
 
     Args:
         resume_from_table: Flows that open a new checkpoint at their table's own positions.
-        new_generation: Flows that start at the beginning of their sources and keep the rows.
-        adopt: New names of flows, with the old ones.
+        new_checkpoint: Flows that start at the beginning of their sources and keep the rows.
+        rename_flow: New names of flows, with the old ones.
     """
 
     resume_from_table: frozenset[str] = frozenset()
-    new_generation: frozenset[str] = frozenset()
-    adopt: Mapping[str, str] = field(default_factory=dict)
+    new_checkpoint: frozenset[str] = frozenset()
+    rename_flow: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def flows(self) -> frozenset[str]:
-        return self.resume_from_table | self.new_generation | frozenset(self.adopt)
+        return self.resume_from_table | self.new_checkpoint | frozenset(self.rename_flow)

@@ -42,7 +42,7 @@ class Driver:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trouble:
+class LastFailure:
     """What last went wrong with a flow or a view, and was not followed by success.
 
     Args:
@@ -73,9 +73,9 @@ def find_driver(lease: Path) -> Driver | None:
         return None
 
 
-def load_troubles(storage: Storage) -> dict[str, Trouble]:
+def load_troubles(storage: Storage) -> dict[str, LastFailure]:
     """What troubles each flow or view, by the flow's or the dataset's name; from the last updates."""
-    settled: dict[str, Trouble | None] = {}
+    settled: dict[str, LastFailure | None] = {}
     files = sorted(storage.events.glob("*.jsonl"))[-_UPDATES:] if storage.events.is_dir() else []
     for file in reversed(files):
         for event in reversed(list(_last_events(file))):
@@ -85,16 +85,16 @@ def load_troubles(storage: Storage) -> dict[str, Trouble]:
     return {name: trouble for name, trouble in settled.items() if trouble is not None}
 
 
-def _outcome(event: Event, *, is_latest: bool) -> tuple[str | None, Trouble | None]:
+def _outcome(event: Event, *, is_latest: bool) -> tuple[str | None, LastFailure | None]:
     match event:
         case FlowFailed() | FlowRetrying():
             final = isinstance(event, FlowFailed)
-            trouble = Trouble(error=event.error, final=final, dataset=event.dataset, is_latest=is_latest)
+            trouble = LastFailure(error=event.error, final=final, dataset=event.dataset, is_latest=is_latest)
             return event.flow, trouble
         case FlowStarted() | FlowFinished() | BatchCommitted():
             return event.flow, None
         case ViewFailed():
-            trouble = Trouble(error=event.error, final=True, dataset=event.dataset, is_latest=is_latest)
+            trouble = LastFailure(error=event.error, final=True, dataset=event.dataset, is_latest=is_latest)
             return str(event.dataset), trouble
         case ViewRefreshed() | ViewUpToDate():
             return str(event.dataset), None

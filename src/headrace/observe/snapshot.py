@@ -14,9 +14,9 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.folders import FileFolder, FoundFile, local_path
 from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.flow_state import Driver, FlowState, Trouble, find_driver, load_troubles
+from headrace.observe.flow_state import Driver, FlowState, LastFailure, find_driver, load_troubles
+from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
-from headrace.observe.table_tail import TableTail, at_of, load_tail
 from headrace.sources.cluster import KafkaCluster
 from headrace.state.file_log import folder_of, load_seen
 from headrace.state.identity import generations, load_identity
@@ -99,19 +99,19 @@ class _Looks:
     def __init__(
         self,
         storage: Storage,
-        tails: Mapping[TableName, TableTail | str],
-        troubles: Mapping[str, Trouble],
+        tails: Mapping[TableName, RecentCommits | str],
+        troubles: Mapping[str, LastFailure],
         connection: KafkaConnection,
     ) -> None:
         self._storage = storage
         self._tails = tails
         self._troubles = troubles
         self._now = datetime.now(UTC)
-        self._elsewhere: dict[Path, TableTail | str] = {}
+        self._elsewhere: dict[Path, RecentCommits | str] = {}
         self._said = {
             (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
             for name, tail in tails.items()
-            if isinstance(tail, TableTail)
+            if isinstance(tail, RecentCommits)
             for flow, checkpoint in _flows(tail)
         }
         topics = {topic for words in self._said.values() for topic in _topics(words)}
@@ -163,7 +163,7 @@ class _Looks:
                 state = _state(driver, trouble, None)
                 yield FlowStatus(flow=flow, state=state, checkpoint=None, driver=driver, error=trouble.error)
 
-    def _flow(self, name: TableName, tail: TableTail, flow: str, checkpoint: str) -> FlowStatus:
+    def _flow(self, name: TableName, tail: RecentCommits, flow: str, checkpoint: str) -> FlowStatus:
         commit = tail.last_batch(checkpoint)
         words = self._said[name, checkpoint]
         driver = find_driver(self._storage.lease(name, flow))
@@ -187,7 +187,7 @@ class _Looks:
             error=None if trouble is None or (driver is not None and trouble.final) else trouble.error,
         )
 
-    def _view(self, name: TableName, tail: TableTail) -> ViewStatus:
+    def _view(self, name: TableName, tail: RecentCommits) -> ViewStatus:
         commit = tail.last_refresh()
         trouble = self._troubles.get(str(name))
         error = None if trouble is None else trouble.error
@@ -198,7 +198,9 @@ class _Looks:
         late = []
         for key, version in inputs.items():
             found = self._tails.get(TableName.parse(key, name.schema))
-            if isinstance(found, TableTail) and (found.changed_after(version) or found.table_id != ids[key]):
+            if isinstance(found, RecentCommits) and (
+                found.changed_after(version) or found.table_id != ids[key]
+            ):
                 late.append(key)
         return ViewStatus(
             state="failed" if error else "stale" if late else "fresh",
@@ -211,7 +213,7 @@ class _Looks:
         )
 
     def _last_words(
-        self, name: TableName, flow: str, checkpoint: str, tail: TableTail
+        self, name: TableName, flow: str, checkpoint: str, tail: RecentCommits
     ) -> Mapping[str, Any] | None:
         """What the last batch says of itself: from the newest commits, else from the ledger."""
         commit = tail.last_batch(checkpoint)
@@ -284,20 +286,20 @@ class _Looks:
         if source["kind"] == "delta":
             table_id = source["identity"].get("table_id")
             for tail in self._tails.values():
-                if isinstance(tail, TableTail) and tail.table_id == table_id:
+                if isinstance(tail, RecentCommits) and tail.table_id == table_id:
                     return tail.rows_since(int(source["until"]["reservoirVersion"]))
             return self._lag_elsewhere(source)
         return None
 
 
-def _load(path: Path) -> TableTail | str:
+def _load(path: Path) -> RecentCommits | str:
     try:
         return load_tail(path)
     except (OSError, ValueError) as error:
         return str(error)
 
 
-def _flows(tail: TableTail) -> list[tuple[str, str]]:
+def _flows(tail: RecentCommits) -> list[tuple[str, str]]:
     return sorted(
         (key.removeprefix(_CHECKPOINT), value)
         for key, value in tail.properties.items()
@@ -305,7 +307,7 @@ def _flows(tail: TableTail) -> list[tuple[str, str]]:
     )
 
 
-def _state(driver: Driver | None, trouble: Trouble | None, batch: int | None) -> FlowState:
+def _state(driver: Driver | None, trouble: LastFailure | None, batch: int | None) -> FlowState:
     if driver is not None:
         return "retrying" if trouble is not None and not trouble.final else "running"
     if trouble is not None and trouble.final:

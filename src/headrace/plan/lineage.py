@@ -46,7 +46,7 @@ _Value = Part | _Struct | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class CoordinateColumns:
     """The columns (dotted paths) that keep a record's place and time.
 
     Args:
@@ -59,21 +59,21 @@ class Places:
     timestamp: str | None = None
     paths: Mapping[str, Part] = field(default_factory=dict)
 
-    def with_named(self, other: Places) -> Places:
+    def with_named(self, other: CoordinateColumns) -> CoordinateColumns:
         """These places, but for those that ``other`` names itself."""
-        return Places(
+        return CoordinateColumns(
             coordinates=other.coordinates or self.coordinates,
             timestamp=other.timestamp or self.timestamp,
             paths={**self.paths, **other.paths},
         )
 
 
-def common_places(places: Sequence[Places]) -> Places:
+def common_places(places: Sequence[CoordinateColumns]) -> CoordinateColumns:
     """What holds for a table whose flows each give it these places."""
     if not places:
-        return Places()
+        return CoordinateColumns()
     first, *others = places
-    return Places(
+    return CoordinateColumns(
         coordinates=first.coordinates if all(o.coordinates == first.coordinates for o in others) else None,
         timestamp=first.timestamp if all(o.timestamp == first.timestamp for o in others) else None,
         paths={
@@ -82,7 +82,7 @@ def common_places(places: Sequence[Places]) -> Places:
     )
 
 
-def named_places(coordinates: Coordinates | None, timestamp: str | None) -> Places:
+def named_places(coordinates: Coordinates | None, timestamp: str | None) -> CoordinateColumns:
     """The places that a table's properties name."""
     paths: dict[str, Part] = {}
     if coordinates is not None:
@@ -93,24 +93,24 @@ def named_places(coordinates: Coordinates | None, timestamp: str | None) -> Plac
         }
     if timestamp is not None:
         paths[timestamp] = "timestamp"
-    return Places(coordinates=coordinates, timestamp=timestamp, paths=paths)
+    return CoordinateColumns(coordinates=coordinates, timestamp=timestamp, paths=paths)
 
 
-KnownPlaces = Callable[[Leaf], Places | None]
+KnownPlaces = Callable[[Leaf], CoordinateColumns | None]
 """The places that the dataset behind a streaming leaf keeps; ``None`` for Kafka itself and others."""
 
 
-def find_places(plan: LogicalPlan, known: KnownPlaces) -> Places:
+def find_places(plan: LogicalPlan, known: KnownPlaces) -> CoordinateColumns:
     """Follow a query's columns down to its one source.
 
     Columns count only where the query makes exactly one row of each record: it has one streaming
     source, and nothing filters, joins, aggregates or multiplies rows between.
     """
     if len(plan.leaves) != 1:
-        return Places()
+        return CoordinateColumns()
     values = _values(plan.root, plan.leaves[0], known)
     if values is None:
-        return Places()
+        return CoordinateColumns()
     paths: dict[str, Part] = {}
     for name, expression_id in _outputs(plan.root):
         # A dotted path would not lead to a column whose own name has a dot.
@@ -245,7 +245,7 @@ def _collect(path: str, value: _Value, paths: dict[str, Part]) -> None:
         paths[path] = value
 
 
-def _choose(paths: Mapping[str, Part]) -> Places:
+def _choose(paths: Mapping[str, Part]) -> CoordinateColumns:
     """The first columns that hold the parts; those of one struct before those scattered."""
     parents = list(dict.fromkeys(path.rpartition(".")[0] for path in paths))
     grouped = [{p: v for p, v in paths.items() if p.rpartition(".")[0] == parent} for parent in parents]
@@ -257,8 +257,8 @@ def _choose(paths: Mapping[str, Part]) -> Places:
             coordinates = Coordinates(
                 topic=first["topic"], partition=first["partition"], offset=first["offset"]
             )
-            return Places(coordinates=coordinates, timestamp=timestamp, paths=paths)
-    return Places(timestamp=_first_paths(paths).get("timestamp"), paths=paths)
+            return CoordinateColumns(coordinates=coordinates, timestamp=timestamp, paths=paths)
+    return CoordinateColumns(timestamp=_first_paths(paths).get("timestamp"), paths=paths)
 
 
 def _first_paths(paths: Mapping[str, Part]) -> dict[Part, str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import PropertyInvalidError
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
-from headrace.plan.lineage import Places, named_places
+from headrace.plan.lineage import CoordinateColumns, named_places
 from headrace.plan.stages import Coordinates
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ MATERIALIZED_VIEW_DEFAULTS: Final[Mapping[str, str]] = {
 
 
 def table_properties(
-    dataset: StreamingTable | MaterializedView, settings: ProjectSettings, places: Places
+    dataset: StreamingTable | MaterializedView, settings: ProjectSettings, places: CoordinateColumns
 ) -> dict[str, str]:
     """The properties of a dataset's table; the user's own win over defaults."""
     streaming = isinstance(dataset, StreamingTable)
@@ -83,7 +83,7 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
             ) from error
 
 
-def places_of(properties: Mapping[str, str]) -> Places:
+def places_of(properties: Mapping[str, str]) -> CoordinateColumns:
     """The places that a table's properties name.
 
     Raises:

@@ -21,7 +21,7 @@ from headrace.plan.changes import find_changes
 from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
 from headrace.plan.intercept import AS_WRITTEN, Interception, Replacements, SourceHook, TableAccess
-from headrace.plan.lineage import Places
+from headrace.plan.lineage import CoordinateColumns
 from headrace.plan.names import NameRules, shown
 from headrace.plan.properties import check_delta_properties, places_of, table_properties
 from headrace.plan.query import active_session, call_query
@@ -217,7 +217,7 @@ def _planned_flow(
 ) -> PlannedFlow:
     resolved = resolver.flows[flow.name]
     target = next(one for one in declarations.datasets if one.name == flow.target)
-    given = places_of(target.table_properties) if isinstance(target, StreamingTable) else Places()
+    given = places_of(target.table_properties) if isinstance(target, StreamingTable) else CoordinateColumns()
     sources = planned_sources(resolved.plan, stand_ins, settings, flow.location)
     return PlannedFlow(
         flow=flow,

@@ -33,7 +33,7 @@ from headrace.plan.bad_records import check_bad_records
 from headrace.plan.catalog import StandIns
 from headrace.plan.frames import pinpoint
 from headrace.plan.intercept import Interception, SourceHook, TableAccess, suspended
-from headrace.plan.lineage import Places, common_places, find_places
+from headrace.plan.lineage import CoordinateColumns, common_places, find_places
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.names import NameRules, shown
 from headrace.plan.properties import places_of
@@ -68,7 +68,7 @@ class Resolved:
     reads: tuple[TableRead, ...] = ()
     views: tuple[TableName, ...] = ()
     reads_target: bool = False
-    places: Places = field(default_factory=Places)
+    places: CoordinateColumns = field(default_factory=CoordinateColumns)
 
 
 @dataclass(kw_only=True)
@@ -118,7 +118,7 @@ class Resolver:
         self._names = NameRules.of(settings)
         self._datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
         self._stored: dict[TableName, StoredTable | None] = {}
-        self._places: dict[TableName, Places] = {}
+        self._places: dict[TableName, CoordinateColumns] = {}
         self._visits: list[_Visit] = []
         self._failed: set[TableName] = set()
         self._sources = sources
@@ -213,7 +213,10 @@ class Resolver:
         self._accept(view, resolved.plan.schema, [])
 
     def _accept(
-        self, dataset: StreamingTable | MaterializedView, schema: columns.Schema, places: list[Places]
+        self,
+        dataset: StreamingTable | MaterializedView,
+        schema: columns.Schema,
+        places: list[CoordinateColumns],
     ) -> None:
         errors = list(validate.check_layout_columns(dataset, schema))
         if errors:
@@ -222,9 +225,9 @@ class Resolver:
         self._places[dataset.name] = common_places(places).with_named(places_of(dataset.table_properties))
         self.schemas[dataset.name] = schema
 
-    def places(self, name: TableName) -> Places:
+    def places(self, name: TableName) -> CoordinateColumns:
         """The columns of a resolved table that keep each record's place."""
-        return self._places.get(name, Places())
+        return self._places.get(name, CoordinateColumns())
 
     def _declared_schema(self, dataset: StreamingTable | MaterializedView) -> columns.Schema | None:
         if dataset.schema is None:
@@ -297,7 +300,7 @@ class Resolver:
         except AnalysisException as error:
             raise validate.check_appends(error, flow.name, flow.location) from None
 
-    def _known_places(self, leaf: Leaf) -> Places | None:
+    def _known_places(self, leaf: Leaf) -> CoordinateColumns | None:
         path = leaf.options.get("path", "")
         name = self._stand_ins.name_of(path)
         if name is None:

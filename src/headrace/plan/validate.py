@@ -25,7 +25,7 @@ from headrace.errors import (
 from headrace.model.declarations import Dataset, Declarations, Flow, MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
-from headrace.plan.lineage import Places
+from headrace.plan.lineage import CoordinateColumns
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.names import shown
 from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, places_of
@@ -262,7 +262,7 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
         )
 
 
-def _places(places: Places) -> list[tuple[str, str]]:
+def _places(places: CoordinateColumns) -> list[tuple[str, str]]:
     named = [] if places.timestamp is None else [(TIMESTAMP, places.timestamp)]
     if places.coordinates is not None:
         named += [(COORDINATES, path) for path in places.coordinates.to_json().values()]

@@ -38,7 +38,7 @@ _KAFKA_CLIENT = "org.apache.kafka"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class SourceOverrides:
     """How a pipeline runs on rows in place of its sources.
 
     Args:
@@ -59,15 +59,15 @@ class Engine:
 
     Args:
         settings: The pipeline's settings.
-        rehearsal: How it runs on rows in place of its sources, if it does.
+        overrides: How it runs on rows in place of its sources, if it does.
     """
 
-    def __init__(self, settings: ProjectSettings, rehearsal: Rehearsal | None = None) -> None:
+    def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
         self.spark_log: Path | None = None
         """Where Spark is to write its log, should it be started."""
-        self._rehearsal = rehearsal
-        self._running: RunningSpark | None = None if rehearsal is None else rehearsal.running
+        self._rehearsal = overrides
+        self._running: RunningSpark | None = None if overrides is None else overrides.running
         self._replaced: dict[str, str | None] = {}
 
     @property
@@ -95,13 +95,13 @@ class Engine:
         from headrace.declare.loader import load_declarations
         from headrace.plan.intercept import loading
         from headrace.plan.resolve import build_plan
-        from headrace.project.standing import record_plan
+        from headrace.project.noop_check import record_plan
         from headrace.state.kept_schemas import keep_schema
 
-        rehearsal = self._rehearsal
-        sources = None if rehearsal is None else rehearsal.sources
+        overrides = self._rehearsal
+        sources = None if overrides is None else overrides.sources
         active = ActivePipeline(
-            settings, self.session, folders=None if rehearsal is None else rehearsal.folders
+            settings, self.session, folders=None if overrides is None else overrides.folders
         )
         with loading(settings, self.session, sources) as session:
             declarations: Declarations = load_declarations(settings, session, active.schema_files)
@@ -114,7 +114,7 @@ class Engine:
                 declarations,
                 offline=offline,
                 sources=sources,
-                find_table=None if rehearsal is None else rehearsal.find_table,
+                find_table=None if overrides is None else overrides.find_table,
             )
         if keep:
             for key, schema in active.inferred:
@@ -274,13 +274,13 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
     return make
 
 
-def _builder(settings: ProjectSettings, plan: Plan, rehearsal: Rehearsal | None) -> Build:
+def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> Build:
     """Evaluates queries against the real tables."""
     from headrace.plan.intercept import AS_WRITTEN, Replacements
     from headrace.plan.resolve import evaluate
 
-    replacements = AS_WRITTEN if rehearsal is None else Replacements(sources=rehearsal.sources)
-    folders = None if rehearsal is None else rehearsal.folders
+    replacements = AS_WRITTEN if overrides is None else Replacements(sources=overrides.sources)
+    folders = None if overrides is None else overrides.folders
 
     def build(
         session: SparkSession,

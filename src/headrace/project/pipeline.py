@@ -22,7 +22,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.engine import UNREACHED, Engine, Rehearsal
+from headrace.project.engine import UNREACHED, Engine, SourceOverrides
 from headrace.project.selection import check_remedies
 from headrace.run.reporting import logged_only
 
@@ -51,7 +51,7 @@ class Pipeline:
 
     Args:
         settings: What the spec says; `load` reads it.
-        rehearsal: What the pipeline runs on in a test; `headrace.testing` makes it.
+        overrides: What the pipeline runs on in a test; `headrace.testing` makes it.
 
     Attributes:
         settings: The pipeline's settings in the profile that was chosen.
@@ -63,9 +63,9 @@ class Pipeline:
         ...     assert pipeline.verify().proven
     """
 
-    def __init__(self, settings: ProjectSettings, rehearsal: Rehearsal | None = None) -> None:
+    def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
-        self._engine = Engine(settings, rehearsal)
+        self._engine = Engine(settings, overrides)
 
     @classmethod
     def load(
@@ -130,7 +130,7 @@ class Pipeline:
             if offline:
                 return plan
             from headrace.plan.topics import find_topics
-            from headrace.run.refusals import find_refusals
+            from headrace.run.preflight import find_refusals
             from headrace.sources.cluster import KafkaCluster
 
             reached = settings.kafka.bootstrap_servers != UNREACHED
@@ -401,7 +401,7 @@ class Pipeline:
         log: LogSettings | None,
     ) -> RunResult:
         from headrace.observe.log import LogSettings
-        from headrace.project.standing import find_up_to_date
+        from headrace.project.noop_check import find_up_to_date
         from headrace.run.update import report_up_to_date
 
         began = time.monotonic()

@@ -29,7 +29,7 @@ from headrace.plan.names import shown
 from headrace.plan.query import session_settings, shortened
 from headrace.plan.stages import Plan
 from headrace.plan.stored import load_stored
-from headrace.project.looking import Looker, SourceSeen
+from headrace.project.preview_sources import PreviewReader, SourceSeen
 from headrace.run.bad_files import explain_bad_file
 from headrace.run.failures import as_error
 from headrace.sources.cluster import KafkaCluster
@@ -138,7 +138,7 @@ def take_preview(
                 catalog.add_stored(table, plan.project.storage.table(table))
             else:
                 catalog.copy_from(spark, table)
-        looker = Looker(session, plan, cluster, records=records)
+        looker = PreviewReader(session, plan, cluster, records=records)
         with (
             activate(ActivePipeline(plan.project, lambda: session)),
             session_settings(session, first.spark_conf, name=label, location=first.location),

@@ -30,7 +30,7 @@ from headrace.state.lease import Lease
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gone:
+class UnrecoverableData:
     """What a flow has read, and a full refresh would not find again.
 
     Args:
@@ -56,7 +56,7 @@ class RefreshPlan:
 
     plan: Plan
     names: tuple[TableName, ...]
-    gone: tuple[Gone, ...]
+    gone: tuple[UnrecoverableData, ...]
 
     def lines(self) -> Iterator[str]:
         """What would happen, a line for each fact."""
@@ -93,7 +93,7 @@ def plan_refresh(
     """
     names = check_datasets(datasets, plan)
     storage = plan.project.storage
-    gone: list[Gone] = []
+    gone: list[UnrecoverableData] = []
     for planned in plan.flows:
         flow = planned.flow
         if flow.target not in names or not is_table(storage.table(flow.target)):
@@ -106,17 +106,17 @@ def plan_refresh(
                 read_table,
                 declared_flows=frozenset(),
                 # Asked so, a checkpoint that cannot be read is not looked at.
-                remedies=Remedies(new_generation=frozenset([flow.name])),
+                remedies=Remedies(new_checkpoint=frozenset([flow.name])),
             )
             lists = FileLists.of_ledger(storage.ledger(flow.target, flow.name))
             gone += [*_gone_records(flow.target, survey), *_gone_reads(flow.target, survey, lists)]
         except HeadraceError as error:
             text = f"may lose what its sources hold no more; that cannot be told: [{error.code}]"
-            gone.append(Gone(dataset=flow.target, text=f"{text} {error.summary}", count=None))
+            gone.append(UnrecoverableData(dataset=flow.target, text=f"{text} {error.summary}", count=None))
     for name in (name for name in names if is_table(storage.table(name))):
         declared = {planned.flow.name for planned in plan.flows if planned.flow.target == name}
         gone += [
-            Gone(
+            UnrecoverableData(
                 dataset=name,
                 text=f"does not get back the rows of flow {flow}, which is declared no more",
                 count=None,
@@ -126,7 +126,7 @@ def plan_refresh(
     return RefreshPlan(plan=plan, names=names, gone=tuple(gone))
 
 
-def _gone_records(dataset: TableName, survey: Survey) -> Iterator[Gone]:
+def _gone_records(dataset: TableName, survey: Survey) -> Iterator[UnrecoverableData]:
     read = dict(survey.facts.history.topics)
     for facts in survey.flow.kafka.values():
         for topic, topic_id in facts.ids.items():
@@ -135,20 +135,20 @@ def _gone_records(dataset: TableName, survey: Survey) -> Iterator[Gone]:
             count = sum(min(int(end or 0), first.get(int(p), 0)) for p, end in ended.items())
             if count:
                 text = f"does not get back up to {count:,} records of {topic}, which holds them no more"
-                yield Gone(dataset=dataset, text=text, count=count)
+                yield UnrecoverableData(dataset=dataset, text=text, count=count)
     count = sum(int(end or 0) for ended in read.values() for end in ended.values())
     if count:
         text = f"does not get back up to {count:,} records of topics that it reads no more, or that are gone"
-        yield Gone(dataset=dataset, text=text, count=count)
+        yield UnrecoverableData(dataset=dataset, text=text, count=count)
 
 
-def _gone_reads(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[Gone]:
+def _gone_reads(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[UnrecoverableData]:
     still = {source.key for source in survey.flow.sources}
     for key, reads in survey.facts.history.reads.items():
         kind, path = key[0], reads[0].source.identity["path"]
         if key not in still:
             text = f"does not get back the rows that it has read of {path}, which it reads no more"
-            yield Gone(dataset=dataset, text=text, count=None)
+            yield UnrecoverableData(dataset=dataset, text=text, count=None)
         elif kind == "files":
             files = (file for read in reads for file in _listed(read, lists))
             gone = [path for path in files if not Path(path).exists()]
@@ -156,7 +156,7 @@ def _gone_reads(dataset: TableName, survey: Survey, lists: FileLists) -> Iterato
                 more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
                 count = "1 file that is" if len(gone) == 1 else f"{len(gone):,} files that are"
                 text = f"does not get back the rows of {count} there no more{more}"
-                yield Gone(dataset=dataset, text=text, count=len(gone))
+                yield UnrecoverableData(dataset=dataset, text=text, count=len(gone))
 
 
 def _listed(read: PastRead, lists: FileLists) -> Iterator[str]:

@@ -16,7 +16,7 @@ from headrace.sources.limits import (
     first_limit,
     next_limit,
 )
-from headrace.sources.samples import RecordSizes
+from headrace.sources.record_size import RecordSizes
 from headrace.state.facts import KafkaFacts
 from headrace.state.table_log import versions
 

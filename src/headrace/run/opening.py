@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
-    AdoptImpossibleError,
     HeadraceError,
+    RenameImpossibleError,
     SourcesChangedError,
     TableLostError,
 )
@@ -28,7 +28,7 @@ from headrace.sources.delta import check_table_start
 from headrace.sources.identity import require_topics
 from headrace.sources.starting import Start, check_start
 from headrace.state.equal_sources import standing_apart
-from headrace.state.facts import Adopt, CheckpointFacts, Continue, KafkaFacts, Open
+from headrace.state.facts import CheckpointFacts, Continue, KafkaFacts, Open, RenameFlow
 from headrace.state.file_lists import FileLists, ReadFile, describe_files
 from headrace.state.file_log import COMPACT_INTERVAL, seed_log
 from headrace.state.files import write_json
@@ -106,9 +106,9 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, remedies: Remedies) 
             return OpenedFlow(
                 path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=survey.checkpoint
             )
-        case Adopt(old_flow=old):
-            _adopt(planned, old, survey.table, context)
-            return open_flow(planned, context, replace(remedies, adopt={}))
+        case RenameFlow(old_flow=old):
+            _rename_flow(planned, old, survey.table, context)
+            return open_flow(planned, context, replace(remedies, rename_flow={}))
         case Open():
             return _open(planned, opening, survey.table, sources, kafka, context)
 
@@ -351,19 +351,19 @@ def _rewind_ledger(dataset: TableName, flow: str, table: TableState, context: Up
         fold_ledger(dataset, flow, table.table_id, context)
 
 
-def _adopt(planned: PlannedFlow, old: str, table: TableState, context: UpdateContext) -> None:
+def _rename_flow(planned: PlannedFlow, old: str, table: TableState, context: UpdateContext) -> None:
     """Give the checkpoint of a flow its new name: first in the table, then on disk."""
     flow, storage = planned.flow, context.settings.storage
     old_folder = storage.flow_checkpoints(flow.target, old)
     known = generations(old_folder)
     identity = load_identity(known[-1]) if known else None
     if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
-        raise AdoptImpossibleError(
-            f"flow {flow.name} cannot adopt flow {old}: {flow.target} was not fed by its checkpoint",
+        raise RenameImpossibleError(
+            f"flow {old} cannot be renamed to {flow.name}: {flow.target} was not fed by its checkpoint",
             location=flow.location,
             facts=(
                 f"the storage looks for it in {old_folder}",
-                "`--adopt` renames a flow of the same table; a function of another name is another table",
+                "`--rename-flow` keeps the table; a function with another name declares another table",
             ),
             remedies=("headrace status lists the flows",),
             params={"flow": flow.name, "old": old},
@@ -392,12 +392,12 @@ def _rename(
             flow=flow.name,
             checkpoint=identity.checkpoint,
             generation=identity.generation,
-            opening=Open(reason="adopt"),
-            adopted=old,
+            opening=Open(reason="renamed"),
+            renamed_from=old,
         )
         open_generation(context.spark, storage.table(flow.target), opened)
     old_lists = FileLists.of_ledger(storage.ledger(flow.target, old))
-    FileLists.of_ledger(storage.ledger(flow.target, flow.name)).adopt(old_lists)
+    FileLists.of_ledger(storage.ledger(flow.target, flow.name)).take_over(old_lists)
     write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
     folder = storage.flow_checkpoints(flow.target, flow.name)
     if folder.exists():

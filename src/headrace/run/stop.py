@@ -1,4 +1,4 @@
-"""Asking an update to stop: nothing new is begun, what has begun is finished."""
+"""BrokerRequests an update to stop: nothing new is begun, what has begun is finished."""
 
 from __future__ import annotations
 

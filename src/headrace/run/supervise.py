@@ -46,18 +46,18 @@ class FlowResult:
 
 
 def supervise(
-    runner: FlowRunner, context: UpdateContext, hindrance: BaseException | None = None
+    runner: FlowRunner, context: UpdateContext, blocked_by: BaseException | None = None
 ) -> FlowResult:
     """Run a flow to its end, whatever happens to it; raises nothing.
 
     Args:
         runner: The flow.
         context: The update.
-        hindrance: Why it cannot be started, if it cannot.
+        blocked_by: Why it cannot be started, if it cannot.
     """
     flow = runner.planned.flow
-    if hindrance is not None:
-        return _failed(runner, context, as_error(hindrance, None, flow, context.log_file))
+    if blocked_by is not None:
+        return _failed(runner, context, as_error(blocked_by, None, flow, context.log_file))
     path = context.settings.storage.lease(flow.target, flow.name)
     try:
         lease = Lease.acquire(path, flow.name)

@@ -84,10 +84,10 @@ def survey_flow(
         kafka=kafka,
         on_data_loss=settings.on_data_loss,
         resume=flow.name in remedies.resume_from_table,
-        new_generation=flow.name in remedies.new_generation,
-        adopt_from=remedies.adopt.get(flow.name),
+        new_checkpoint=flow.name in remedies.new_checkpoint,
+        rename_from=remedies.rename_flow.get(flow.name),
     )
-    is_new = asked.resume or asked.new_generation
+    is_new = asked.resume or asked.new_checkpoint
     folder = storage.flow_checkpoints(flow.target, flow.name)
     ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
     return Survey(
@@ -95,7 +95,7 @@ def survey_flow(
         table=table,
         facts=_table_facts(table, asked, ledger, storage.table(flow.target)),
         # What is wrong with a checkpoint does not matter where a new one is asked for.
-        checkpoint=None if is_new and asked.adopt_from is None else _checkpoint(folder, asked, table),
+        checkpoint=None if is_new and asked.rename_from is None else _checkpoint(folder, asked, table),
     )
 
 
@@ -225,7 +225,7 @@ def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path)
     history = load_history(ledger, path, table.table_id, table.version, current)
     lists = FileLists.of_ledger(ledger.folder)
     # A list can be long, and only a new checkpoint needs to know all that was read.
-    asked = flow.resume or flow.new_generation
+    asked = flow.resume or flow.new_checkpoint
     policies = {flow.on_data_loss, *(kafka.on_data_loss for kafka in flow.kafka.values())}
     return TableFacts(
         table_id=table.table_id,

@@ -25,7 +25,7 @@ from headrace.run.flow import FlowRunner
 from headrace.run.gate import gates
 from headrace.run.supervise import FlowResult, supervise
 from headrace.run.tables import open_table, register_tables
-from headrace.run.upstream import find_hindered
+from headrace.run.upstream import find_blocked
 from headrace.run.views import ViewResult, ViewRunner, inputs_of
 
 _POLL_S = 0.2
@@ -78,11 +78,11 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
         )
     )
     register_tables(plan, context)
-    hindered = _open_tables(plan, context)
+    blocked = _open_tables(plan, context)
     if context.mode == "triggered":
-        flow_results, view_results = _run_once(plan, context, hindered)
+        flow_results, view_results = _run_once(plan, context, blocked)
     else:
-        flow_results, view_results = _run_continuously(plan, context, hindered)
+        flow_results, view_results = _run_continuously(plan, context, blocked)
     results: list[FlowResult | ViewResult] = [*flow_results, *view_results]
     failed = any(one.outcome == "failed" for one in results)
     outcome: Literal["completed", "failed", "stopped"] = "failed" if failed else "completed"
@@ -146,13 +146,13 @@ def _open_tables(plan: Plan, context: UpdateContext) -> dict[str, Exception]:
     stages = [stage for level in plan.levels for stage in level]
     flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
     refused: dict[TableName, Exception] = {}
-    hindered = find_hindered(plan, refused)
+    blocked = find_blocked(plan, refused)
     for stage in stages:
         if not isinstance(stage, OpenTableStage):
             continue
         name = stage.table.name
         feeding = [one for one in flows if one.flow.target == name]
-        if feeding and all(one.flow.name in hindered for one in feeding):
+        if feeding and all(one.flow.name in blocked for one in feeding):
             # Nobody will write it, and so nothing is changed in it.
             continue
         try:
@@ -161,12 +161,12 @@ def _open_tables(plan: Plan, context: UpdateContext) -> dict[str, Exception]:
             raise
         except Exception as error:
             refused[name] = error
-            hindered = find_hindered(plan, refused)
-    return hindered
+            blocked = find_blocked(plan, refused)
+    return blocked
 
 
 def _run_once(
-    plan: Plan, context: UpdateContext, hindered: Mapping[str, Exception]
+    plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
 ) -> tuple[list[FlowResult], list[ViewResult]]:
     """Level by level: everything available now, in dependency order."""
     flow_results: list[FlowResult] = []
@@ -175,24 +175,24 @@ def _run_once(
         runners = _flow_runners(level, context)
         if runners:
             with _pool(len(runners), context) as pool:
-                flow_results += pool.map(lambda runner: _supervise(runner, context, hindered), runners)
+                flow_results += pool.map(lambda runner: _supervise(runner, context, blocked), runners)
         for stage in level:
             if isinstance(stage, RefreshViewStage) and not context.stop.requested:
-                view_results.append(_view_runner(stage, plan, context, hindered).refresh())
+                view_results.append(_view_runner(stage, plan, context, blocked).refresh())
     return flow_results, view_results
 
 
 def _run_continuously(
-    plan: Plan, context: UpdateContext, hindered: Mapping[str, Exception]
+    plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
 ) -> tuple[list[FlowResult], list[ViewResult]]:
     """All flows at once; views follow their inputs, at most once per interval."""
     stages = [stage for level in plan.levels for stage in level]
     runners = _flow_runners(stages, context)
-    views = [_view_runner(s, plan, context, hindered) for s in stages if isinstance(s, RefreshViewStage)]
-    able = [n for n, view in enumerate(views) if view.hindrance is None]
+    views = [_view_runner(s, plan, context, blocked) for s in stages if isinstance(s, RefreshViewStage)]
+    able = [n for n, view in enumerate(views) if view.blocked_by is None]
     latest = {n: view.refresh() for n, view in enumerate(views) if n not in able}
     with _pool(max(len(runners), 1), context) as pool:
-        futures = [pool.submit(_supervise, runner, context, hindered) for runner in runners]
+        futures = [pool.submit(_supervise, runner, context, blocked) for runner in runners]
         # The flows' first batches are not to wait for a view that has nothing to show yet.
         started = time.monotonic()
         due = {n: started + max(_FIRST_VIEWS_S, views[n].interval_s) for n in able}
@@ -227,10 +227,10 @@ def _flow_runners(stages: Iterable[Stage], context: UpdateContext) -> list[FlowR
     return [FlowRunner(planned, context, by_table[planned.flow.target]) for planned in flows]
 
 
-def _supervise(runner: FlowRunner, context: UpdateContext, hindered: Mapping[str, Exception]) -> FlowResult:
+def _supervise(runner: FlowRunner, context: UpdateContext, blocked: Mapping[str, Exception]) -> FlowResult:
     flow = runner.planned.flow
     try:
-        return supervise(runner, context, hindered.get(flow.name))
+        return supervise(runner, context, blocked.get(flow.name))
     finally:
         runner.gate.leave(flow.name)
 
@@ -251,8 +251,8 @@ def _refresh_moved(
 
 
 def _view_runner(
-    stage: RefreshViewStage, plan: Plan, context: UpdateContext, hindered: Mapping[str, Exception]
+    stage: RefreshViewStage, plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
 ) -> ViewRunner:
     inputs = inputs_of(stage.planned, plan)
-    hindrance = hindered.get(str(stage.planned.view.name))
-    return ViewRunner(stage.planned, inputs, stage.properties, context, hindrance)
+    blocked_by = blocked.get(str(stage.planned.view.name))
+    return ViewRunner(stage.planned, inputs, stage.properties, context, blocked_by)

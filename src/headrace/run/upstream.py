@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from headrace.errors import HeadraceError, SourceLocation, UpstreamUnfitError, text_of
+from headrace.errors import HeadraceError, SourceLocation, UpstreamSchemaStaleError, text_of
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
@@ -17,7 +17,7 @@ _FIRST = "do what the first of these errors says, and run again:   headrace run"
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Unfit:
+class StaleUpstream:
     """A table that no query should read as it is.
 
     Args:
@@ -43,7 +43,7 @@ class _Unfit:
         return any(field["name"].casefold() in self.lacks for field in columns.fields(schema))
 
 
-def find_hindered(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str, Exception]:
+def find_blocked(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str, Exception]:
     """Why some flows and views cannot be started, by the name of the flow or of the view.
 
     What is not started does not bring its own table up to date, and so can hinder what reads that.
@@ -79,18 +79,18 @@ def find_hindered(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[st
     return found
 
 
-def _left_out(plan: Plan, stages: Sequence[Stage]) -> dict[TableName, _Unfit]:
+def _left_out(plan: Plan, stages: Sequence[Stage]) -> dict[TableName, StaleUpstream]:
     """The tables of the pipeline that this plan does not open, and that differ from what they declare."""
     opened = {stage.table.name for stage in stages if isinstance(stage, OpenTableStage)}
     opened |= {stage.planned.view.name for stage in stages if isinstance(stage, RefreshViewStage)}
-    unfit: dict[TableName, _Unfit] = {}
+    unfit: dict[TableName, StaleUpstream] = {}
     for dataset in plan.datasets:
         if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:
             unfit |= _outdated(plan, dataset.name, "was left out of this run")
     return unfit
 
 
-def _not_opened(plan: Plan, name: TableName, error: Exception) -> dict[TableName, _Unfit]:
+def _not_opened(plan: Plan, name: TableName, error: Exception) -> dict[TableName, StaleUpstream]:
     cause = f"[{error.code}] {error.summary}" if isinstance(error, HeadraceError) else text_of(error)
     found = _outdated(plan, name, "was not brought up to date")
     return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
@@ -106,13 +106,13 @@ def _error(
     location: SourceLocation,
     reads: Iterable[TableName],
     schema: columns.Schema,
-    unfit: Mapping[TableName, _Unfit],
-) -> UpstreamUnfitError | None:
+    unfit: Mapping[TableName, StaleUpstream],
+) -> UpstreamSchemaStaleError | None:
     for name in reads:
         found = unfit.get(name)
         if found is None or not found.matters_to(schema):
             continue
-        return UpstreamUnfitError(
+        return UpstreamSchemaStaleError(
             f"{label} reads {name}, which {found.why}",
             location=location,
             facts=(*found.facts, "nothing was read or written"),
@@ -122,18 +122,18 @@ def _error(
     return None
 
 
-def _refused(name: TableName, error: Exception) -> _Unfit:
+def _refused(name: TableName, error: Exception) -> StaleUpstream:
     text = f"{type(error).__name__}: {text_of(error)}"
     if isinstance(error, HeadraceError):
         text = f"[{error.code}] {error.summary}"
-    return _Unfit(
+    return StaleUpstream(
         why="this run could not open",
         facts=(text.splitlines()[0],),
         remedy=f"do what the error of {name} says, and run again:   headrace run",
     )
 
 
-def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, _Unfit]:
+def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUpstream]:
     """The table, if it is there and has other columns than it declares."""
     stored, declared = load_stored(plan.project.storage, name), plan.schemas.get(name)
     if stored is None or declared is None:
@@ -147,7 +147,7 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, _Unfit]:
     is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
     verb = "full-refresh" if changed and is_streaming else "run"
     return {
-        name: _Unfit(
+        name: StaleUpstream(
             why=f"is not what its declaration says now, and {how}",
             facts=tuple(facts),
             remedy=f"bring it up to date:   headrace {verb} {name}",

@@ -53,7 +53,7 @@ class ViewRunner:
         inputs: The tables that its query reads, also through temporary views.
         properties: The table properties that it gets when it is created.
         context: The update.
-        hindrance: Why it cannot be refreshed, if it cannot.
+        blocked_by: Why it cannot be refreshed, if it cannot.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class ViewRunner:
         inputs: tuple[TableName, ...],
         properties: Mapping[str, str],
         context: UpdateContext,
-        hindrance: Exception | None = None,
+        blocked_by: Exception | None = None,
     ) -> None:
         assert isinstance(planned.view, MaterializedView)
         self.view = planned.view
-        self.hindrance = hindrance
+        self.blocked_by = blocked_by
         self._planned = planned
         self._inputs = inputs
         self._properties = properties
@@ -92,8 +92,8 @@ class ViewRunner:
         """Refresh the view if it is not what its query would give; raises nothing."""
         context = self._context
         try:
-            if self.hindrance is not None:
-                raise self.hindrance
+            if self.blocked_by is not None:
+                raise self.blocked_by
             with_lease = Lease.acquire(
                 context.settings.storage.lease(self.view.name, "view"), str(self.view.name)
             )

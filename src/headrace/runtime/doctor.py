@@ -21,8 +21,8 @@ from headrace.runtime.broker import Broker
 from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import choose_heap
-from headrace.runtime.kafka_client import Complaints
-from headrace.runtime.network import knock
+from headrace.runtime.kafka_client import ClientErrors
+from headrace.runtime.network import connection_errors
 from headrace.runtime.places import CACHE_VARIABLE, cache_folder
 from headrace.runtime.truststore import find_bundle
 
@@ -206,19 +206,19 @@ def _cluster(project: ProjectSettings) -> Check:
     from confluent_kafka.admin import AdminClient
 
     servers = project.kafka.bootstrap_servers
-    reasons = knock(servers, _ANSWER_S)
+    reasons = connection_errors(servers, _ANSWER_S)
     if reasons:
         remedy = f"check `kafka: {{bootstrap.servers: ..}}` in {project.file}, and the network"
         return Check("kafka", "fail", f"nobody answers at {'; '.join(reasons)}", remedy)
-    complaints = Complaints(project.kafka)
+    client_errors = ClientErrors(project.kafka)
     try:
-        admin = complaints.open(AdminClient)
-        complaints.wait(admin.describe_cluster(request_timeout=_ANSWER_S), admin, _ANSWER_S)
+        admin = client_errors.open(AdminClient)
+        client_errors.wait(admin.describe_cluster(request_timeout=_ANSWER_S), admin, _ANSWER_S)
         listed = admin.list_topics(timeout=_ANSWER_S)
     except HeadraceError as error:
         return _turned_away(error)
     except (KafkaException, TimeoutError) as error:
-        if (fault := complaints.explain(error)) is not None:
+        if (fault := client_errors.explain(error)) is not None:
             return _turned_away(fault)
         remedy = f"check the connection's settings under `kafka:` in {project.file}"
         return Check("kafka", "fail", f"{servers} gives no answer: {error}", remedy)

@@ -30,16 +30,16 @@ _GRACE_S = 1.0
 """How long the other brokers of a cluster have to let a client in that one of them turned away."""
 
 
-class Complaints:
+class ClientErrors:
     """What one client has reported of its connections; hand `settings` to the client.
 
     Args:
         connection: How the cluster is to be reached.
 
     Example:
-        >>> complaints = Complaints(connection)  # doctest: +SKIP
-        >>> producer = complaints.open(Producer)  # doctest: +SKIP
-        >>> complaints.check()  # doctest: +SKIP
+        >>> client_errors = ClientErrors(connection)  # doctest: +SKIP
+        >>> producer = client_errors.open(Producer)  # doctest: +SKIP
+        >>> client_errors.check()  # doctest: +SKIP
     """
 
     def __init__(self, connection: KafkaConnection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 
 
-def knock(servers: str, timeout_s: float) -> list[str]:
+def connection_errors(servers: str, timeout_s: float) -> list[str]:
     """Try the addresses of a list such as ``a:9092,b:9092`` until one is reached.
 
     Returns:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.kafka_client import Complaints
+from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.kafka_faults import find_fault
-from headrace.runtime.network import knock
+from headrace.runtime.network import connection_errors
 from headrace.sources.subscription import is_topic_name, matching
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class KafkaCluster:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._answered = False
-        self._complaints = Complaints(connection)
+        self._client_errors = ClientErrors(connection)
         self._client: AdminClient | None = None
-        self._members: dict[str, tuple[Consumer, Complaints]] = {}
+        self._members: dict[str, tuple[Consumer, ClientErrors]] = {}
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
         """The topic ids that tell a topic from a later one of the same name.
@@ -109,7 +109,7 @@ class KafkaCluster:
         Raises:
             BrokerUnreachableError: No broker answered in time.
         """
-        self._knock()
+        self._connection_errors()
         return matching(pattern, self._names())
 
     def largest_record(self, topic: str) -> int | None:
@@ -139,11 +139,11 @@ class KafkaCluster:
             for topic, offsets in positions.items()
             for partition, offset in offsets.items()
         ]
-        member, complaints = self._member(group)
+        member, client_errors = self._member(group)
         try:
             member.commit(offsets=places, asynchronous=False)
         except KafkaException as error:
-            raise complaints.explain(error) or self._unreachable(error) from error
+            raise client_errors.explain(error) or self._unreachable(error) from error
 
     def close(self) -> None:
         """Let go of all clients and their connections; a further question opens new ones."""
@@ -171,7 +171,7 @@ class KafkaCluster:
         found: dict[str, Any] = {}
         if not topics:
             return found
-        self._knock()
+        self._connection_errors()
         try:
             futures = self._admin().describe_topics(TopicCollection(topics), request_timeout=self._timeout_s)
             for name, future in futures.items():
@@ -197,7 +197,7 @@ class KafkaCluster:
 
         if not specs:
             return {}
-        self._knock()
+        self._connection_errors()
         # A topic that was created just now, or that is moving, has no leader for a moment.
         patiently = Retrying(
             retry=retry_if_exception(_passes),
@@ -223,7 +223,7 @@ class KafkaCluster:
             offsets.setdefault(place.topic, {})[place.partition] = self._wait(future).offset
         return offsets
 
-    def _member(self, group: str) -> tuple[Consumer, Complaints]:
+    def _member(self, group: str) -> tuple[Consumer, ClientErrors]:
         """A consumer that only commits.
 
         The admin client could do it, too, but librdkafka ends the whole process when the connection
@@ -233,9 +233,9 @@ class KafkaCluster:
 
         with self._lock:
             if group not in self._members:
-                complaints = Complaints(self._connection)
+                client_errors = ClientErrors(self._connection)
                 settings = {"group.id": group, "enable.auto.commit": False}
-                self._members[group] = complaints.open(Consumer, settings), complaints
+                self._members[group] = client_errors.open(Consumer, settings), client_errors
             return self._members[group]
 
     def _admin(self) -> AdminClient:
@@ -243,13 +243,13 @@ class KafkaCluster:
 
         with self._lock:
             if self._client is None:
-                self._complaints = Complaints(self._connection)
-                self._client = self._complaints.open(AdminClient)
+                self._client_errors = ClientErrors(self._connection)
+                self._client = self._client_errors.open(AdminClient)
             return self._client
 
     def _wait(self, future: Future[T]) -> T:
         try:
-            return self._complaints.wait(future, self._admin(), self._timeout_s)
+            return self._client_errors.wait(future, self._admin(), self._timeout_s)
         except HeadraceError:
             with self._lock:
                 # The next question is asked by another client, to which nothing has happened yet.
@@ -260,16 +260,16 @@ class KafkaCluster:
         """Be let in, before a question is asked that only its own timeout would end."""
         self._wait(self._admin().describe_cluster(request_timeout=self._timeout_s))
 
-    def _knock(self) -> None:
+    def _connection_errors(self) -> None:
         """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
         if not self._answered:
-            reasons = knock(self._connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
+            reasons = connection_errors(self._connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
             if reasons:
                 raise self._unreachable("; ".join(reasons))
             self._answered = True
 
     def _failed(self, error: BaseException) -> HeadraceError:
-        return self._complaints.explain(error) or self._unreachable(error)
+        return self._client_errors.explain(error) or self._unreachable(error)
 
     def _forbidden(self, topic: str, error: BaseException) -> HeadraceError:
         return find_fault(self._connection, [f"TOPIC_AUTHORIZATION_FAILED topic: {topic}"]) or self._failed(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ProduceFailedError
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.kafka_client import Complaints
+from headrace.runtime.kafka_client import ClientErrors
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -100,7 +100,7 @@ class TopicProducer:
             "message.max.bytes": max(_LEAST, min(largest or _LARGEST, _MOST)),
             "message.timeout.ms": _DELIVERY_S * 1000,
         }
-        self._producer: Producer = Complaints(connection).open(Producer, settings)
+        self._producer: Producer = ClientErrors(connection).open(Producer, settings)
 
     def __enter__(self) -> TopicProducer:
         return self

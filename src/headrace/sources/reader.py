@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUnknownError
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.kafka_client import Complaints
-from headrace.runtime.network import knock
+from headrace.runtime.kafka_client import ClientErrors
+from headrace.runtime.network import connection_errors
 from headrace.sources.cluster import KafkaCluster
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class TopicReader:
     def __init__(self, connection: KafkaConnection, topic: str) -> None:
         self._connection = connection
         self._topic = topic
-        self._complaints = Complaints(connection)
+        self._client_errors = ClientErrors(connection)
         self._heard_at = 0.0
 
     def find_span(self, start: Start, partitions: Sequence[int] = ()) -> Span:
@@ -154,10 +154,10 @@ class TopicReader:
             BrokerUnreachableError: It is not.
             RunError: It turns this client away.
         """
-        self._complaints.check()
+        self._client_errors.check()
         if time.monotonic() - self._heard_at < _SILENCE_S:
             return
-        if reasons := knock(self._connection.bootstrap_servers, _KNOCK_S):
+        if reasons := connection_errors(self._connection.bootstrap_servers, _KNOCK_S):
             raise self._unreachable("; ".join(reasons))
         self._heard_at = time.monotonic()
 
@@ -204,8 +204,8 @@ class TopicReader:
             # A record that has expired meanwhile is an error, and not a reason to begin elsewhere.
             "auto.offset.reset": "error",
         }
-        self._complaints = Complaints(self._connection)
-        consumer = self._complaints.open(Consumer, settings)
+        self._client_errors = ClientErrors(self._connection)
+        consumer = self._client_errors.open(Consumer, settings)
         try:
             yield consumer
         finally:

@@ -18,7 +18,7 @@ FENCED = 2**63 - 1
 ListOrigin = tuple[str, int]
 """Whose lists name the files that were read: a checkpoint, and the index of a source in it."""
 
-Reason = Literal["first", "resume-from-table", "new-generation", "data-loss", "full-refresh", "adopt"]
+Reason = Literal["first", "resume-from-table", "new-checkpoint", "data-loss", "full-refresh", "renamed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +97,8 @@ class FlowFacts:
     kafka: Mapping[int, KafkaFacts]
     on_data_loss: OnDataLoss = "refuse"
     resume: bool = False
-    new_generation: bool = False
-    adopt_from: str | None = None
+    new_checkpoint: bool = False
+    rename_from: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +127,10 @@ class Open:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Adopt:
+class RenameFlow:
     """Go on with the checkpoint of a flow that had another name."""
 
     old_flow: str
 
 
-Opening = Continue | Open | Adopt
+Opening = Continue | Open | RenameFlow

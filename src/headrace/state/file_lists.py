@@ -149,7 +149,7 @@ class FileLists:
         for path in singles.values():
             path.unlink()
 
-    def adopt(self, other: FileLists) -> None:
+    def take_over(self, other: FileLists) -> None:
         """Take over another flow's lists, of its checkpoint and of those before it."""
         for old in other.folder.iterdir() if other.folder.is_dir() else ():
             new = self.folder / old.name

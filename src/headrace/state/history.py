@@ -95,8 +95,8 @@ def load_history(ledger: Ledger, table: Path, table_id: str, version: int, check
         return History()
     entries = _entries((ledger,), table, table_id, version)
     chain, whole = _chain(entries, checkpoint)
-    # Checkpoints go from name to name with `--adopt`, and their folds stay where they were written.
-    if not whole or any(_adopts(entry) for entry in entries if entry["checkpoint"] in chain):
+    # Checkpoints go from name to name with `--rename-flow`, and their folds stay where they were written.
+    if not whole or any(_is_rename(entry) for entry in entries if entry["checkpoint"] in chain):
         entries = _entries({*ledger.siblings(), ledger}, table, table_id, version)
         chain, whole = _chain(entries, checkpoint)
     said = sorted((entry for entry in entries if entry["checkpoint"] in chain), key=last_version)
@@ -119,16 +119,16 @@ def _entries(ledgers: Iterable[Ledger], table: Path, table_id: str, version: int
     return [*(entry for fold in held for entry in fold["batches"]), *logged]
 
 
-def _adopts(entry: Mapping[str, Any]) -> bool:
-    return bool("opens" in entry and entry["opens"]["reason"] == "adopt")
+def _is_rename(entry: Mapping[str, Any]) -> bool:
+    return bool("opens" in entry and entry["opens"]["reason"] == "renamed")
 
 
 def _chain(entries: Iterable[Mapping[str, Any]], checkpoint: str) -> tuple[set[str], bool]:
     """The checkpoints that led to one, each fenced by the next; whether the first of them is among them."""
-    # A checkpoint that was adopted has two openings: the first says what came before it.
+    # The checkpoint of a renamed flow has two openings: the first says what came before it.
     opened: dict[str, Mapping[str, Any]] = {}
     for entry in sorted((entry for entry in entries if "opens" in entry), key=last_version):
-        if not _adopts(entry):
+        if not _is_rename(entry):
             opened.setdefault(entry["checkpoint"], entry["opens"])
     chain = {checkpoint}
     while (opens := opened.get(checkpoint)) is not None:

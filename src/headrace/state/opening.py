@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headrace.errors import (
-    AdoptImpossibleError,
     CheckpointBehindTableError,
     CheckpointLostError,
     FlowRenamedError,
     HeadraceError,
+    RenameImpossibleError,
     SourceLocation,
     SourcesChangedError,
     TableBehindCheckpointError,
@@ -26,16 +26,16 @@ from headrace.errors import (
 from headrace.model.ranges import Position
 from headrace.state.equal_sources import differ
 from headrace.state.facts import (
-    Adopt,
     CheckpointFacts,
     Continue,
     FlowFacts,
     Open,
     Opening,
+    RenameFlow,
     TableFacts,
 )
-from headrace.state.handover import compare_offsets, open_behind, open_next, resume_impossible
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
+from headrace.state.starting_positions import compare_offsets, open_behind, open_next, resume_impossible
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
@@ -47,10 +47,10 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
     current = table.checkpoints.get(flow.flow)
     if table.rolled_back:
         raise _upstream_rolled_back(flow, table)
-    if flow.adopt_from is not None and (current is None or checkpoint is None):
-        return _adopt(flow, flow.adopt_from)
-    if flow.new_generation:
-        return open_next(flow, table, current, "new-generation")
+    if flow.rename_from is not None and (current is None or checkpoint is None):
+        return _rename_flow(flow, flow.rename_from)
+    if flow.new_checkpoint:
+        return open_next(flow, table, current, "new-checkpoint")
     if flow.resume and current is not None:
         return _resume(flow, table, current)
     if checkpoint is None or flow.resume:
@@ -61,16 +61,16 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
     return _go_on(flow, table, checkpoint, current)
 
 
-def _adopt(flow: FlowFacts, old: str) -> Adopt:
+def _rename_flow(flow: FlowFacts, old: str) -> RenameFlow:
     if old in flow.declared_flows:
-        raise AdoptImpossibleError(
-            f"flow {flow.flow} cannot adopt flow {old}, which is still declared",
+        raise RenameImpossibleError(
+            f"flow {old} cannot be renamed to {flow.flow}: {old} is still declared",
             location=flow.location,
             facts=("two flows would go on with one checkpoint; nothing was changed",),
-            remedies=(f"remove the declaration of {old}, or start without --adopt:   headrace run",),
+            remedies=(f"remove the declaration of {old}, or start without --rename-flow:   headrace run",),
             params={"flow": flow.flow, "old": old},
         )
-    return Adopt(old_flow=old)
+    return RenameFlow(old_flow=old)
 
 
 def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, current: str | None) -> Opening:
@@ -203,7 +203,7 @@ def _topic_gone(
         location=flow.location,
         facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
         remedies=(
-            *([f"go on without it:   headrace run --new-generation {flow.flow}"] if joins else []),
+            *([f"go on without it:   headrace run --new-checkpoint {flow.flow}"] if joins else []),
             f"create it again:   headrace broker topics create {topic}",
         ),
         params={"flow": flow.flow, "topic": topic},
@@ -223,7 +223,7 @@ def topic_recreated(
             "no record of the new topic was committed",
         ),
         remedies=(
-            f"keep the rows and go on with the new topic:   headrace run --new-generation {flow}",
+            f"keep the rows and go on with the new topic:   headrace run --new-checkpoint {flow}",
             "or point the flow at the topic that you meant",
         ),
         params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
@@ -252,8 +252,8 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
         location=flow.location,
         facts=("if it is the same flow, starting anew would read every record twice", "nothing was read"),
         remedies=(
-            f"it was renamed:   headrace run --adopt {orphans[0]}={flow.flow}",
-            f"it is another flow:   headrace run --new-generation {flow.flow}",
+            f"it was renamed:   headrace run --rename-flow {orphans[0]}={flow.flow}",
+            f"it is another flow:   headrace run --new-checkpoint {flow.flow}",
         ),
         params={"flow": flow.flow, "orphans": orphans},
     )
@@ -333,7 +333,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[SourceIdentity, ...]) -> Head
             "nothing was read or written",
         ),
         remedies=(
-            f"go on with what it reads now:   headrace run --new-generation {flow.flow}",
+            f"go on with what it reads now:   headrace run --new-checkpoint {flow.flow}",
             f"read everything again:   headrace full-refresh {flow.dataset}",
         ),
         params={"flow": flow.flow},

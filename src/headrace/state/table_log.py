@@ -135,7 +135,9 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
     )
 
 
-def bears_out(table: Path, last: int, said: Mapping[str, int | None], owner: str | None = None) -> bool:
+def checksum_matches_log(
+    table: Path, last: int, said: Mapping[str, int | None], owner: str | None = None
+) -> bool:
     """Whether the commits up to a version say themselves what is said of these application ids.
 
     Args:

@@ -34,7 +34,7 @@ def run_pipeline(_headrace_ends: ExitStack) -> Iterator[RunPipeline]:
         ...     tables = run_pipeline("shop", {"orders": [[{"customer": "ada", "amount": 5}]]})
         ...     assert tables["revenue"] == [{"customer": "ada", "revenue": 5}]
     """
-    from headrace.testing.rehearse import run
+    from headrace.testing.source_overrides import run
 
     made: list[Tables] = []
 

@@ -1,4 +1,4 @@
-"""What a rehearsal leaves: the tables of the pipeline, as rows or as DataFrames."""
+"""What a overrides leaves: the tables of the pipeline, as rows or as DataFrames."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Tables(Mapping[str, list[Row]]):
     The files are removed with the object, unless the storage was named.
 
     Args:
-        settings: The pipeline's settings, with the storage of the rehearsal.
+        settings: The pipeline's settings, with the storage of the overrides.
         names: The stored datasets of the pipeline.
         results: What became of each update: one after each batch.
         temporary: A folder to remove with the object.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.coordinates import Present
-from headrace.verify.lineages import Lineage
 from headrace.verify.offsets import Topic
 from headrace.verify.ranges import Place, kafka_positions, topic_id
 from headrace.verify.spans import Spans

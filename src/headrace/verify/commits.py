@@ -70,7 +70,7 @@ class Opening:
     fenced: bool = True
     """Whether the commit holds the fence that it speaks of; the ledger cannot tell."""
     losses: tuple[Mapping[str, Any], ...] = ()
-    adopted: str | None = None
+    renamed_from: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,7 @@ class Ledger:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
+class CommitClaims:
     """Everything that the commits of a table say.
 
     Args:
@@ -185,7 +185,7 @@ class Said:
     repeated: Mapping[int, str]
 
 
-def build_said(log: TableLog) -> Said:
+def build_said(log: TableLog) -> CommitClaims:
     """Read the meaning of every commit that the log still holds."""
     batches, openings, refreshes = [], [], []
     roles: dict[int, Role] = {}
@@ -210,7 +210,7 @@ def build_said(log: TableLog) -> Said:
                 batches.append(_batches(words, commit.version, commit.timestamp_ms))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             repeated[commit.version] = f"what it says of itself cannot be read ({error!r})"
-    return Said(
+    return CommitClaims(
         batches=tuple(batches),
         openings=tuple(openings),
         refreshes=tuple(refreshes),
@@ -377,7 +377,7 @@ def _opening(words: Mapping[str, Any], version: int, transactions: Mapping[str, 
         fences=fences,
         fenced=fences is None or transactions is None or transactions.get(fences) == FENCED,
         losses=tuple(opens.get("losses") or ()),
-        adopted=(opens.get("adopted") or {}).get("flow"),
+        renamed_from=(opens.get("renamed_from") or {}).get("flow"),
     )
 
 

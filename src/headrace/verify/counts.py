@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from headrace.verify.commits import ERASURES, Batches, Other, Role, Said
+from headrace.verify.checkpoint_history import Lineage
+from headrace.verify.commits import ERASURES, Batches, CommitClaims, Other, Role
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
-from headrace.verify.lineages import Lineage
 from headrace.verify.report import Finding, GradeReport, verdict_of
 from headrace.verify.wording import counted
 
@@ -18,7 +18,7 @@ _COPIED_MS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Movement:
+class RowDelta:
     """What one commit did to the number of rows.
 
     Args:
@@ -64,7 +64,7 @@ class Movement:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accounts:
+class RowBalance:
     """The rows of a table: where it began, how it moved, and what there is now.
 
     Args:
@@ -80,7 +80,7 @@ class Accounts:
 
     baseline: int
     opened_with: int
-    movements: Mapping[int, Movement]
+    movements: Mapping[int, RowDelta]
     earlier: tuple[Other, ...]
     files: Mapping[FileKey, DataFile]
     origins: Mapping[FileKey, int]
@@ -89,7 +89,7 @@ class Accounts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beginning:
+class Baseline:
     """Where the accounts of a table begin, and what must be there then.
 
     Args:
@@ -117,7 +117,7 @@ class FileFindings:
         return tuple(finding for version in versions for finding in self.by_version.get(version, ()))
 
 
-def files_to_inspect(log: TableLog, beginning: Beginning) -> set[str]:
+def files_to_inspect(log: TableLog, beginning: Baseline) -> set[str]:
     """The files whose footers are to be read: what was added since the beginning, and is there now."""
     added = {f.path for c in log.commits if c.version > beginning.version for f in c.added}
     if beginning.expected is None:
@@ -126,10 +126,10 @@ def files_to_inspect(log: TableLog, beginning: Beginning) -> set[str]:
 
 
 def build_accounts(
-    log: TableLog, said: Said, facts: Mapping[str, FileFacts], beginning: Beginning
-) -> Accounts:
+    log: TableLog, said: CommitClaims, facts: Mapping[str, FileFacts], beginning: Baseline
+) -> RowBalance:
     """Follow the rows from the beginning to the snapshot."""
-    movements: dict[int, Movement] = {}
+    movements: dict[int, RowDelta] = {}
     origins: dict[FileKey, int] = {}
     foreign: set[FileKey] = set()
     opened_with = sum(_live(file, facts)[0] for file in log.base.values())
@@ -141,7 +141,7 @@ def build_accounts(
         added = [_live(file, facts) for file in commit.added]
         gone = [_live(file, facts) for file in files]
         if commit.version > beginning.version:
-            movements[commit.version] = Movement(
+            movements[commit.version] = RowDelta(
                 commit=commit,
                 role=role,
                 added=sum(rows for rows, _ in added),
@@ -159,7 +159,7 @@ def build_accounts(
     now = log.active()
     if beginning.version == log.version:
         opened_with = sum(_live(file, facts)[0] for file in now.values())
-    return Accounts(
+    return RowBalance(
         baseline=beginning.version,
         opened_with=opened_with,
         movements=movements,
@@ -171,7 +171,7 @@ def build_accounts(
     )
 
 
-def judge_files(accounts: Accounts, facts: Mapping[str, FileFacts]) -> FileFindings:
+def judge_files(accounts: RowBalance, facts: Mapping[str, FileFacts]) -> FileFindings:
     """Compare every active file with what the log says of it."""
     found: dict[int | None, list[Finding]] = {}
     for key, file in accounts.files.items():
@@ -187,7 +187,7 @@ def judge_files(accounts: Accounts, facts: Mapping[str, FileFacts]) -> FileFindi
     return FileFindings({version: tuple(findings) for version, findings in found.items()})
 
 
-def judge_counts(lineage: Lineage, accounts: Accounts, files: FileFindings) -> GradeReport:
+def judge_counts(lineage: Lineage, accounts: RowBalance, files: FileFindings) -> GradeReport:
     """Judge the second grade of one flow: batch by batch, and the files of its batches."""
     findings: list[Finding] = []
     reasons: list[str] = []
@@ -216,7 +216,11 @@ def judge_counts(lineage: Lineage, accounts: Accounts, files: FileFindings) -> G
 
 
 def judge_table(
-    accounts: Accounts, beginning: Beginning, said: Said, lineages: Sequence[Lineage], files: FileFindings
+    accounts: RowBalance,
+    beginning: Baseline,
+    said: CommitClaims,
+    lineages: Sequence[Lineage],
+    files: FileFindings,
 ) -> GradeReport:
     """Judge the equation of the whole table: every row in it is somebody's."""
     findings = list(
@@ -276,7 +280,7 @@ def judge_table(
     )
 
 
-def _judge_foreign(movement: Movement, findings: list[Finding], reasons: list[str]) -> None:
+def _judge_foreign(movement: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
     """Rows of ours may be erased by another writer, and not be overwritten or rolled back."""
     if movement.is_erasure or not movement.removed_ours:
         return
@@ -289,7 +293,7 @@ def _judge_foreign(movement: Movement, findings: list[Finding], reasons: list[st
         reasons.append(f"{movement.words}: whether ours are among them, counts cannot tell")
 
 
-def describe_others(accounts: Accounts) -> list[str]:
+def describe_others(accounts: RowBalance) -> list[str]:
     """What others did to the table, and what was only moved within it."""
     notes = [other.words for other in accounts.earlier]
     rewrites = [m for m in accounts.movements.values() if m.role == "rewrite"]
@@ -322,7 +326,7 @@ def _judge_balance(batch: Batches) -> list[Finding]:
     return []
 
 
-def _judge_movement(batch: Batches, movement: Movement, findings: list[Finding], reasons: list[str]) -> None:
+def _judge_movement(batch: Batches, movement: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
     place = {"batch": batch.first, "version": batch.first_version}
     if movement.unknown:
         reasons.append(f"{batch.name} cannot be counted: {movement.unknown[0]} has no statistics and is gone")
@@ -338,8 +342,8 @@ def _judge_movement(batch: Batches, movement: Movement, findings: list[Finding],
 
 
 def _judge_beginning(
-    accounts: Accounts,
-    beginning: Beginning,
+    accounts: RowBalance,
+    beginning: Baseline,
     lineages: Sequence[Lineage],
     findings: list[Finding],
     reasons: list[str],
@@ -374,7 +378,7 @@ def _judge_beginning(
         )
 
 
-def _rewrite_differs(movement: Movement) -> Finding:
+def _rewrite_differs(movement: RowDelta) -> Finding:
     version = movement.commit.version
     text = (
         f"version {version}, {movement.commit.operation}, says that it changes no data, and makes "

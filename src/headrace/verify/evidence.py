@@ -8,23 +8,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headrace.model.names import Storage, TableName
+from headrace.verify.checkpoint_history import Lineage, build_lineages
 from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
 from headrace.verify.commits import (
     PROPERTY_DATASET,
     PROPERTY_KIND,
     PROPERTY_PIPELINE,
+    CommitClaims,
     Ledger,
     Other,
-    Said,
     build_said,
     load_folds,
     load_losses,
 )
-from headrace.verify.counts import Accounts, Beginning, build_accounts, files_to_inspect
+from headrace.verify.counts import Baseline, RowBalance, build_accounts, files_to_inspect
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
 from headrace.verify.file_lists import Lists, load_lists
-from headrace.verify.lineages import Lineage, build_lineages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +44,13 @@ class Evidence:
 
     dataset: TableName
     log: TableLog
-    said: Said
+    said: CommitClaims
     ledger: Ledger
     lineages: tuple[Lineage, ...]
     checkpoints: Mapping[str, tuple[CheckpointLog, ...]]
     since: int | None
-    beginning: Beginning
-    accounts: Accounts
+    beginning: Baseline
+    accounts: RowBalance
     facts: Mapping[str, FileFacts]
     lists: Lists = field(default_factory=dict)
 
@@ -177,19 +177,19 @@ def _version_of(table: Path, since: datetime | int | None) -> int | None:
 
 
 def _beginning(
-    log: TableLog, said: Said, ledger: Ledger, lineages: Sequence[Lineage], since: int | None
-) -> Beginning:
+    log: TableLog, said: CommitClaims, ledger: Ledger, lineages: Sequence[Lineage], since: int | None
+) -> Baseline:
     """The latest of: a full refresh, the version that was asked for, the oldest state that is known."""
     refreshed = _last_refresh(log, said)
     asked = -1 if since is None else since - 1
     start = max(refreshed, asked, log.base_version)
     if start < 0:
-        return Beginning()
+        return Baseline()
     if start == refreshed:
-        return Beginning(version=start, why="after the refresh")
+        return Baseline(version=start, why="after the refresh")
     if since is not None or said.refreshes or not lineages:
         why = f"from before version {start + 1}"
-        return Beginning(version=min(start, log.version), expected=None, why=why)
+        return Baseline(version=min(start, log.version), expected=None, why=why)
     accepted = sum(
         batch.accepted
         for lineage in lineages
@@ -202,10 +202,10 @@ def _beginning(
     if others:
         sum_ = f"{moved:+,}" if all(other.net is not None for other in others) else "more or less"
         why = f"up to version {start} by the ledger ({accepted:,} accepted, {sum_} by other writers)"
-    return Beginning(version=start, expected=accepted + moved, exact=False, why=why, others=others)
+    return Baseline(version=start, expected=accepted + moved, exact=False, why=why, others=others)
 
 
-def _others_before(log: TableLog, said: Said, ledger: Ledger, last: int) -> tuple[Other, ...]:
+def _others_before(log: TableLog, said: CommitClaims, ledger: Ledger, last: int) -> tuple[Other, ...]:
     """What other writers did up to a version, since the table was last emptied."""
     openings = [*said.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
     emptied = [o.version for o in openings if o.reason == "full-refresh" and o.version <= last]
@@ -219,7 +219,7 @@ def _others_before(log: TableLog, said: Said, ledger: Ledger, last: int) -> tupl
     return tuple(told[version] for version in sorted(told))
 
 
-def _last_refresh(log: TableLog, said: Said) -> int:
+def _last_refresh(log: TableLog, said: CommitClaims) -> int:
     """The last full refresh that left the table empty; -1 where there is none."""
     openings = {opening.version for opening in said.openings if opening.reason == "full-refresh"}
     found = previous = -1
@@ -230,5 +230,5 @@ def _last_refresh(log: TableLog, said: Said) -> int:
     return previous if previous in openings and not log.active() else found
 
 
-def _outlives(lineage: Lineage, beginning: Beginning) -> bool:
+def _outlives(lineage: Lineage, beginning: Baseline) -> bool:
     return any(batch.last_version > beginning.version for batch in lineage.batches) or bool(lineage.late)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from headrace.model.folders import local_path
 from headrace.model.ranges import SourceRange
+from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches, Ledger
-from headrace.verify.lineages import Generation, Lineage
 from headrace.verify.report import Finding
 from headrace.verify.wording import counted
 

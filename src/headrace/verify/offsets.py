@@ -12,7 +12,7 @@ import numpy as np
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
-from headrace.verify.asking import Asking, Explain, unexplained
+from headrace.verify.broker_requests import BrokerRequests, Explain, unexplained
 from headrace.verify.ranges import Place
 from headrace.verify.spans import Spans
 
@@ -64,10 +64,10 @@ def load_topics(
         raise BrokerUnreachableError(
             "the embedded broker is not running", remedies=["headrace broker start"], params={}
         )
-    _knock(connection)
+    _connection_errors(connection)
     wanted = sorted(set(names))
     deadline = time.monotonic() + timeout_s
-    asking = Asking(connection, explain)
+    asking = BrokerRequests(connection, explain)
     admin = asking.open(AdminClient)
     while True:
         try:
@@ -80,7 +80,9 @@ def load_topics(
             time.sleep(_PAUSE_S)
 
 
-def _topics(admin: Any, asking: Asking, names: list[str], timeout_s: float) -> dict[str, Topic | None]:
+def _topics(
+    admin: Any, asking: BrokerRequests, names: list[str], timeout_s: float
+) -> dict[str, Topic | None]:
     described = _describe(admin, asking, names, timeout_s)
     partitions = {
         name: [partition.id for partition in topic.partitions]
@@ -120,7 +122,7 @@ def load_offsets(
 
     found: dict[Place, list[Spans]] = {place: [] for place in asked}
     todo = {place: spans.pairs() for place, spans in asked.items()}
-    asking = Asking(connection, explain)
+    asking = BrokerRequests(connection, explain)
     settings: dict[str, Any] = {
         "group.id": "headrace-verify",
         "isolation.level": "read_committed",
@@ -140,7 +142,7 @@ def load_offsets(
     return {place: Spans.joined(several).merged() for place, several in found.items()}
 
 
-def _knock(connection: KafkaConnection) -> None:
+def _connection_errors(connection: KafkaConnection) -> None:
     """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
     reasons = []
     for server in connection.bootstrap_servers.split(","):
@@ -196,7 +198,7 @@ def _finish(consumer: Consumer, left: dict[Place, tuple[int, int]], place: Place
     consumer.pause([TopicPartition(*place)])
 
 
-def _describe(admin: Any, asking: Asking, names: list[str], timeout_s: float) -> dict[str, Any]:
+def _describe(admin: Any, asking: BrokerRequests, names: list[str], timeout_s: float) -> dict[str, Any]:
     from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
     if not names:
@@ -217,7 +219,7 @@ def _describe(admin: Any, asking: Asking, names: list[str], timeout_s: float) ->
 
 
 def _watermarks(
-    admin: Any, asking: Asking, partitions: Mapping[str, list[int]], timeout_s: float
+    admin: Any, asking: BrokerRequests, partitions: Mapping[str, list[int]], timeout_s: float
 ) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]]:
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec

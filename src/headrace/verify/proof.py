@@ -16,8 +16,16 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
-from headrace.verify.asking import Explain, unexplained
+from headrace.verify.broker_requests import Explain, unexplained
+from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
+from headrace.verify.cross_checks import (
+    compare_checkpoints,
+    compare_ledger,
+    compare_upstream,
+    describe_checkpoint,
+    pending_batch,
+)
 from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import (
     Evidence,
@@ -27,7 +35,6 @@ from headrace.verify.evidence import (
     load_evidence,
 )
 from headrace.verify.file_lists import ListJudgement, judge_lists
-from headrace.verify.lineages import Lineage
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
     DatasetProof,
@@ -40,13 +47,6 @@ from headrace.verify.report import (
 )
 from headrace.verify.upstream import find_upstream
 from headrace.verify.views import Input, judge_view
-from headrace.verify.witnesses import (
-    compare_checkpoints,
-    compare_ledger,
-    compare_upstream,
-    describe_checkpoint,
-    pending_batch,
-)
 from headrace.verify.wording import counted
 
 _ANSWER_S = 5.0

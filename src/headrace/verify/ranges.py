@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from headrace.model.ranges import Position, SourceRange
+from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.commits import Batches, Ledger
-from headrace.verify.lineages import Generation, Lineage
 from headrace.verify.report import Finding, GradeReport, verdict_of
 from headrace.verify.wording import counted, spans_text
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from headrace.verify.claims import ANY
 from headrace.verify.coordinates import Columns, CoordinateReader, CoordinatesUnreadableError, Present
-from headrace.verify.counts import Accounts
+from headrace.verify.counts import RowBalance
 from headrace.verify.delta_log import DataFile, TableLog
 from headrace.verify.records import Others, TableRecords
 
 
 def read_table_records(
-    reader: CoordinateReader, log: TableLog, accounts: Accounts, columns: Columns, *, all_files: bool = True
+    reader: CoordinateReader, log: TableLog, accounts: RowBalance, columns: Columns, *, all_files: bool = True
 ) -> TableRecords:
     """Read the coordinates of a table, column by column.
 
@@ -41,7 +41,7 @@ def read_readable(
     return Present.joined(parts), unreadable
 
 
-def read_others(reader: CoordinateReader, log: TableLog, accounts: Accounts, columns: Columns) -> Others:
+def read_others(reader: CoordinateReader, log: TableLog, accounts: RowBalance, columns: Columns) -> Others:
     """Which rows other writers added and removed, as far as the files are still there."""
     came, gone = [], []
     came_unknown = sum(_counted(other.came) for other in accounts.earlier)

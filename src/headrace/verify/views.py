@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from headrace.verify.commits import Refresh, Said
-from headrace.verify.counts import Accounts
+from headrace.verify.commits import CommitClaims, Refresh
+from headrace.verify.counts import RowBalance
 from headrace.verify.report import Finding, ViewProof
 from headrace.verify.wording import counted
 
@@ -25,7 +25,7 @@ class Input:
 
 
 def judge_view(
-    said: Said, accounts: Accounts, find_input: Callable[[str], Input | None]
+    said: CommitClaims, accounts: RowBalance, find_input: Callable[[str], Input | None]
 ) -> tuple[ViewProof | None, list[Finding]]:
     """Whether a view is what its last refresh wrote, and whether its inputs have moved on since.
 

@@ -108,7 +108,7 @@ def test_the_version(headrace: Call) -> None:
         (["plan", "--jsn"], "--json"),
         (["broker", "topcs"], "topics"),
         (["broker", "start", "--prt", "5"], "--port"),
-        (["run", "--adopt", "x"], None),
+        (["run", "--rename-flow", "x"], None),
         (["full-refresh"], None),
         (["broker", "topics", "create", "t", "--partitions", "none"], None),
     ],

@@ -76,7 +76,7 @@ def test_each_topic_is_known_as_far_as_the_last_checkpoint_that_read_it(flow: Fl
         source("eu", 5),
     )
     flow.batch("one", 1, source("eu", 9))
-    flow.opens("two", "new-generation", "one")
+    flow.opens("two", "new-checkpoint", "one")
     flow.batch("two", 0, source("us", 3))
     flow.batch("other", 0, source("asia", 7), flow="beside")
     if folded:
@@ -97,10 +97,10 @@ def test_nothing_is_known_of_what_was_read_before_a_full_refresh(flow: Flow) -> 
 def test_a_flow_knows_what_it_has_read_under_another_name(flow: Flow) -> None:
     flow.opens("one", "first", None, flow="old")
     flow.batch("one", 0, source("eu", 5), flow="old")
-    flow.opens("two", "new-generation", "one", flow="old")
+    flow.opens("two", "new-checkpoint", "one", flow="old")
     flow.batch("two", 0, source("us", 3), flow="old")
     flow.ledger("old").fold(flow.table.path, TABLE_ID)
-    flow.opens("two", "adopt", None)
+    flow.opens("two", "renamed", None)
     flow.batch("two", 1, source("us", 4))
     # A flow of the old name, which has begun anew, is another one.
     flow.opens("three", "first", None, flow="old")
@@ -120,7 +120,7 @@ def test_a_flow_does_not_ask_what_others_of_its_table_have_read(flow: Flow) -> N
     (beside.folder / "00000000000000000000-broken.json").write_text("{", encoding="utf-8")
     assert flow.history("one").topics == {"id of eu": {"0": 5}}
     # It does where it had another name, for that could have been any of them.
-    flow.opens("one", "adopt", None, flow="new")
+    flow.opens("one", "renamed", None, flow="new")
     with pytest.raises(CheckpointCorruptError, match="broken"):
         flow.history("one", "new")
 
@@ -144,7 +144,7 @@ def test_what_the_ledger_holds_of_versions_that_were_taken_back_is_not_known(flo
 
 
 def test_a_chain_with_a_checkpoint_that_nobody_knows_is_not_whole(flow: Flow) -> None:
-    flow.opens("two", "new-generation", "one")
+    flow.opens("two", "new-checkpoint", "one")
     flow.batch("two", 0, source("us", 3))
     assert not flow.history("two").whole
     flow.opens("three", "full-refresh", "two")

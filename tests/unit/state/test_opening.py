@@ -10,13 +10,13 @@ import pytest
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.state.facts import (
     FENCED,
-    Adopt,
     CheckpointFacts,
     Continue,
     FlowFacts,
     KafkaFacts,
     Open,
     Opening,
+    RenameFlow,
     TableFacts,
 )
 from headrace.state.history import History
@@ -196,7 +196,7 @@ ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
             "full-refresh default.sales",
             id="the table does not know the checkpoint",
         ),
-        pytest.param("FLOW_RENAMED", RENAMED, None, "run --adopt old=sales", id="the flow was renamed"),
+        pytest.param("FLOW_RENAMED", RENAMED, None, "run --rename-flow old=sales", id="the flow was renamed"),
     ],
 )
 def test_what_could_lose_or_double_records_is_refused(
@@ -214,7 +214,7 @@ def test_a_topic_that_was_created_again_is_refused_however_long_it_is(latest: in
     error = refused(replace(FLOW, sources=(again,), kafka=kafka), TABLE, CHECKPOINT)
     assert error.code == "TOPIC_RECREATED"
     assert (error.params["topic"], error.params["was"], error.params["is"]) == ("sales", "id-1", "id-2")
-    assert any("run --new-generation sales" in line for line in error.remedies)
+    assert any("run --new-checkpoint sales" in line for line in error.remedies)
 
 
 def test_a_topic_that_is_gone_is_refused() -> None:
@@ -354,28 +354,28 @@ def test_a_resume_behind_expired_records_records_them() -> None:
     assert [loss["until"] for loss in opening.losses] == [45]
 
 
-def test_an_adopted_flow_goes_on_under_its_new_name() -> None:
-    assert decide(replace(FLOW, adopt_from="old"), RENAMED, None) == Adopt(old_flow="old")
+def test_a_renamed_flow_goes_on_under_its_new_name() -> None:
+    assert decide(replace(FLOW, rename_from="old"), RENAMED, None) == RenameFlow(old_flow="old")
 
 
-def test_an_adoption_that_a_crash_cut_short_is_repeated() -> None:
-    assert decide(replace(FLOW, adopt_from="old"), TABLE, None) == Adopt(old_flow="old")
+def test_a_rename_that_a_crash_cut_short_is_repeated() -> None:
+    assert decide(replace(FLOW, rename_from="old"), TABLE, None) == RenameFlow(old_flow="old")
 
 
-def test_an_adoption_that_is_done_changes_nothing() -> None:
-    assert decide(replace(FLOW, adopt_from="old"), TABLE, CHECKPOINT) == Continue(identity=IDENTITY)
+def test_a_rename_that_is_done_changes_nothing() -> None:
+    assert decide(replace(FLOW, rename_from="old"), TABLE, CHECKPOINT) == Continue(identity=IDENTITY)
 
 
-def test_a_flow_that_is_still_declared_cannot_be_adopted() -> None:
-    flow = replace(FLOW, adopt_from="old", declared_flows=frozenset({"sales", "old"}))
-    assert refused(flow, RENAMED, None).code == "ADOPT_IMPOSSIBLE"
+def test_a_flow_that_is_still_declared_cannot_be_renamed() -> None:
+    flow = replace(FLOW, rename_from="old", declared_flows=frozenset({"sales", "old"}))
+    assert refused(flow, RENAMED, None).code == "RENAME_IMPOSSIBLE"
 
 
-ANOTHER = replace(FLOW, new_generation=True)
+ANOTHER = replace(FLOW, new_checkpoint=True)
 
 
 def test_a_new_generation_of_the_same_topic_goes_on_where_the_table_ends() -> None:
-    assert decide(ANOTHER, TABLE, CHECKPOINT) == Open(reason="new-generation", positions=READ, fences=OURS)
+    assert decide(ANOTHER, TABLE, CHECKPOINT) == Open(reason="new-checkpoint", positions=READ, fences=OURS)
 
 
 def test_a_new_generation_reads_what_was_created_again_and_nothing_twice() -> None:
@@ -389,7 +389,7 @@ def test_a_new_generation_reads_what_was_created_again_and_nothing_twice() -> No
     )
     table = fed_by((ids("id-1", "id-2"), {**READ[0], "more": {"0": 11}}))
     opening = decide(replace(ANOTHER, sources=(ids("id-1", "id-3"),), kafka=kafka), table, CHECKPOINT)
-    assert opening == Open(reason="new-generation", positions={0: {**READ[0], "more": {"0": 4}}}, fences=OURS)
+    assert opening == Open(reason="new-checkpoint", positions={0: {**READ[0], "more": {"0": 4}}}, fences=OURS)
 
 
 UPSTREAM = {"reservoirId": "upstream", "reservoirVersion": 4, "index": -1}
@@ -399,7 +399,7 @@ SECOND = replace(DELTA, index=1)
 def test_a_new_generation_over_the_same_table_goes_on_where_it_was() -> None:
     table = fed_by((DELTA, UPSTREAM))
     opening = decide(replace(ANOTHER, sources=(DELTA,), kafka={}), table, None)
-    assert opening == Open(reason="new-generation", positions={0: UPSTREAM}, fences=OURS)
+    assert opening == Open(reason="new-checkpoint", positions={0: UPSTREAM}, fences=OURS)
 
 
 def test_a_new_generation_over_a_table_made_anew_starts_at_its_beginning() -> None:
@@ -411,7 +411,7 @@ def test_a_new_generation_over_a_table_made_anew_starts_at_its_beginning() -> No
 
 def test_a_new_generation_with_a_source_that_was_never_read_reads_the_others_on() -> None:
     opening = decide(replace(ANOTHER, sources=(KAFKA, SECOND)), TABLE, None)
-    assert opening == Open(reason="new-generation", positions=READ, fences=OURS)
+    assert opening == Open(reason="new-checkpoint", positions=READ, fences=OURS)
 
 
 def test_a_new_generation_over_the_same_files_goes_on_behind_them() -> None:
@@ -419,7 +419,7 @@ def test_a_new_generation_over_the_same_files_goes_on_behind_them() -> None:
     flow = replace(ANOTHER, sources=(FILES,), kafka={})
     opening = decide(flow, table, None)
     assert opening == Open(
-        reason="new-generation", positions={0: {"logOffset": 3}}, lists={0: (OURS, 0)}, fences=OURS
+        reason="new-checkpoint", positions={0: {"logOffset": 3}}, lists={0: (OURS, 0)}, fences=OURS
     )
     assert refused(flow, replace(table, unlisted=frozenset({(OURS, 0)})), None).code == "RESUME_IMPOSSIBLE"
 
@@ -428,7 +428,7 @@ def test_a_new_generation_over_another_folder_reads_all_of_it() -> None:
     table = fed_by((FILES, {"logOffset": 3}))
     elsewhere = replace(FILES, identity={"path": "/elsewhere"})
     opening = decide(replace(ANOTHER, sources=(elsewhere,), kafka={}), table, None)
-    assert opening == Open(reason="new-generation", fences=OURS)
+    assert opening == Open(reason="new-checkpoint", fences=OURS)
 
 
 def test_a_loss_in_kafka_opens_no_checkpoint_that_would_read_files_again() -> None:
@@ -448,11 +448,11 @@ def test_a_loss_in_kafka_opens_no_checkpoint_that_would_read_files_again() -> No
 
 def test_a_new_generation_of_a_flow_that_never_committed_starts_at_the_beginning() -> None:
     table = replace(TABLE, transactions={}, positions=None, history=History())
-    assert decide(ANOTHER, table, None) == Open(reason="new-generation", fences=OURS)
+    assert decide(ANOTHER, table, None) == Open(reason="new-checkpoint", fences=OURS)
 
 
 def test_a_new_flow_beside_a_renamed_one_starts_at_the_beginning_when_asked() -> None:
-    assert decide(ANOTHER, RENAMED, None) == Open(reason="new-generation")
+    assert decide(ANOTHER, RENAMED, None) == Open(reason="new-checkpoint")
 
 
 def test_a_new_generation_that_nobody_can_place_is_refused() -> None:
@@ -520,7 +520,7 @@ def test_a_topic_that_has_joined_is_watched_by_the_id_of_its_commit(
             continue
         error = refused(flow, table, checkpoint)
         assert (error.code, error.params["topic"]) == (code, "sales2")
-        assert any("--new-generation sales" in remedy for remedy in error.remedies)
+        assert any("--new-checkpoint sales" in remedy for remedy in error.remedies)
 
 
 def test_a_topic_of_a_batch_that_was_never_committed_has_no_id_to_compare() -> None:
@@ -588,7 +588,7 @@ def folder(index: int, path: str = "/in", glob: str | None = None) -> SourceIden
 
 def test_a_topic_that_is_read_twice_is_handed_over_only_from_one_offset() -> None:
     (one, first), (two, second) = topic_at(0, 40), topic_at(1, 60)
-    flow = replace(FLOW, sources=(one, two), kafka={0: BROKER, 1: BROKER}, new_generation=True)
+    flow = replace(FLOW, sources=(one, two), kafka={0: BROKER, 1: BROKER}, new_checkpoint=True)
     table = fed_by((one, first[0]), (two, second[1]))
     assert refused(flow, table, None).code == "RESUME_IMPOSSIBLE"
     level = fed_by((one, first[0]), (two, topic_at(1, 40)[1][1]))
@@ -600,7 +600,7 @@ READ_FILES = {0: {"logOffset": 3}, 1: {"logOffset": 5}}
 
 
 @pytest.mark.parametrize(
-    ("now", "new_generation", "code"),
+    ("now", "new_checkpoint", "code"),
     [
         ((folder(0, glob="b*"), folder(1, glob="a*")), False, "SOURCES_CHANGED"),
         ((folder(0, glob="b*"), folder(1, glob="a*")), True, "RESUME_IMPOSSIBLE"),
@@ -609,12 +609,12 @@ READ_FILES = {0: {"logOffset": 3}, 1: {"logOffset": 5}}
     ],
 )
 def test_two_reads_of_one_folder_never_take_each_other_s_files(
-    now: tuple[SourceIdentity, ...], new_generation: bool, code: str | None
+    now: tuple[SourceIdentity, ...], new_checkpoint: bool, code: str | None
 ) -> None:
     then = (folder(0, glob="a*"), folder(1, glob="b*"))
-    flow = replace(FLOW, sources=now, kafka={}, new_generation=new_generation)
+    flow = replace(FLOW, sources=now, kafka={}, new_checkpoint=new_checkpoint)
     table = fed_by(*((one, READ_FILES[one.index]) for one in then))
-    checkpoint = None if new_generation else replace(read_by(*then), positions=READ_FILES)
+    checkpoint = None if new_checkpoint else replace(read_by(*then), positions=READ_FILES)
     if code is None:
         decide(flow, table, checkpoint)
     else:
@@ -623,7 +623,7 @@ def test_two_reads_of_one_folder_never_take_each_other_s_files(
 
 def test_folders_that_have_changed_places_go_on_each_where_it_was() -> None:
     table = fed_by((folder(0, "/one"), READ_FILES[0]), (folder(1, "/two"), READ_FILES[1]))
-    flow = replace(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_generation=True)
+    flow = replace(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_checkpoint=True)
     opening = decide(flow, table, None)
     assert isinstance(opening, Open)
     assert opening.positions == {0: READ_FILES[1], 1: READ_FILES[0]}
@@ -638,12 +638,12 @@ def test_what_is_left_of_two_reads_of_one_folder_is_never_taken_for_the_other(
     now: tuple[SourceIdentity, ...],
 ) -> None:
     table = fed_by((folder(0, glob="a*"), READ_FILES[0]), (folder(1, glob="b*"), READ_FILES[1]))
-    flow = replace(FLOW, sources=now, kafka={}, new_generation=True)
+    flow = replace(FLOW, sources=now, kafka={}, new_checkpoint=True)
     assert refused(flow, table, None).code == "RESUME_IMPOSSIBLE"
 
 
 def test_what_is_left_of_two_reads_of_one_table_starts_nowhere_if_they_stood_apart() -> None:
-    flow = replace(FLOW, sources=(DELTA,), kafka={}, new_generation=True)
+    flow = replace(FLOW, sources=(DELTA,), kafka={}, new_checkpoint=True)
     behind = {**UPSTREAM, "reservoirVersion": 2}
     assert refused(flow, fed_by((DELTA, UPSTREAM), (SECOND, behind)), None).code == "RESUME_IMPOSSIBLE"
     level = decide(flow, fed_by((DELTA, UPSTREAM), (SECOND, UPSTREAM)), None)
@@ -680,7 +680,7 @@ LEFT = entry(OLDER, (topics("eu", "us"), {"eu": {"0": 10}, "us": {"0": 20}}))
 NARROWED = fed_by((topics("eu"), {"eu": {"0": 30}}), before=(LEFT,))
 
 
-@pytest.mark.parametrize("change", ["new_generation", "resume"])
+@pytest.mark.parametrize("change", ["new_checkpoint", "resume"])
 def test_a_topic_that_is_back_goes_on_where_it_was_left(change: str) -> None:
     now = topics("eu", "us", pattern=".*") if change == "resume" else topics("eu", "us")
     table = fed_by((topics("eu", pattern=".*"), {"eu": {"0": 30}}), before=(LEFT,))
@@ -694,7 +694,7 @@ def test_a_topic_that_a_pattern_matches_again_is_not_read_again() -> None:
     checkpoint = replace(read_by(then), positions={0: {"eu": {"0": 30}}})
     error = refused(reading(now), fed_by((then, {"eu": {"0": 30}}), before=(LEFT,)), checkpoint)
     assert (error.code, error.params["topic"], error.params["offset"]) == ("SOURCES_CHANGED", "us", 20)
-    assert any("--new-generation sales" in remedy for remedy in error.remedies)
+    assert any("--new-checkpoint sales" in remedy for remedy in error.remedies)
     never_read = fed_by((then, {"eu": {"0": 30}}))
     assert isinstance(decide(reading(now), never_read, checkpoint), Continue)
 
@@ -742,12 +742,12 @@ def test_what_an_earlier_checkpoint_read_counts_before_the_first_batch_of_the_ne
 def test_nothing_is_taken_for_new_while_an_earlier_checkpoint_is_unknown() -> None:
     table = fed_by((topics("eu"), {"eu": {"0": 30}}))
     hidden = replace(table, history=replace(table.history, whole=False))
-    both = reading(topics("eu", "us"), new_generation=True)
+    both = reading(topics("eu", "us"), new_checkpoint=True)
     assert isinstance(decide(both, table, None), Open)
     assert refused(both, hidden, None).code == "RESUME_IMPOSSIBLE"
-    assert isinstance(decide(reading(topics("eu"), new_generation=True), hidden, None), Open)
+    assert isinstance(decide(reading(topics("eu"), new_checkpoint=True), hidden, None), Open)
     back = replace(
-        reading(topics("eu"), new_generation=True), sources=(topics("eu"), replace(DELTA, index=1))
+        reading(topics("eu"), new_checkpoint=True), sources=(topics("eu"), replace(DELTA, index=1))
     )
     assert refused(back, hidden, None).code == "RESUME_IMPOSSIBLE"
 

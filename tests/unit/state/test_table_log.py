@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.state.table_log import (
-    bears_out,
+    checksum_matches_log,
     commit_mark,
     describe_rollback,
     follow_commits,
@@ -67,19 +67,21 @@ def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
     commit(1, txn("a", 0))
     commit(2, txn("a", 1), txn("b", 7))
     commit(3)
-    assert bears_out(tmp_path, 3, {})
-    assert bears_out(tmp_path, 3, {"a": 1, "b": 7})
-    assert bears_out(tmp_path, 3, {"a": 1, "never": None})
-    assert bears_out(tmp_path, 1, {"a": 0, "b": None})
-    assert not bears_out(tmp_path, 3, {"a": 2})
-    assert not bears_out(tmp_path, 3, {"a": None})
-    assert not bears_out(tmp_path, 3, {"never": 0})
+    assert checksum_matches_log(tmp_path, 3, {})
+    assert checksum_matches_log(tmp_path, 3, {"a": 1, "b": 7})
+    assert checksum_matches_log(tmp_path, 3, {"a": 1, "never": None})
+    assert checksum_matches_log(tmp_path, 1, {"a": 0, "b": None})
+    assert not checksum_matches_log(tmp_path, 3, {"a": 2})
+    assert not checksum_matches_log(tmp_path, 3, {"a": None})
+    assert not checksum_matches_log(tmp_path, 3, {"never": 0})
     commit(1, '{"txn":{"appId"')
-    assert bears_out(tmp_path, 3, {"a": 1}), "what lies behind the answer is not read"
-    assert not bears_out(tmp_path, 3, {"never": None})
+    assert checksum_matches_log(tmp_path, 3, {"a": 1}), "what lies behind the answer is not read"
+    assert not checksum_matches_log(tmp_path, 3, {"never": None})
     for version in (0, 1):
         (log / f"{version:020d}.json").unlink()
-    assert not bears_out(tmp_path, 3, {"never": None}), "a log that was cleaned does not say everything"
+    assert not checksum_matches_log(tmp_path, 3, {"never": None}), (
+        "a log that was cleaned does not say everything"
+    )
 
 
 def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> None:

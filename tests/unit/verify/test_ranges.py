@@ -278,13 +278,13 @@ class TestGenerations:
 
     def test_a_topic_that_was_created_again_begins_anew(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
-        flow.open("new-generation", topic_id="topic-2")
+        flow.open("new-checkpoint", topic_id="topic-2")
         flow.append({0: (0, 4)})
         assert verify.grade("ranges").verdict == "proven"
 
     def test_a_new_generation_on_the_same_topic_reads_twice(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
-        flow.open("new-generation")
+        flow.open("new-checkpoint")
         flow.append({0: (0, 12)})
         (finding,) = verify.grade("ranges").findings
         assert (finding.code, finding.place["ranges"]) == ("RANGE_TWICE", [[0, 10]])
@@ -306,7 +306,7 @@ class TestGenerations:
             return {"index": index, "kind": "kafka", "identity": identity, **ranges}
 
         flow.append_from([read(0, 0, 4), read(1, 0, 20)], rows(range(12)))
-        flow.open("new-generation")
+        flow.open("new-checkpoint")
         flow.append_from([read(0, second, 30), read(1, third, 30)], rows(range(12, 20)))
         assert verify.codes("ranges") == codes
 
@@ -332,10 +332,10 @@ class TestGenerations:
         del table.properties[f"headrace.checkpoint.{flow.name}"]
         opens = {
             "generation": 1,
-            "reason": "adopt",
+            "reason": "renamed",
             "fences": None,
             "losses": [],
-            "adopted": {"flow": flow.name},
+            "renamed_from": {"flow": flow.name},
         }
         table.commit([table.metadata()], metadata=renamed.words(opens=opens))
         renamed.write_identity()

@@ -86,7 +86,7 @@ def command(
     kafka = reach_kafka(invocation)
     reader = TopicReader(kafka.connection, topic)
     try:
-        with output.progress("Asking the broker"):
+        with output.progress("BrokerRequests the broker"):
             span = reader.find_span(start, partitions)
     except TopicNotFoundError as error:
         raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error

@@ -78,8 +78,8 @@ def command(
     _check(file, sample, schema, form, key)
     from headrace.cli.kafka import reach_kafka
     from headrace.project.producing import produce
-    from headrace.sources.made_up import build_samples
     from headrace.sources.record_lines import open_records, records_before
+    from headrace.sources.sample_data import build_samples
 
     if sample:
         # What is wrong with the schema or the key is said before anything is started.

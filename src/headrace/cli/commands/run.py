@@ -43,14 +43,18 @@ def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     help="The flow's checkpoint is lost: open a new one at the positions that the table holds.",
 )
 @click.option(
-    "--new-generation",
+    "--new-checkpoint",
     "generation",
     multiple=True,
     metavar="FLOW",
     help="The flow reads other sources: keep the rows, read on where any was left, and new ones whole.",
 )
 @click.option(
-    "--adopt", multiple=True, callback=read_renames, metavar="OLD=NEW", help="The flow OLD is now called NEW."
+    "--rename-flow",
+    multiple=True,
+    callback=read_renames,
+    metavar="OLD=NEW",
+    help="The flow OLD is now called NEW.",
 )
 @log_options
 def command(
@@ -59,7 +63,7 @@ def command(
     continuous: bool,
     resume: tuple[str, ...],
     generation: tuple[str, ...],
-    adopt: dict[str, str],
+    rename_flow: dict[str, str],
     log_level: LogLevel | None,
     log_format: LogFormat | None,
 ) -> Result:
@@ -76,8 +80,8 @@ def command(
     log = LogSettings.of(log_format, log_level)
     remedies = Remedies(
         resume_from_table=frozenset(resume),
-        new_generation=frozenset(generation),
-        adopt=adopt,
+        new_checkpoint=frozenset(generation),
+        rename_flow=rename_flow,
     )
     stop = StopSignal()
     with (

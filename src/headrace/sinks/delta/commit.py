@@ -24,7 +24,7 @@ from headrace.sinks.delta.table import (
     delta_log,
 )
 from headrace.state.facts import FENCED, Open
-from headrace.state.table_log import bears_out, find_batch
+from headrace.state.table_log import checksum_matches_log, find_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -156,7 +156,7 @@ class OpenedGeneration:
         generation: Its number among the flow's generations.
         opening: Why and from where.
         ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
-        adopted: The name that the flow had before.
+        renamed_from: The name that the flow had before.
         clear: Whether all rows are removed in the same commit.
         layout: The columns and partition columns that the empty table gets; as they are by default.
         refreshing: Whether a full refresh has still to open other flows of the table.
@@ -169,7 +169,7 @@ class OpenedGeneration:
     generation: int
     opening: Open
     ranges: tuple[SourceRange, ...] = ()
-    adopted: str | None = None
+    renamed_from: str | None = None
     clear: bool = False
     layout: TableLayout | None = None
     refreshing: bool = False
@@ -183,8 +183,8 @@ class OpenedGeneration:
             "fences": self.opening.fences,
             "losses": [dict(loss) for loss in self.opening.losses],
         }
-        if self.adopted is not None:
-            opens["adopted"] = {"flow": self.adopted}
+        if self.renamed_from is not None:
+            opens["renamed_from"] = {"flow": self.renamed_from}
         said: dict[str, Any] = {
             "headrace": FORMAT,
             "pipeline": self.pipeline,
@@ -242,8 +242,8 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> 
             params={"flow": opened.flow, "checkpoint": now},
         )
     configuration = configuration.updated(key, opened.checkpoint)
-    if opened.adopted is not None:
-        configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.adopted)
+    if opened.renamed_from is not None:
+        configuration = configuration.removed(CHECKPOINT_PROPERTY + opened.renamed_from)
     if opened.refreshing:
         configuration = configuration.updated(REFRESHING_PROPERTY, "true")
     elif opened.opening.reason == "full-refresh":
@@ -351,7 +351,7 @@ def _held(transaction: Any, checkpoint: str, table: Path) -> int:
     if carried is not None:
         named = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", carried.toString())
         held = int(named[1]) if named else None
-        if bears_out(table, snapshot.version(), {checkpoint: held}):
+        if checksum_matches_log(table, snapshot.version(), {checkpoint: held}):
             return -1 if held is None else held
     return int(transaction.txnVersion(checkpoint))
 

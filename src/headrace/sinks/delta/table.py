@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
-from headrace.state.table_log import bears_out, versions
+from headrace.state.table_log import checksum_matches_log, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,7 +88,7 @@ def read_state(spark: SparkSession, path: Path) -> TableState:
 def checksum_transactions(snapshot: Any) -> Any | None:
     """The transactions of a snapshot as its checksum carries them, in the JVM.
 
-    Whoever goes by them asks the commits whether they bear them out (`bears_out`).
+    Whoever goes by them asks the commits whether they bear them out (`checksum_matches_log`).
 
     Returns:
         ``None`` where there is no checksum, or where it carries none (a foreign writer, more than 100 ids).
@@ -110,7 +110,7 @@ def _is_in_log(state: TableState, owner: str, path: Path) -> bool:
         path: Where the table lies.
     """
     said = {name: state.transactions.get(name) for name in state.checkpoints.values()}
-    return bears_out(path, state.version, said, owner)
+    return checksum_matches_log(path, state.version, said, owner)
 
 
 def read_checksum(path: Path) -> TableState | None:

@@ -23,7 +23,7 @@ from headrace.plan.stages import (
 from headrace.run.opening import refuse_swapped, require_readable
 from headrace.run.survey import ReadTable, survey_flow, survey_sources
 from headrace.run.tables import refuse_table
-from headrace.run.upstream import find_hindered
+from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
 from headrace.sources.cluster import KafkaCluster
@@ -52,24 +52,24 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
             except HeadraceError as refusal:
                 refused[stage.table.name] = refusal
     # What a refused table hinders is left to its refusal.
-    hindered = find_hindered(plan, {})
-    found = {name: error for name, error in hindered.items() if isinstance(error, HeadraceError)}
-    foresight = _Foresight(plan, stages, cluster, read_table)
+    blocked = find_blocked(plan, {})
+    found = {name: error for name, error in blocked.items() if isinstance(error, HeadraceError)}
+    preflight = PreflightCheck(plan, stages, cluster, read_table)
     for stage in stages:
         match stage:
             case RunFlowStage(planned=planned):
                 name, is_open = planned.flow.name, planned.flow.target not in refused
-                error = foresight.refusal(planned) if is_open and name not in found else None
+                error = preflight.refusal(planned) if is_open and name not in found else None
             case RefreshViewStage(planned=view):
                 name = str(view.view.name)
-                error = None if name in found else foresight.missing_input(view)
+                error = None if name in found else preflight.missing_input(view)
             case _:
                 continue
         found |= {} if error is None else {name: error}
     plan = replace(plan, refusals=(*refused.values(), *found.values()))
     if plan.changes is None:
         return plan
-    unopened = find_hindered(plan, refused) if refused else hindered
+    unopened = find_blocked(plan, refused) if refused else blocked
     changes = _made(plan, plan.changes, unopened.keys(), {*unopened, *found})
     return replace(plan, changes=changes)
 
@@ -95,7 +95,7 @@ def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[s
     )
 
 
-class _Foresight:
+class PreflightCheck:
     """How each flow would start.
 
     Args:

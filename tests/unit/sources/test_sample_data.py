@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import RecordInvalidError, SampleSchemaInvalidError
 from headrace.sources.ddl import Array, Map, Simple, Struct, parse_columns
-from headrace.sources.made_up import build_samples
+from headrace.sources.sample_data import build_samples
 
 EVERYTHING = (
     "id LONG, n INT, b byte, s SMALLINT, customer STRING, f FLOAT, amount DECIMAL(12, 2), ok BOOLEAN,"

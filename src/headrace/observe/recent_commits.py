@@ -17,7 +17,7 @@ _RATE_WINDOW_MS = 30_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableTail:
+class RecentCommits:
     """A table as its newest commits show it.
 
     Args:
@@ -81,7 +81,7 @@ class TableTail:
         return any(commit.version > version and commit.changes_data for commit in self.commits)
 
 
-def load_tail(path: Path) -> TableTail:
+def load_tail(path: Path) -> RecentCommits:
     """Read a table's newest commits and its size.
 
     Raises:
@@ -95,7 +95,7 @@ def load_tail(path: Path) -> TableTail:
         table = DeltaTable(path)
         actions = table.get_add_actions(flatten=True)
         metadata = table.metadata()
-        return TableTail(
+        return RecentCommits(
             version=table.version(),
             table_id=str(metadata.id),
             properties=metadata.configuration,

@@ -15,11 +15,11 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import TemporaryView
 from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
-from headrace.project.engine import Rehearsal
+from headrace.project.engine import SourceOverrides
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.session import RunningSpark, open_spark
+from headrace.testing.fake_sources import FakeSources
 from headrace.testing.rows import Batches, Given, checked_sources
-from headrace.testing.stage import Stage
 from headrace.testing.tables import Tables
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _SETTINGS = {"spark.sql.shuffle.partitions": "2"}
 """A test has few rows; the pipeline's own configuration wins."""
 
 SOURCES = "rehearsed-sources"
-"""The folder of the staged rows in the storage of a rehearsal; no other storage has one of this name."""
+"""The folder of the staged rows in the storage of a overrides; no other storage has one of this name."""
 
 Keep = Callable[[Callable[[], None]], object]
 """Takes what ends a Spark that was started, for later."""
@@ -106,7 +106,7 @@ def _kept(storage: str | Path, real: Storage) -> Path:
 
     Raises:
         ArgumentInvalidError: It is the pipeline's own or lies within it, lies within a table, or has tables
-            that no rehearsal has made.
+            that no overrides has made.
     """
     root = Path(storage).expanduser().resolve()
     own = real.root.resolve()
@@ -148,14 +148,14 @@ def _run(
         def elsewhere(name: object) -> bool:
             return catalog.copy_from(running.spark, name)  # type: ignore[arg-type]
 
-        stage = Stage(settings.storage.root / SOURCES, given, settings, real, elsewhere)
-        rehearsal = Rehearsal(
+        stage = FakeSources(settings.storage.root / SOURCES, given, settings, real, elsewhere)
+        overrides = SourceOverrides(
             running=RunningSpark(session, owned=False, log_file=running.log_file),
             sources=stage.read,
             folders=stage.folder,
             find_table=stage.find_table,
         )
-        pipeline = Pipeline(settings, rehearsal)
+        pipeline = Pipeline(settings, overrides)
         plan = pipeline.plan(offline=True)
         stage.check()
         results = []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.kafka_client import Complaints
+from headrace.runtime.kafka_client import ClientErrors
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -88,7 +88,7 @@ class RecordSizes:
                 "queued.min.messages": 1,
                 "queued.max.messages.kbytes": 1024,
             }
-            self._consumer = Complaints(self._connection).open(Consumer, settings)
+            self._consumer = ClientErrors(self._connection).open(Consumer, settings)
         return self._consumer
 
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from headrace.model.ranges import SourceRange
+from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
-from headrace.verify.commits import Batches, Fold, Ledger, Said
+from headrace.verify.commits import Batches, CommitClaims, Fold, Ledger
 from headrace.verify.delta_log import commit_mark, list_versions
-from headrace.verify.lineages import Lineage
 from headrace.verify.ranges import order_of
 from headrace.verify.report import Finding
 
 
-def compare_ledger(lineage: Lineage, ledger: Ledger, said: Said, first_version: int) -> list[Finding]:
+def compare_ledger(lineage: Lineage, ledger: Ledger, said: CommitClaims, first_version: int) -> list[Finding]:
     """Compare the ledger with the table's log, for the versions that both hold."""
     checkpoints = {generation.checkpoint for generation in lineage.generations}
     names = {lineage.flow, *(batch.flow for batch in lineage.batches)}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.model.ranges import SourceRange
-from headrace.verify.commits import Batches, Ledger, Opening, Said, feeding_checkpoints
+from headrace.verify.commits import Batches, CommitClaims, Ledger, Opening, feeding_checkpoints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,7 @@ class Lineage:
 
 
 def build_lineages(
-    said: Said, ledger: Ledger, first_version: int, properties: Mapping[str, str]
+    said: CommitClaims, ledger: Ledger, first_version: int, properties: Mapping[str, str]
 ) -> tuple[Lineage, ...]:
     """Put the generations of every flow in order.
 
@@ -127,8 +127,8 @@ def _order(openings: Iterable[Opening]) -> tuple[dict[str, Chain], set[str]]:
     for opening in openings:
         if opening.reason == "full-refresh":
             dropped.update(checkpoint for checkpoint, _ in flows.pop(opening.flow, []))
-        elif opening.adopted is not None:
-            flows[opening.flow] = flows.pop(opening.adopted, [])
+        elif opening.renamed_from is not None:
+            flows[opening.flow] = flows.pop(opening.renamed_from, [])
             if any(checkpoint == opening.checkpoint for checkpoint, _ in flows[opening.flow]):
                 continue
         flows.setdefault(opening.flow, []).append((opening.checkpoint, opening))

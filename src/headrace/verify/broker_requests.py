@@ -38,7 +38,7 @@ def unexplained(said: Sequence[str]) -> HeadraceError | None:
     return None
 
 
-class Asking:
+class BrokerRequests:
     """Makes clients, listens to what they report, and waits for their answers.
 
     Args:

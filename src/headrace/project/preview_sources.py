@@ -69,7 +69,7 @@ class SourceSeen:
         }
 
 
-class Looker:
+class PreviewReader:
     """Builds queries over what their sources hold now.
 
     Args:

@@ -1,4 +1,4 @@
-"""The sources of a rehearsal: Delta tables and folders that are fed with a test's rows, batch by batch.
+"""The sources of a overrides: Delta tables and folders that are fed with a test's rows, batch by batch.
 
 A topic becomes a Delta table of Kafka's own columns, so everything behind the reader is as it is in
 production: real streams with real checkpoints, which read what each batch has added.
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import RowsMissingError, RowsUnreadError, SourceLocation
+from headrace.errors import RowsMissingError, SourceLocation, UnusedTestInputError
 from headrace.model.folders import FileFolder
 from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Source(ABC):
-    """One source of the pipeline, as far as the rehearsal has fed it.
+    """One source of the pipeline, as far as the overrides has fed it.
 
     Args:
         name: What the test calls it.
@@ -101,13 +101,13 @@ class Folder(Source):
         file.write_bytes(self._format.encode(self.name, batch, number))
 
 
-class Stage:
+class FakeSources:
     """Stands for all sources of a pipeline, and knows which of them it reads.
 
     Args:
         folder: Where the sources are kept.
         given: The test's rows, by source.
-        settings: The pipeline's settings, with the storage of the rehearsal.
+        settings: The pipeline's settings, with the storage of the overrides.
         real: The pipeline's own storage, whose tables may say what columns a source has.
         elsewhere: Registers a table that the session's own catalog knows; false where it does not.
     """
@@ -143,14 +143,14 @@ class Stage:
 
         Raises:
             RowsMissingError: The pipeline reads a source without rows.
-            RowsUnreadError: The test gives rows that nothing reads.
+            UnusedTestInputError: The test gives rows that nothing reads.
         """
         known = [*self._sources, *self._missing]
         reads = (f"the pipeline reads: {', '.join(known) or 'nothing from outside'}",)
         for name in self._given:
             if name not in self._sources:
                 near = difflib.get_close_matches(name, known, n=1)
-                raise RowsUnreadError(
+                raise UnusedTestInputError(
                     f"the test gives rows for `{name}`, which the pipeline does not read",
                     facts=reads,
                     remedies=(f"did you mean `{near[0]}`?",) if near else (),
@@ -358,7 +358,7 @@ def _append(path: Path, rows: pa.Table) -> None:
 
 
 def _next_offsets(path: Path) -> dict[int, int]:
-    """Where each partition goes on, in a storage that an earlier rehearsal has left."""
+    """Where each partition goes on, in a storage that an earlier overrides has left."""
     from deltalake import DeltaTable
 
     rows = DeltaTable(path).to_pyarrow_table(columns=["partition", "offset"])

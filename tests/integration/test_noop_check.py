@@ -13,8 +13,8 @@ import headrace as hr
 from headrace.cli.main import run as cli
 from headrace.model.names import TableName
 from headrace.plan.stored import load_stored_at
+from headrace.project.noop_check import find_up_to_date
 from headrace.project.pipeline import Pipeline
-from headrace.project.standing import find_up_to_date
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -234,7 +234,7 @@ def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> He
     remedy = (
         f"read everything again:   headrace full-refresh {flow.dataset}"
         if flow.stateful
-        else f"go on where it was left:   headrace run --new-generation {flow.flow}"
+        else f"go on where it was left:   headrace run --new-checkpoint {flow.flow}"
     )
     return SourcesChangedError(
         f"flow {flow.flow}: the topic `{topic}` is back, and an earlier checkpoint has read it",

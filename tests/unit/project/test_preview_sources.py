@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.project.looking import SourceSeen, newest
+from headrace.project.preview_sources import SourceSeen, newest
 
 
 def test_the_newest_records_are_spread_over_partitions() -> None:
