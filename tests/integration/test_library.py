@@ -95,6 +95,34 @@ def test_a_session_that_exists_is_taken_as_it_is_and_left_as_it_is(shop: Shop, s
     assert spark.range(2).count() == 2
 
 
+ZONES = "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled"
+"""If true, and a time zone is not UTC, Delta reads the whole log at each commit."""
+
+SETTING = f"""
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+
+@hr.materialized_view
+def setting():
+    return spark.range(1).select(F.lit(spark.conf.get("{ZONES}")).alias("value"))
+"""
+
+
+def test_a_flow_in_a_session_of_the_user_commits_fast_in_any_time_zone(
+    shop: Shop, spark: SparkSession
+) -> None:
+    shop.write(SETTING)
+    before = spark.conf.get(ZONES)
+    spark.conf.set(ZONES, "true")
+    try:
+        shop.run_well()
+        assert spark.conf.get(ZONES) == "true"
+    finally:
+        spark.conf.set(ZONES, str(before))
+    assert deltalake.DeltaTable(shop.table("setting")).to_pyarrow_table()["value"].to_pylist() == ["false"]
+
+
 def test_a_spark_connect_session_is_refused(tmp_path: Path) -> None:
     (tmp_path / "headrace.yml").write_text("name: shop\n")
     (tmp_path / "transformations").mkdir()

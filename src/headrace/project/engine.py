@@ -254,13 +254,17 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
     """
     from pyspark.sql import SparkSession as ClassicSession
 
+    if settings.database != "default":
+        # A pipeline of views alone has no streaming table whose opening creates the schema.
+        running.spark.sql(f"CREATE DATABASE IF NOT EXISTS `{settings.database}`")
+
     def make(conf: dict[str, str]) -> SparkSession:
         spark = running.spark
         session = ClassicSession(spark.sparkContext, spark._jsparkSession.cloneSession())
         if not running.owned:
-            from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings
+            from headrace.runtime.defaults import WRITER_CHECKS, build_session_settings, find_named_master
 
-            chosen = build_session_settings(running.spark.sparkContext.master) | WRITER_CHECKS
+            chosen = build_session_settings(find_named_master(spark.sparkContext)) | WRITER_CHECKS
             for key, value in chosen.items():
                 session.conf.set(key, value)
             for key, value in settings.configuration.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ConnectUnsupportedError, DeltaNotConfiguredError, SparkStartError, text_of
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime import aot
-from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, default_master, is_local
+from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_local
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
@@ -142,10 +142,10 @@ def start_spark(
             local, since nothing is left for it to do that the removal of its folder does not do.
     """
     java, jars = find_java(), ensure_jars("spark")
-    master = master or conf.get("spark.master") or default_master()
     scratch = Scratch()
     log = (log_file or _default_log(name)).absolute()
-    settings = build_settings(name, master, scratch.path, conf, jars)
+    settings = build_settings(name, master or conf.get("spark.master"), scratch.path, conf, jars)
+    master = settings["spark.master"]
     heap = memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
     # Unpacked native libraries and the like, which a killed JVM would leave behind.

@@ -177,9 +177,9 @@ def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
 
 def _configure(session: SparkSession, settings: ProjectSettings) -> None:
     """The pipeline's settings, over those that Headrace chooses, as far as a session can still take them."""
-    from headrace.runtime.defaults import build_session_settings
+    from headrace.runtime.defaults import build_session_settings, find_named_master
 
-    chosen = build_session_settings(session.sparkContext.master)
+    chosen = build_session_settings(find_named_master(session.sparkContext))
     for key, value in {**chosen, **settings.configuration}.items():
         if not key.startswith("spark.") or session.conf.isModifiable(key):
             session.conf.set(key, value)

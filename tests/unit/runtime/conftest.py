@@ -1,14 +1,23 @@
-"""A small lock and a repository in a folder, so that nothing is asked of the network."""
+"""Jars in a local folder, so that no test uses the network, and machines with a claimed number of cores."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
 
 from headrace.runtime.ivy import Coordinate
 from headrace.runtime.jars import Jar, JarCache
+
+
+@pytest.fixture(params=[2, 4, 8], ids="{} cores".format)
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Makes the machine claim a number of cores; the tests that use it run once for each number."""
+    claimed: int = request.param
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(claimed)), raising=False)
+    return claimed
 
 
 @pytest.fixture

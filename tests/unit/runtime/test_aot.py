@@ -11,6 +11,8 @@ import pytest
 from headrace.runtime import aot
 from headrace.runtime.java import Java
 
+pytestmark = pytest.mark.usefixtures("cores")
+
 
 @pytest.fixture
 def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Java:

@@ -1,4 +1,4 @@
-"""The settings that are chosen, and that each can be overridden."""
+"""The Spark settings that Headrace chooses, and that a user can override each of them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,32 @@ import pytest
 
 from headrace.model.secrets import Redactor
 from headrace.runtime import jvm
-from headrace.runtime.defaults import build_settings, default_master
+from headrace.runtime.defaults import (
+    build_session_settings,
+    build_settings,
+    default_master,
+    find_named_master,
+)
 from headrace.runtime.jvm import choose_heap
 from headrace.runtime.session import jvm_environment
 
 GB = 1 << 30
+
+pytestmark = pytest.mark.usefixtures("cores")
+
+
+class Session:
+    """A Spark context with settings."""
+
+    def __init__(self, settings: dict[str, str]) -> None:
+        self._settings = settings
+        self.master = settings["spark.master"]
+
+    def getConf(self) -> Session:
+        return self
+
+    def contains(self, key: str) -> bool:
+        return key in self._settings
 
 
 def test_every_setting_can_be_overridden(tmp_path: Path) -> None:
@@ -43,23 +64,37 @@ def test_shuffles_suit_the_cores(master: str, partitions: str, tmp_path: Path) -
     assert build_settings("shop", master, tmp_path, {})["spark.sql.shuffle.partitions"] == partitions
 
 
-def test_a_laptop_s_small_tables_are_read_by_its_cores_and_a_cluster_s_as_spark_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_local_session_splits_small_tables_by_cores_and_a_cluster_as_spark_does(
+    tmp_path: Path, cores: int
 ) -> None:
-    monkeypatch.setattr("headrace.runtime.defaults.available_cores", lambda: 3)
     setting = "spark.sql.leafNodeDefaultParallelism"
-    assert default_master() == "local[12]"
-    assert build_settings("shop", default_master(), tmp_path, {})[setting] == "3"
+    assert build_settings("shop", None, tmp_path, {})[setting] == str(cores)
     assert build_settings("shop", "local[5]", tmp_path, {})[setting] == "5"
     assert setting not in build_settings("shop", "yarn", tmp_path, {})
 
 
+def test_a_master_that_the_user_names_is_told_apart_from_the_same_default(tmp_path: Path, cores: int) -> None:
+    chosen = build_settings("shop", None, tmp_path, {})
+    named = build_settings("shop", default_master(), tmp_path, {})
+    assert chosen["spark.master"] == named["spark.master"] == f"local[{4 * cores}]"
+    partitions = "spark.sql.shuffle.partitions"
+    assert (chosen[partitions], named[partitions]) == (str(2 * cores), str(8 * cores))
+    assert find_named_master(Session(chosen)) is None
+    assert find_named_master(Session(named)) == default_master()
+
+
+@pytest.mark.parametrize("master", [None, "local[2]", "yarn"])
+def test_delta_does_not_check_the_whole_table_at_each_commit_in_other_time_zones(master: str | None) -> None:
+    setting = "spark.databricks.delta.allFilesInCrc.verificationMode.forceOnNonUTC.enabled"
+    assert build_session_settings(master)[setting] == "false"
+
+
 @pytest.mark.parametrize(
-    ("cores", "total", "heap"),
+    ("count", "total", "heap"),
     [(2, 24 * GB, "1280m"), (2, 4 * GB, "1024m"), (16, 64 * GB, "5120m"), (1, 1 * GB, "512m")],
 )
 def test_the_heap_suits_the_machine(
-    cores: int, total: int, heap: str, monkeypatch: pytest.MonkeyPatch
+    count: int, total: int, heap: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Memory:
         pass
@@ -67,7 +102,7 @@ def test_the_heap_suits_the_machine(
     memory = Memory()
     memory.total = total  # type: ignore[attr-defined]
     monkeypatch.setattr(jvm.psutil, "virtual_memory", lambda: memory)
-    assert choose_heap(cores) == heap
+    assert choose_heap(count) == heap
 
 
 @pytest.mark.parametrize(
