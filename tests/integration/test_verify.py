@@ -244,6 +244,16 @@ def test_a_parquet_file_replaced_without_a_commit(proven: Proven) -> None:
     assert proven.verify().exit_code == 1
 
 
+def test_tables_that_were_removed_or_replaced(proven: Proven, sql: Callable[[str], None]) -> None:
+    shutil.rmtree(proven.table("gold"))
+    shutil.rmtree(proven.table("silver") / "_delta_log")
+    shutil.rmtree(proven.table())
+    sql("CREATE TABLE {} USING delta AS SELECT 1 AS id")
+    found = {str(one.dataset): [f.code for f in one.findings] for one in proven.verify().datasets}
+    codes = {"bronze": "TABLE_REPLACED", "silver": "TABLE_MISSING", "gold": "TABLE_MISSING"}
+    assert found == {f"{proven.topic}.{name}": [code] for name, code in codes.items()}
+
+
 def test_a_table_that_was_rolled_back(proven: Proven) -> None:
     newest = max((proven.table() / "_delta_log").glob("*.json"))
     newest.unlink()

@@ -234,6 +234,13 @@ class LakeTable:
         }
         return found if offset is None else {**found, "offset": offset}
 
+    def record_view(self) -> None:
+        """What a refresh leaves in the ledger: the view has been created."""
+        folder = self.storage.ledger(self.name, "view")
+        folder.mkdir(parents=True)
+        record = {"headrace": 1, "pipeline": "shop", "dataset": str(self.name), "table_id": self.id}
+        (folder / "created.json").write_text(json.dumps(record), encoding="utf-8")
+
     def rewrite(self, adds: Sequence[Mapping[str, Any]], content: Sequence[Row]) -> int:
         """OPTIMIZE: other files, the same rows."""
         new = self.write(content, data_change=False)
@@ -291,7 +298,7 @@ class HandFlow:
     def words(self, **more: Any) -> dict[str, Any]:
         return {
             "headrace": 1,
-            "pipeline": "shop",
+            "pipeline": self.table.properties["headrace.pipeline"],
             "flow": self.name,
             "checkpoint": self.checkpoint,
             **more,
@@ -398,7 +405,7 @@ class HandFlow:
         self.folder.mkdir(parents=True, exist_ok=True)
         identity = {
             "headrace": 1,
-            "pipeline": "shop",
+            "pipeline": self.table.properties["headrace.pipeline"],
             "flow": self.name,
             "dataset": str(self.table.name),
             "checkpoint": self.checkpoint,

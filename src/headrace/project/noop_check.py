@@ -92,6 +92,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
     ]
     record = {
         "headrace": 1,
+        "pipeline": plan.project.name,
         "digest": digest,
         "schema_files": dict(schema_files),
         "flows": flows,

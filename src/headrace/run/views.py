@@ -27,6 +27,7 @@ from headrace.sinks.delta.table import (
     register_table,
 )
 from headrace.state.lease import Lease
+from headrace.state.ledger import record_view
 from headrace.state.table_log import commit_mark, versions
 
 if TYPE_CHECKING:
@@ -162,6 +163,8 @@ class ViewRunner:
         if changed or clusters:
             alter_table(spark, path, properties=changed, cluster_by=clusters)
         register_table(spark, self.view.name, path)
+        settings, name = self._context.settings, self.view.name
+        record_view(settings.storage.ledger(name, "view"), settings.name, name, state.table_id)
 
     def _equals(self, last: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
         same = last.get("inputs") == json.loads(json.dumps(inputs))

@@ -7,6 +7,7 @@ with them what other writers did to the number of rows.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from headrace.state.table_log import (
 
 _LOSSES = "losses.json"
 _LATE = "late.json"
+_VIEW = "created.json"
 _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
@@ -197,6 +199,26 @@ class Ledger:
                 if numbered and entry["checkpoint"] == checkpoint and _batches(entry)[1] == batch:
                     return dict(entry)
         return None
+
+
+def record_view(folder: Path, pipeline: str, view: TableName, table_id: str) -> None:
+    """Write down once that a view has been created: it has no checkpoint and no ranges that name it.
+
+    Args:
+        folder: ``ledger/<view>/view``.
+        pipeline: The pipeline's name.
+        view: The view.
+        table_id: Delta's id of its table.
+
+    Raises:
+        StorageUnwritableError: The ledger cannot be written.
+    """
+    path = folder / _VIEW
+    record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
+    with contextlib.suppress(OSError, ValueError):
+        if json.loads(path.read_text(encoding="utf-8")) == record:
+            return
+    write_json(path, record)
 
 
 def compact(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -177,6 +177,11 @@ def list_versions(table: Path) -> list[int]:
     return sorted(found)
 
 
+def has_log(table: Path) -> bool:
+    """Whether a Delta table has been created here: its log holds a commit, or a checkpoint of one."""
+    return bool(list_versions(table) or _checkpoints(table))
+
+
 def commit_mark(table: Path, version: int) -> str | None:
     """What tells a commit from another of the same version; ``None`` where the log does not hold it."""
     try:

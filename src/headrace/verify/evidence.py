@@ -11,7 +11,6 @@ from headrace.model.names import Storage, TableName
 from headrace.verify.checkpoint_history import Lineage, build_lineages
 from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
 from headrace.verify.commits import (
-    PROPERTY_DATASET,
     PROPERTY_KIND,
     PROPERTY_PIPELINE,
     CommitClaims,
@@ -122,11 +121,6 @@ def load_evidence(
         facts=facts,
         lists=load_lists(ledgers),
     )
-
-
-def is_ours(log: TableLog) -> bool:
-    """Whether a pipeline's table property says that the table is a dataset."""
-    return PROPERTY_DATASET in log.metadata.properties
 
 
 def in_reading_order(evidence: Mapping[TableName, Evidence]) -> list[TableName]:

@@ -6,7 +6,7 @@ No Spark, no JVM, and none of the code that wrote what is judged here.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -26,13 +26,20 @@ from headrace.verify.cross_checks import (
     describe_checkpoint,
     pending_batch,
 )
-from headrace.verify.delta_log import LogDamagedError
+from headrace.verify.delta_log import LogDamagedError, has_log
 from headrace.verify.evidence import (
     Evidence,
     in_reading_order,
-    is_ours,
     list_tables,
     load_evidence,
+)
+from headrace.verify.expected import (
+    find_replacement,
+    is_of_pipeline,
+    load_expected,
+    prove_missing,
+    prove_not_created,
+    prove_unread,
 )
 from headrace.verify.file_lists import ListJudgement, judge_lists
 from headrace.verify.ranges import judge_ranges
@@ -79,32 +86,51 @@ def verify_pipeline(
     """
     from headrace.verify.broker_side import RecordsJudge
 
-    names = _chosen(settings, datasets)
+    expected = load_expected(settings.storage, settings.name)
+    names = _chosen(settings, datasets, expected)
     evidence: dict[TableName, Evidence] = {}
-    damaged: dict[TableName, str] = {}
+    unread: list[DatasetProof] = []
+    replaced: dict[TableName, Finding] = {}
     for name in names:
+        table = expected.get(name)
+        if not has_log(settings.storage.table(name)):
+            if table is not None and table.was_made:
+                unread.append(prove_missing(settings.storage, table))
+            else:
+                unread.append(prove_not_created(name))
+            continue
         try:
             found = load_evidence(settings.storage, name, since)
         except LogDamagedError as error:
-            damaged[name] = str(error)
+            finding = Finding(code="LOG_DAMAGED", text=str(error), place={"dataset": str(name)})
+            unread.append(prove_unread(name, "the log cannot be read", finding))
             continue
-        if is_ours(found.log) and (datasets or found.pipeline == settings.name):
+        if (replacement := find_replacement(found, table, settings.name)) is not None:
+            replaced[name] = replacement
+        if is_of_pipeline(found) and (datasets or found.pipeline in (None, settings.name)):
             evidence[name] = found
-    if not evidence and not damaged:
+        elif replacement is not None:
+            unread.append(prove_unread(name, "replaced", replacement))
+    if not evidence and not any(one.findings for one in unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
             remedies=("headrace run",),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
     records = RecordsJudge(settings.storage, evidence, connection, _ANSWER_S, explain)
-    ordered = (evidence[name] for name in in_reading_order(evidence))
-    proofs = [_judge(settings, found, records.judge(found)) for found in ordered]
-    proofs += [_damaged(name, words) for name, words in damaged.items()]
-    return Proof(pipeline=settings.name, datasets=tuple(proofs), require=require)
+    proofs = []
+    for name in in_reading_order(evidence):
+        proof = _judge(settings, evidence[name], records.judge(evidence[name]))
+        findings = [replaced[name]] if name in replaced else []
+        proofs.append(replace(proof, table=_with_findings(proof.table, findings)))
+    return Proof(pipeline=settings.name, datasets=(*proofs, *unread), require=require)
 
 
-def _chosen(settings: ProjectSettings, datasets: Sequence[TableName]) -> list[TableName]:
-    there = list_tables(settings.storage)
+def _chosen(
+    settings: ProjectSettings, datasets: Sequence[TableName], expected: Iterable[TableName]
+) -> list[TableName]:
+    """The tables to judge: those that are named, or all that the storage holds or should hold."""
+    there = sorted({*list_tables(settings.storage), *expected})
     for name in datasets:
         if name not in there:
             known = [str(one) for one in there]
@@ -206,15 +232,3 @@ def _find_input(settings: ProjectSettings, text: str) -> Input | None:
         return None
     changes = [commit.version for commit in found.log.commits if commit.changes_data]
     return Input(table_id=found.log.metadata.id, version=max(changes, default=found.log.base_version))
-
-
-def _damaged(name: TableName, words: str) -> DatasetProof:
-    finding = Finding(code="LOG_DAMAGED", text=words, place={"dataset": str(name)})
-    return DatasetProof(
-        dataset=name,
-        kind="unknown",
-        version=-1,
-        table=GradeReport(
-            grade="counts", verdict="refuted", text="the log cannot be read", findings=(finding,)
-        ),
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -54,6 +55,16 @@ class TestVerify:
         called = headrace("verify", "--require", "records")
         assert called.exit_code == 3
         assert "the Kafka broker at 127.0.0.1:9 gives no answer" in called.out.splitlines()[-1]
+
+    def test_a_table_that_vanished_is_not_proven(self, flow: HandFlow, headrace: Call) -> None:
+        flow.append({0: (0, 10)})
+        Lake(flow.table.storage.root).table("other").flow().append({0: (0, 10)})
+        shutil.rmtree(flow.table.path)
+        called = headrace("verify")
+        assert called.exit_code == 1
+        assert "✗ tables/default/bronze holds no Delta table" in called.out
+        assert "headrace full-refresh default.bronze" in called.out
+        assert called.out.splitlines()[-1] == "Not proven: 1 finding."
 
     def test_json(self, flow: HandFlow, headrace: Call) -> None:
         flow.append({0: (0, 10)}, rows([*range(10), 3]))

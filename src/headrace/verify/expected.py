@@ -1,0 +1,168 @@
+"""The tables that must be in the storage: checkpoints, the ledger and the last plan name them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from headrace.model.names import Storage, TableName
+from headrace.verify.commits import PROPERTY_DATASET, PROPERTY_PIPELINE
+from headrace.verify.evidence import Evidence
+from headrace.verify.report import DatasetProof, Finding, GradeReport
+
+Witness = Literal["checkpoint", "ledger", "plan"]
+
+
+@dataclass(frozen=True)
+class ExpectedTable:
+    """A table that a pipeline has made, or is about to make.
+
+    Args:
+        witnesses: Where the storage names it. A plan is made before its tables are.
+        table_ids: Delta's ids of the table, by the newest checkpoint of each flow.
+    """
+
+    name: TableName
+    witnesses: frozenset[Witness]
+    table_ids: frozenset[str] = frozenset()
+
+    @property
+    def was_made(self) -> bool:
+        """Whether the table has existed: checkpoints and ledgers are written after their table."""
+        return bool(self.witnesses & {"checkpoint", "ledger"})
+
+    @property
+    def named_by(self) -> str:
+        """The witnesses, for people."""
+        names = {"checkpoint": "its checkpoint", "ledger": "its ledger", "plan": "the last plan"}
+        return " and ".join(names[witness] for witness in sorted(self.witnesses))
+
+
+def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTable]:
+    """Find the tables of a pipeline; to be read before the tables.
+
+    Args:
+        storage: Where checkpoints, ledger and plan are.
+        pipeline: What another pipeline has written into the same storage is left out.
+    """
+    witnesses: dict[TableName, set[Witness]] = {}
+    ids: dict[TableName, set[str]] = {}
+    for name, identity in _newest_checkpoints(storage.root / "checkpoints"):
+        if identity.get("pipeline", pipeline) == pipeline:
+            witnesses.setdefault(name, set()).add("checkpoint")
+            if "table_id" in identity:
+                ids.setdefault(name, set()).add(str(identity["table_id"]))
+    for name, owner in _ledgers(storage.root / "ledger"):
+        if owner in (None, pipeline):
+            witnesses.setdefault(name, set()).add("ledger")
+    for name in _planned(storage.plans / "last.json", pipeline):
+        witnesses.setdefault(name, set()).add("plan")
+    return {
+        name: ExpectedTable(name, frozenset(found), frozenset(ids.get(name, ())))
+        for name, found in witnesses.items()
+    }
+
+
+def is_of_pipeline(evidence: Evidence) -> bool:
+    """Whether a pipeline made the table: its properties say so, or a commit does."""
+    commits = evidence.said
+    return PROPERTY_DATASET in evidence.log.metadata.properties or bool(
+        commits.batches or commits.openings or commits.refreshes
+    )
+
+
+def find_replacement(evidence: Evidence, expected: ExpectedTable | None, pipeline: str) -> Finding | None:
+    """The finding for a table that was replaced by another one of its name."""
+    if expected is None:
+        return None
+    owner = evidence.log.metadata.properties.get(PROPERTY_PIPELINE, pipeline)
+    if not is_of_pipeline(evidence):
+        text = f"no pipeline made this table, and {expected.named_by} names one here: it was replaced"
+    elif owner != pipeline:
+        text = f"pipeline {owner} made this table, and {expected.named_by} names one here: it was replaced"
+    elif expected.table_ids and evidence.log.metadata.id not in expected.table_ids:
+        text = "the table is not the one that its checkpoint fed: it was replaced"
+    else:
+        return None
+    place = {"dataset": str(evidence.dataset), "table_id": evidence.log.metadata.id}
+    return Finding(code="TABLE_REPLACED", text=text, place=place)
+
+
+def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
+    """The report of a table that has existed, and that the storage does not hold any more."""
+    folder = storage.table(expected.name).relative_to(storage.root)
+    finding = Finding(
+        code="TABLE_MISSING",
+        text=f"{folder} holds no Delta table, and {expected.named_by} names it: the table was removed",
+        place={"dataset": str(expected.name)},
+    )
+    note = (
+        f"removed on purpose: delete checkpoints/{expected.name} and ledger/{expected.name} too; "
+        f"otherwise: headrace full-refresh {expected.name}"
+    )
+    return replace(prove_unread(expected.name, "missing", finding), notes=(note,))
+
+
+def prove_unread(name: TableName, text: str, finding: Finding) -> DatasetProof:
+    """The report of a table that cannot be judged, because of a finding."""
+    table = GradeReport(grade="counts", verdict="refuted", text=text, findings=(finding,))
+    return DatasetProof(dataset=name, kind="unknown", version=-1, table=table)
+
+
+def prove_not_created(name: TableName) -> DatasetProof:
+    """The report of a table that a run is about to create."""
+    return DatasetProof(
+        dataset=name,
+        kind="unknown",
+        version=-1,
+        table=GradeReport(grade="counts", verdict="unjudged", text="not created yet"),
+    )
+
+
+def _newest_checkpoints(root: Path) -> Iterator[tuple[TableName, Mapping[str, Any]]]:
+    """The identity of each flow's newest checkpoint; empty where it cannot be read."""
+    for flow in sorted(root.glob("*/*")):
+        generations = [path for path in flow.glob("[0-9]*") if path.name.isdigit()]
+        if generations:
+            newest = max(generations, key=lambda path: int(path.name))
+            yield _name(flow.parent.name), _read_json(newest / "headrace.json")
+
+
+def _ledgers(root: Path) -> Iterator[tuple[TableName, str | None]]:
+    """Each dataset with a ledger, and the pipeline that wrote the newest entry where one says it."""
+    for flow in sorted(root.glob("*/*")):
+        files = [path for path in flow.glob("*.json") if path.is_file()]
+        if files:
+            folds = sorted(path for path in files if path.name[0].isdigit())
+            newest = _read_json(folds[-1] if folds else files[0])
+            entries = [newest, *(newest.get("batches") or ())]
+            owners = [entry["pipeline"] for entry in entries if "pipeline" in entry]
+            yield _name(flow.parent.name), owners[-1] if owners else None
+
+
+def _planned(path: Path, pipeline: str) -> Iterator[TableName]:
+    """The tables of the last plan; none where it cannot be read, for it is only a record of a run."""
+    plan = _read_json(path)
+    if plan.get("pipeline", pipeline) != pipeline:
+        return
+    for key, field in (("flows", "dataset"), ("views", "view")):
+        for entry in plan.get(key, ()):
+            with contextlib.suppress(KeyError, TypeError):
+                yield TableName(*entry[field])
+
+
+def _name(folder: str) -> TableName:
+    schema, _, name = folder.partition(".")
+    return TableName(schema, name)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
