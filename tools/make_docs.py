@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 from headrace.cli.main import COMMANDS
 from headrace.declare.spec_model import Overridable, Spec
-from headrace.errors import HeadraceError
+from headrace.errors.pages import ErrorPage, build_pages
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -72,24 +72,14 @@ def main() -> int:
 
 def build_errors() -> str:
     """One section for each code, in the order of the alphabet."""
-    errors = sorted(_codes(HeadraceError), key=lambda error: error.code)
-    listed = "\n".join(f"- [{error.code}](#{error.code.lower()})" for error in errors)
-    return ERRORS_HEAD + listed + "\n" + "".join(_error(error) for error in errors)
+    pages = build_pages()
+    listed = "\n".join(f"- [{code}](#{code.lower()})" for code in pages)
+    return ERRORS_HEAD + listed + "\n" + "".join(map(_error, pages.values()))
 
 
-def _codes(error: type[HeadraceError]) -> Iterator[type[HeadraceError]]:
-    """The errors that have a code of their own; the inner nodes of the tree are among them."""
-    for below in error.__subclasses__():
-        if "code" in vars(below):
-            yield below
-        yield from _codes(below)
-
-
-def _error(error: type[HeadraceError]) -> str:
-    traits = [f"exit code {error.exit_code}"]
-    if error.transient:
-        traits.append("repeated with backoff")
-    return f"\n## {error.code}\n\n{_text(error.__doc__)}\n\n*{', '.join(traits)}*\n"
+def _error(page: ErrorPage) -> str:
+    traits = f"exit code {page.exit_code}" + (", repeated with backoff" if page.transient else "")
+    return f"\n## {page.code}\n\n{page.text}\n\n*{traits}*\n"
 
 
 # -- commands

@@ -40,6 +40,7 @@ with Pipeline.load() as pipeline:
         "proven": pipeline.verify().proven,
         "read": sum(n for n, in pipeline.read("gold", columns=["n"]).rows),
         "again": [flow.outcome for flow in pipeline.run().flows],
+        "reprs": [repr(plan), repr(result).partition(" in ")[0], repr(pipeline.verify())],
         "states": [dataset.rows for dataset in pipeline.status().datasets],
     }))
 """
@@ -72,6 +73,11 @@ def test_a_script_gets_all_of_it_as_data(shop: Shop) -> None:
         "proven": True,
         "read": 30,
         "again": ["up to date", "up to date"],
+        "reprs": [
+            "<Plan of shop: 3 datasets, 2 flows, 3 changes>",
+            "<RunResult completed",
+            "<Proof of shop: proven; 3 datasets>",
+        ],
         "states": [30, 30, 7],
     }
     assert batches >= 3

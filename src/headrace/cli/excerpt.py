@@ -8,9 +8,7 @@ from pathlib import Path
 
 import click
 
-from headrace.errors import HeadraceError, SourceLocation
-
-DOCS = "docs/errors.md"
+from headrace.errors import HeadraceError, SourceLocation, more_command
 
 _LONGEST = 200
 """Characters of a line that are shown."""
@@ -31,7 +29,7 @@ def error_lines(error: HeadraceError, folders: Sequence[Path] = ()) -> list[str]
     for index, remedy in enumerate(error.remedies):
         label = click.style("help:", fg="cyan") if index == 0 else "     "
         lines.append(f"  {label} {remedy}")
-    lines.append(click.style(f"  docs: {DOCS}#{error.code.lower()}", dim=True))
+    lines.append(click.style(f"  more: {more_command(error.code)}", dim=True))
     return lines
 
 

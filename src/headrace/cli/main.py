@@ -35,6 +35,7 @@ COMMANDS = {
     "read": "Show rows of a table",
     "full-refresh": "Rebuild a dataset from its sources",
     "broker": "Start, stop and look at the embedded Kafka broker",
+    "explain": "Explain an error code",
     "doctor": "Check this machine, and say what to do",
     "demo": "Run the main job, kill it, and prove the result",
 }

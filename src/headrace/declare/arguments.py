@@ -41,8 +41,7 @@ class Arguments:
         try:
             yield
         except HeadraceError as error:
-            error.location = error.location or self.location
-            raise
+            raise error.with_location(self.location) from error.__cause__
 
     def text(self, argument: str, value: Any) -> str:
         if not isinstance(value, str):

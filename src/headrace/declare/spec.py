@@ -98,8 +98,7 @@ def load_project(
     try:
         return _load(file, profile, overrides or {}, redactor)
     except HeadraceError as error:
-        redactor.error(error)
-        raise
+        raise redactor.error(error) from error.__cause__
 
 
 def _load(

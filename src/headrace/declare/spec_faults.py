@@ -90,8 +90,9 @@ def _unknown_key(
 def build_fault(error: ValidationError, merged: Mapped, shown: str) -> SpecInvalidError:
     """All that the model found, as one error: the first in the file, and the others as its facts."""
     first, *others = sorted((_problem(detail, merged, shown) for detail in error.errors()), key=_order)
-    first.facts = (*first.facts, *(f"also {other.location}: {other.summary}" for other in others[:4]))
-    return first
+    return first.with_(
+        facts=[*first.facts, *(f"also {other.location}: {other.summary}" for other in others[:4])]
+    )
 
 
 def _order(error: HeadraceError) -> tuple[int, int]:

@@ -22,6 +22,7 @@ from headrace.errors.base import (
     SourceLocation as SourceLocation,
     TransientError as TransientError,
     UsageError as UsageError,
+    more_command as more_command,
     text_of as text_of,
 )
 from headrace.errors.cli import (

@@ -22,7 +22,9 @@ class PlanFailedError(UsageError):
         super().__init__(
             f"{len(self.errors)} things are wrong with the pipeline",
             location=first.location,
-            facts=[f"{error}" + (f" ({error.location})" if error.location else "") for error in self.errors],
+            facts=[
+                error.headline + (f" ({error.location})" if error.location else "") for error in self.errors
+            ],
             remedies=list(dict.fromkeys(remedy for error in self.errors for remedy in error.remedies)),
             params={"errors": [error.to_dict() for error in self.errors]},
         )

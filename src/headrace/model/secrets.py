@@ -6,10 +6,12 @@ import json
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, quote_plus
 
 from headrace.errors import HeadraceError
+
+_Error = TypeVar("_Error", bound=HeadraceError)
 
 STRUCK = "***"
 SHORTEST = 4
@@ -121,13 +123,14 @@ class Redactor:
             case _:
                 return value
 
-    def error(self, error: HeadraceError) -> None:
-        """Strike the secrets out of what an error says."""
-        error.summary = self(error.summary)
-        error.facts = tuple(map(self, error.facts))
-        error.remedies = tuple(map(self, error.remedies))
-        error.params = self.data(error.params)
-        error.args = tuple(self(arg) if isinstance(arg, str) else arg for arg in error.args)
+    def error(self, error: _Error) -> _Error:
+        """Return the error without secrets in its texts."""
+        return error.with_(
+            summary=self(error.summary),
+            facts=list(map(self, error.facts)),
+            remedies=list(map(self, error.remedies)),
+            params=self.data(error.params),
+        )
 
 
 def _javas_letter(letter: str) -> str:

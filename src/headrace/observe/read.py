@@ -6,8 +6,9 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,29 +23,55 @@ from headrace.model.names import Storage, TableName
 from headrace.observe.versions import check_files, find_version
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
     from deltalake import DeltaTable
 
 _UNKNOWN_FIELD = re.compile(r"No field named \"?([^\s\".]+(?:\.[^\s\".]+)*)\"?\.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Rows:
     """Rows of one version of a table.
 
     Args:
-        columns: Their names, in order.
-        types: The type of each, as Delta names it.
-        rows: Python values.
-        is_cut: Whether there are more than were asked for.
+        arrow: The rows as Arrow holds them.
+        types: The type of each column, as Delta names it.
+        is_cut: Whether the table holds more rows than the limit allowed.
+
+    Example:
+        >>> pipeline.read("revenue").to_pandas()  # doctest: +SKIP
     """
 
     table: str
     version: int
-    columns: tuple[str, ...]
+    arrow: pa.Table
     types: tuple[str, ...]
-    rows: tuple[tuple[Any, ...], ...]
     is_cut: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
+        return tuple(self.arrow.column_names)
+
+    @cached_property
+    def rows(self) -> tuple[tuple[Any, ...], ...]:
+        """The rows as Python values."""
+        values = (column.to_pylist(maps_as_pydicts="strict") for column in self.arrow.columns)
+        return tuple(zip(*values, strict=True))
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as a `pyarrow.Table`."""
+        return self.arrow
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The rows as a `pandas.DataFrame`; needs the package `pandas`."""
+        return self.arrow.to_pandas()
+
+    def __repr__(self) -> str:
+        cut = ", cut by the limit" if self.is_cut else ""
+        size = f"{self.arrow.num_rows:,} x {', '.join(self.columns)}"
+        return f"<Rows of {self.table} v{self.version}: {size}{cut}>"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -110,42 +137,7 @@ ALL = Selection()
 
 
 def read_rows(path: Path, selection: Selection = ALL) -> Rows:
-    """Read rows of a Delta table as Python values, and learn whether there are more.
-
-    Raises:
-        HeadraceError: See `read_arrow`.
-    """
-    limit = selection.limit
-    found = read_arrow(path, replace(selection, limit=None if limit is None else limit + 1))
-    is_cut = limit is not None and found.rows.num_rows > limit
-    kept = found.rows.slice(0, limit) if is_cut else found.rows
-    return Rows(
-        table=path.name,
-        version=found.version,
-        columns=tuple(found.rows.column_names),
-        types=found.types,
-        rows=tuple(
-            zip(*(column.to_pylist(maps_as_pydicts="strict") for column in kept.columns), strict=True)
-        ),
-        is_cut=is_cut,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArrowRows:
-    """Rows of one version of a table, as Arrow has them.
-
-    Args:
-        types: The type of each column, as Delta names it.
-    """
-
-    version: int
-    rows: pa.Table
-    types: tuple[str, ...]
-
-
-def read_arrow(path: Path, selection: Selection = ALL) -> ArrowRows:
-    """Read rows of a Delta table.
+    """Read rows of a Delta table, and find out whether the limit cuts some off.
 
     Raises:
         ReadColumnUnknownError: The table has no such column.
@@ -157,7 +149,7 @@ def read_arrow(path: Path, selection: Selection = ALL) -> ArrowRows:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
-    name, where = path.name, selection.where
+    name, where, limit = path.name, selection.where, selection.limit
     version = find_version(path, version=selection.version, timestamp=selection.timestamp)
     try:
         table = DeltaTable(path, version=version)
@@ -169,8 +161,8 @@ def read_arrow(path: Path, selection: Selection = ALL) -> ArrowRows:
     query = f"SELECT {', '.join(_selected(column) for column in chosen)} FROM t"
     if where is not None:
         query += f" WHERE ({where})"
-    if selection.limit is not None:
-        query += f" LIMIT {selection.limit}"
+    if limit is not None:
+        query += f" LIMIT {limit + 1}"
     try:
         rows = _execute(table, query)
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
@@ -182,7 +174,14 @@ def read_arrow(path: Path, selection: Selection = ALL) -> ArrowRows:
         if where is None or damaged or not _is_readable(table):
             raise _unreadable(name, error) from error
         raise _invalid(where, schema, name, error) from error
-    return ArrowRows(version=table.version(), rows=rows, types=types)
+    is_cut = limit is not None and rows.num_rows > limit
+    return Rows(
+        table=name,
+        version=table.version(),
+        arrow=rows.slice(0, limit) if is_cut else rows,
+        types=types,
+        is_cut=is_cut,
+    )
 
 
 def _execute(table: DeltaTable, query: str) -> pa.Table:

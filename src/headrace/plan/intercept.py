@@ -335,8 +335,7 @@ class Interception:
         try:
             frame = reader.format(format).options(**relation.options).load(path)
         except HeadraceError as error:
-            error.location = place
-            raise
+            raise error.with_(location=place) from error.__cause__
         yield from _replaced(text, relation, frame, None)
 
 

@@ -50,8 +50,8 @@ def call_query(query: Query, interception: Interception, *, name: str, location:
     except Unresolved:
         raise
     except HeadraceError as error:
-        error.location = error.location or innermost(error.__traceback__, interception.root) or location
-        raise
+        place = innermost(error.__traceback__, interception.root) or location
+        raise error.with_location(place) from error.__cause__
     except Exception as error:
         raise _failed(error, interception.root, name, location) from error
     if not isinstance(frame, DataFrame):

@@ -150,7 +150,7 @@ def _with_exact_targets(declarations: Declarations) -> Declarations:
 
 
 def _raise_all(errors: list[HeadraceError]) -> None:
-    unique = {(str(error), str(error.location)): error for error in errors}
+    unique = {(error.headline, error.location): error for error in errors}
     if len(unique) == 1:
         raise next(iter(unique.values()))
     if unique:

@@ -235,9 +235,10 @@ class Resolver:
         try:
             struct = load_schema(dataset.schema, self._settings.root, dataset.location)
         except SchemaInvalidError as error:
-            error.summary = f"the declared schema of `{shown(dataset.name)}`: {error.summary}"
-            error.params["dataset"] = str(dataset.name)
-            raise
+            raise error.with_(
+                summary=f"the declared schema of `{shown(dataset.name)}`: {error.summary}",
+                params={**error.params, "dataset": str(dataset.name)},
+            ) from error.__cause__
         schema: columns.Schema = struct.jsonValue()
         return schema
 

@@ -193,6 +193,14 @@ class Plan:
     refusals: tuple[HeadraceError, ...] = ()
     reads_kafka: bool = False
 
+    def __repr__(self) -> str:
+        facts = [f"{len(self.datasets)} datasets", f"{len(self.flows)} flows"]
+        if self.changes is not None:
+            facts.append(f"{sum(change.kind != 'keep' for change in self.changes)} changes")
+        if self.refusals:
+            facts.append(f"{len(self.refusals)} refusals")
+        return f"<Plan of {self.project.name}: {', '.join(facts)}>"
+
     @property
     def would_change(self) -> bool | None:
         """Whether a run would change a table by more than new rows; ``None`` when planned offline."""

@@ -99,8 +99,7 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
     try:
         places_of(dataset.table_properties)
     except HeadraceError as error:
-        error.location = dataset.location
-        yield error
+        yield error.with_(location=dataset.location)
 
 
 def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:

@@ -140,9 +140,7 @@ class Pipeline:
             except BrokerUnreachableError:
                 cluster = None
             plan = find_refusals(plan, cluster, self._engine.read_table)
-            for error in plan.refusals:
-                settings.redactor.error(error)
-            return plan
+            return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
 
     def preview(
         self,
@@ -231,9 +229,7 @@ class Pipeline:
         """
         with self._redacted():
             result = self._run(datasets, continuous, remedies or Remedies(), emit, stop, log)
-        for error in result.errors:
-            self.settings.redactor.error(error)
-        return result
+        return _redacted(result, self.settings.redactor)
 
     def plan_refresh(self, datasets: Sequence[str]) -> RefreshPlan:
         """Say what `full_refresh` would do, and what of it would not come back; changes nothing.
@@ -293,9 +289,7 @@ class Pipeline:
                     context.close()
                 emitters: list[Emitter] = [emit, own] if emit else [own]
                 result = self._execute(datasets, update, emitters, stop, Remedies(), continuous=False)
-        for error in result.errors:
-            self.settings.redactor.error(error)
-        return result
+        return _redacted(result, self.settings.redactor)
 
     def verify(
         self,
@@ -388,8 +382,7 @@ class Pipeline:
         try:
             yield
         except HeadraceError as error:
-            self.settings.redactor.error(error)
-            raise
+            raise self.settings.redactor.error(error) from error.__cause__
 
     def _run(
         self,
@@ -470,6 +463,15 @@ class Pipeline:
 def _new_update() -> str:
     """An id that begins with the time, so that later updates sort behind."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
+
+
+def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
+    """The result with errors that hold no secrets."""
+    return replace(
+        result,
+        flows=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.flows),
+        views=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.views),
+    )
 
 
 def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:

@@ -164,8 +164,7 @@ def take_preview(
 
 def _failure(error: Exception, query: Previewed, log_file: Path | None) -> HeadraceError:
     coded = explain_bad_file(error, query, None) or as_error(error, None, query, log_file)
-    coded.facts = tuple(fact for fact in coded.facts if fact != NOT_COMMITTED)
-    return coded
+    return coded.with_(facts=[fact for fact in coded.facts if fact != NOT_COMMITTED])
 
 
 def _tables_read(plan: Plan) -> Iterable[TableName]:

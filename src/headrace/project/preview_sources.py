@@ -191,8 +191,7 @@ class PreviewReader:
             earliest, latest = self._cluster.earliest(topics), self._cluster.latest(topics)
             lower = self._lower_bound(read.request, earliest, latest)
         except HeadraceError as error:
-            error.location = error.location or read.location
-            raise
+            raise error.with_location(read.location) from error.__cause__
         start = newest(lower, latest, self._records)
         self._note(
             SourceSeen(

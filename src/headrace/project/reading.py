@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
-from headrace.observe.read import Selection, find_table, read_arrow
+from headrace.observe.read import Selection, find_table, read_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,8 +73,8 @@ def read_delta(
         return load_project(None if project is None else Path(project), profile=profile)
 
     if isinstance(table, Path):
-        return read_arrow(find_table(str(table), None, "default"), selection).rows
-    return read_arrow(locate_table(table, settings), selection).rows
+        return read_rows(find_table(str(table), None, "default"), selection).to_arrow()
+    return read_rows(locate_table(table, settings), selection).to_arrow()
 
 
 def locate_table(table: str, settings: Callable[[], ProjectSettings]) -> Path:

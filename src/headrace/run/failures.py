@@ -230,10 +230,12 @@ def _turned_away(
     said = _TURNED_AWAY.findall(text)
     error = find_fault(kafka, said) if said else None
     if error is not None:
-        error.summary = f"{declared.name}: {error.summary}"
-        error.facts = (*error.facts, *_logged(log_file))
-        error.params["name"] = str(declared.name)
-    return error
+        return error.with_(
+            summary=f"{declared.name}: {error.summary}",
+            facts=[*error.facts, *_logged(log_file)],
+            params={**error.params, "name": str(declared.name)},
+        )
+    return None
 
 
 def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:

@@ -165,7 +165,7 @@ class FlowRunner:
             kafka, reading = context.settings.kafka, function.reading
             found = as_error(error, function.failure, flow, context.log_file, kafka=kafka, reading=reading)
             if reading is not None and function.session is not None:
-                name_record(found, self.planned, context, function.session, reading.ranges)
+                found = name_record(found, self.planned, context, function.session, reading.ranges)
             raise found from error
         finally:
             if self.progress.batches:

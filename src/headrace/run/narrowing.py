@@ -84,14 +84,14 @@ def name_record(
     context: UpdateContext,
     session: SparkSession,
     ranges: Sequence[SourceRange],
-) -> None:
-    """Add to a flow's failure which record it is, where that can be found out.
+) -> HeadraceError:
+    """Return a flow's failure with the record that causes it, if that record can be found.
 
     Only where a row comes from one record alone: queries over Kafka that keep no state. What a failure
     costs is time, never rows: the batch is not committed either way.
 
     Args:
-        error: The failure; its facts, remedies and parameters are added to.
+        error: The failure.
         planned: The flow.
         context: The update.
         session: The flow's session.
@@ -101,7 +101,7 @@ def name_record(
     kinds = {source.kind for source in planned.sources}
     known = "offset" in error.params or not isinstance(error, FlowFailedError | RecordUnparseableError)
     if known or planned.stateful or kinds != {"kafka"} or not parts:
-        return
+        return error
     deadline = time.monotonic() + _LIMIT_S
 
     def fails(some: Sequence[Part]) -> bool:
@@ -113,20 +113,23 @@ def name_record(
     _LOG.info("flow %s: looking for the record on which it fails", planned.flow.name)
     try:
         if not fails(parts):
-            return
+            return error
         found = find_first(parts, fails, go_on)
         if not fails(found):
             # What fails only together, or not every time, is no single record's fault.
-            return
+            return error
     except HeadraceError as other:
-        _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other)
-        return
-    error.facts = (*error.facts, f"it fails on {', '.join(map(str, found))}")
-    if len(found) == 1 and found[0].is_record:
-        one = found[0]
-        error.params |= {"topic": one.topic, "partition": one.partition, "offset": one.start}
-        look = f"headrace consume {one.topic} --partition {one.partition} --from {one.start} --limit 1"
-        error.remedies = (*error.remedies, f"look at the record:   {look}")
+        _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other.headline)
+        return error
+    error = error.with_(facts=[*error.facts, f"it fails on {', '.join(map(str, found))}"])
+    if len(found) != 1 or not found[0].is_record:
+        return error
+    one = found[0]
+    look = f"headrace consume {one.topic} --partition {one.partition} --from {one.start} --limit 1"
+    return error.with_(
+        remedies=[*error.remedies, f"look at the record:   {look}"],
+        params={**error.params, "topic": one.topic, "partition": one.partition, "offset": one.start},
+    )
 
 
 def _fails(

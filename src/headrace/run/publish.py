@@ -65,7 +65,7 @@ class OffsetPublisher:
             try:
                 self._cluster.publish(group, positions)
             except HeadraceError as error:
-                _LOG.warning("offsets of group %s were not published: %s", group, error)
+                _LOG.warning("offsets of group %s were not published: %s", group, error.headline)
                 if not error.transient:
                     # A right that is missing is missing in a second, too; it is said once.
                     self._cluster = None

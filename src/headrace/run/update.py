@@ -52,6 +52,11 @@ class RunResult:
     duration_s: float
     log_file: Path | None = None
 
+    def __repr__(self) -> str:
+        parts = [f"{one.flow} {one.outcome} (+{one.rows:,} rows)" for one in self.flows]
+        parts += [f"{one.dataset} {one.outcome}" for one in self.views]
+        return f"<RunResult {self.outcome} in {self.duration_s:.1f} s: {', '.join(parts)}>"
+
     @property
     def errors(self) -> tuple[HeadraceError, ...]:
         results: list[FlowResult | ViewResult] = [*self.flows, *self.views]

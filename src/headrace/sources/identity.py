@@ -152,8 +152,7 @@ def require_topics(
         if not found and not source.allow_no_topics:
             raise _no_match(source.topic_pattern or "", cluster)
     except TopicNotFoundError as error:
-        error.location = location
-        raise
+        raise error.with_(location=location) from error.__cause__
     return found
 
 

@@ -91,10 +91,15 @@ class RecordLines:
         except json.JSONDecodeError as error:
             text = value.decode("utf-8", errors="replace")
             shown = (f"the line: {_shortened(text)}",) if self.name == STDIN else ()
-            fault = invalid(self.name, line, f"it is not JSON: {error.msg}", column=error.colno, facts=shown)
-            if line == 1 and text.strip() in ("[", "{"):
-                fault.remedies = ("write each record on one line:   jq -c '.[]' FILE",)
-            raise fault from error
+            whole = line == 1 and text.strip() in ("[", "{")
+            raise invalid(
+                self.name,
+                line,
+                f"it is not JSON: {error.msg}",
+                column=error.colno,
+                facts=shown,
+                remedies=("write each record on one line:   jq -c '.[]' FILE",) if whole else (),
+            ) from error
         except (ValueError, RecursionError) as error:
             raise invalid(self.name, line, f"it is not JSON: {error}") from error
 
@@ -177,7 +182,13 @@ def key_of(row: Any, field: str, name: str, line: int) -> bytes:
 
 
 def invalid(
-    name: str, line: int, problem: str, *, column: int | None = None, facts: tuple[str, ...] = ()
+    name: str,
+    line: int,
+    problem: str,
+    *,
+    column: int | None = None,
+    facts: tuple[str, ...] = (),
+    remedies: tuple[str, ...] = (),
 ) -> RecordInvalidError:
     """The error for a line that is no record."""
     where = name if not line else f"{name}, line {line}"
@@ -185,6 +196,7 @@ def invalid(
         f"{where}: {problem}",
         location=SourceLocation(name, line, column) if line and name != STDIN else None,
         facts=facts,
+        remedies=remedies,
         params={"file": name, "line": line},
     )
 
@@ -194,9 +206,12 @@ def _without_key(field: str, row: Any, name: str, line: int) -> RecordInvalidErr
 
     fields = list(row) if isinstance(row, Mapping | list) else []
     near = difflib.get_close_matches(field, map(str, fields), n=1)
-    error = invalid(name, line, f"it has no field `{field}`, which is to be the key")
-    error.remedies = (f"did you mean `{near[0]}`?",) if near else ()
-    return error
+    return invalid(
+        name,
+        line,
+        f"it has no field `{field}`, which is to be the key",
+        remedies=(f"did you mean `{near[0]}`?",) if near else (),
+    )
 
 
 def _cell(text: str) -> str:

@@ -56,11 +56,14 @@ class Batches:
     schema: str | StructType | None = None
 
 
-def invalid(source: str, problem: str, *, batch: int, row: int | None = None) -> RowsInvalidError:
+def invalid(
+    source: str, problem: str, *, batch: int, row: int | None = None, remedies: tuple[str, ...] = ()
+) -> RowsInvalidError:
     """The error of a row that does not fit; batches and rows are counted from 1."""
     place = f"batch {batch + 1}" + ("" if row is None else f", row {row + 1}")
     return RowsInvalidError(
         f"the rows of `{source}`, {place}: {problem}",
+        remedies=remedies,
         params={"source": source, "batch": batch + 1, "row": None if row is None else row + 1},
     )
 
@@ -94,9 +97,8 @@ def checked(source: str, given: Any) -> Batches:
         )
     for number, batch in enumerate(batches.batches):
         if not _is_list(batch):
-            error = invalid(source, "a batch is a list of rows", batch=number)
-            error.remedies = ('one batch is {"' + source + '": [[row, row]]}',)
-            raise error
+            remedy = 'one batch is {"' + source + '": [[row, row]]}'
+            raise invalid(source, "a batch is a list of rows", batch=number, remedies=(remedy,))
     return batches
 
 

@@ -192,5 +192,5 @@ def _update(pipeline: Pipeline) -> RunResult:
         return result
     for other in others:
         assert isinstance(other, HeadraceError)
-        first.add_note(f"another: {other}")
+        first.add_note(f"also: {other}")
     raise first

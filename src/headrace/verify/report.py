@@ -175,6 +175,10 @@ class Proof:
         """Whether nothing contradicts exactly once, as far as it can be judged."""
         return not self.findings
 
+    def __repr__(self) -> str:
+        verdict = "proven" if self.proven else f"not proven, {len(self.findings)} findings"
+        return f"<Proof of {self.pipeline}: {verdict}; {len(self.datasets)} datasets>"
+
     @property
     def unmet(self) -> tuple[str, ...]:
         """Why the demanded grade cannot be judged, one line for each flow where it cannot."""

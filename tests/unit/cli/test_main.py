@@ -168,7 +168,7 @@ def test_an_error_shows_place_facts_and_remedies(headrace: Call, failing: list[A
         "  nothing was written\n"
         "  help: did you mean `orders`?\n"
         "        headrace plan\n"
-        "  docs: docs/errors.md#usage\n"
+        "  more: headrace explain USAGE\n"
     )
 
 

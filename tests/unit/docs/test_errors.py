@@ -42,7 +42,9 @@ def test_every_error_has_a_code_of_its_own_and_says_what_to_do() -> None:
 
 def test_no_error_is_defined_twice() -> None:
     names = [
-        name for file in ERRORS.glob("*.py") for name in re.findall(r"^class (\w+)", file.read_text(), re.M)
+        name
+        for file in ERRORS.glob("*.py")
+        for name in re.findall(r"^class (\w+Error)\b", file.read_text(), re.M)
     ]
     assert len(set(names)) == len(names), sorted(name for name in names if names.count(name) > 1)
     assert [name for name in names if not hasattr(headrace.errors, name)] == []

@@ -64,7 +64,7 @@ def test_json_values_lose_their_secrets_and_keep_their_keys() -> None:
 
 def test_an_error_loses_its_secrets() -> None:
     error = HeadraceError("x hunter22", facts=["hunter22"], remedies=["hunter22"], params={"a": "hunter22"})
-    Redactor(["hunter22"]).error(error)
+    error = Redactor(["hunter22"]).error(error)
     assert "hunter22" not in f"{error} {error!r} {error.to_dict()}"
 
 

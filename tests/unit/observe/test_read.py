@@ -50,6 +50,13 @@ def test_a_condition_a_limit_and_columns(flow: HandFlow) -> None:
     assert all(offset > 3 or offset == 1 for (offset,) in found.rows)
 
 
+def test_rows_become_arrow_and_pandas(flow: HandFlow) -> None:
+    found = read_rows(flow.table.path, Selection(where="id < 3", columns=["id"]))
+    assert sorted(found.to_arrow().column("id").to_pylist()) == [0, 1, 2]
+    assert sorted(found.to_pandas()["id"]) == [0, 1, 2]
+    assert repr(found) == f"<Rows of {flow.table.path.name} v2: 3 x id>"
+
+
 def test_deleted_rows_are_not_read(flow: HandFlow) -> None:
     flow.table.delete([0, 9], flow.table.active()[0])
     found = read_rows(flow.table.path, Selection(columns=["id"]))
