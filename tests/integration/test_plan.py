@@ -464,6 +464,34 @@ def a():
     assert any(f"`{meant}`" in remedy for remedy in error.remedies)
 
 
+@pytest.mark.parametrize("decorators", ["import headrace as d", "from pyspark import pipelines as d"])
+def test_queries_declared_in_a_loop_keep_their_own_values(
+    decorators: str, planned: Planned, built: Callable[..., DataFrame], spark: SparkSession
+) -> None:
+    source = f"""
+{decorators}
+
+for k in [1, 2, 3]:
+    @d.temporary_view(name=f"view_{{k}}")
+    def g():
+        return spark.range(k)
+
+    @d.materialized_view(name=f"loop_{{k}}")
+    def f():
+        same = F.udf(lambda n: n * k, "long")
+        return spark.read.table(f"view_{{k}}").withColumn("x", same("id")).join(rows(), "id", "left")
+
+def rows():
+    return spark.range(k)
+"""
+    plan = planned(source)
+    frames = {k: built(spark, plan, f"default.loop_{k}").orderBy("id").collect() for k in (1, 2, 3)}
+    assert {k: [row.x for row in rows] for k, rows in frames.items()} == {1: [0], 2: [0, 2], 3: [0, 3, 6]}
+    (note,) = plan.notes
+    assert note.level == "warning" and "`rows`" in note.text and "`k`" in note.text
+    assert note.location == SourceLocation("orders.py", line_of(source, "def rows"))
+
+
 # -- temporary views
 
 

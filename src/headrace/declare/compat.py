@@ -19,10 +19,10 @@ from pyspark.pipelines.output import (
 )
 
 from headrace.declare import python
-from headrace.declare.places import display_path
 from headrace.declare.registry import ActivePipeline
 from headrace.errors import FeatureUnsupportedError, SourceLocation
 from headrace.model.names import TableName
+from headrace.syntax.locations import display_path
 
 
 class SparkRegistry(GraphElementRegistry):  # type: ignore[misc]

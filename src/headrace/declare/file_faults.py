@@ -6,9 +6,9 @@ import linecache
 import traceback
 from pathlib import Path
 
-from headrace.declare.places import display_path
 from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
 from headrace.model.suggestions import suggestions
+from headrace.syntax.locations import display_path
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _SHOWN_LINES = 6

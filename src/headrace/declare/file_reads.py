@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
-from headrace.declare.places import caller_location
 from headrace.declare.reads import declared_schema
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.folders import FileFolder, local_path
+from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def read_files(
         ...     return hr.read_files("landing", format="json", schema="id LONG, page STRING")
     """
     active = require_pipeline("read_files")
-    arguments = Arguments("hr.read_files", caller_location(active.settings.root))
+    arguments = Arguments("hr.read_files", caller(active.settings.root))
     from headrace.sources import files
 
     with arguments.placed():

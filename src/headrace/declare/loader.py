@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from headrace.declare.file_faults import build_fault
-from headrace.declare.places import display_path
 from headrace.declare.registry import ActivePipeline, Registry, activate
 from headrace.declare.session import spark
 from headrace.errors import (
@@ -26,6 +25,7 @@ from headrace.errors import (
 )
 from headrace.model.declarations import Declarations
 from headrace.model.project import ProjectSettings
+from headrace.syntax.locations import display_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

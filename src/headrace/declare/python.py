@@ -6,27 +6,29 @@ an ordinary function, which a test may call. Outside of a pipeline they register
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from headrace.declare.arguments import Arguments
-from headrace.declare.places import caller_location, function_location
 from headrace.declare.registry import Registry, current_pipeline
 from headrace.errors import SourceLocation
 from headrace.model.declarations import (
     Dataset,
     Flow,
     MaterializedView,
-    Query,
     StreamingTable,
     TemporaryView,
 )
 from headrace.model.names import TableName
+from headrace.model.queries import PythonQuery
+from headrace.syntax.bindings import bind
+from headrace.syntax.locations import caller, function_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-QueryT = TypeVar("QueryT", bound=Query)
+QueryT = TypeVar("QueryT", bound=Callable[[], Any])
 TriggerArgument = str | float | Mapping[str, Any]
 
 
@@ -101,8 +103,7 @@ def table(
         flow = Flow(
             name=scope.flow_of(target),
             target=target,
-            query=function,
-            location=scope.location,
+            query=scope.query,
             **scope.flow_settings(spark_conf, trigger),
         )
         scope.register(dataset, flow)
@@ -159,8 +160,7 @@ def materialized_view(
         partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
         dataset = MaterializedView(
             name=scope.table_name(name),
-            location=scope.location,
-            query=function,
+            query=scope.query,
             comment=scope.comment(comment),
             spark_conf=scope.arguments.settings("spark_conf", spark_conf),
             table_properties=scope.arguments.settings("table_properties", table_properties),
@@ -212,8 +212,7 @@ def temporary_view(
             raise scope.arguments.invalid("name", f"`{given}` has several parts; a temporary view has one")
         dataset = TemporaryView(
             name=target,
-            location=scope.location,
-            query=function,
+            query=scope.query,
             comment=scope.comment(comment),
             spark_conf=scope.arguments.settings("spark_conf", spark_conf),
         )
@@ -251,8 +250,7 @@ def append_flow(
         flow = Flow(
             name=scope.arguments.flow_name(given),
             target=scope.arguments.table_name("target", target, scope.default_schema),
-            query=function,
-            location=scope.location,
+            query=scope.query,
             **scope.flow_settings(spark_conf, trigger),
         )
         scope.register(flow)
@@ -295,7 +293,7 @@ def create_streaming_table(
 
 
 class _Scope:
-    """One declaration: its place, the checks of its arguments, and where it is registered."""
+    """One declaration: its source location, the checks of its arguments, and the registry."""
 
     def __init__(self, call: str, function: Any) -> None:
         active = current_pipeline()
@@ -303,9 +301,16 @@ class _Scope:
         self.function = function
         self._root = root
         self.default_schema = active.settings.database if active else "default"
-        self.location: SourceLocation = function_location(function, root) or caller_location(root)
+        self.location: SourceLocation = function_location(function, root) or caller(root)
         self.arguments = Arguments(call, self.location)
         self._registry: Registry | None = active.registry if active else None
+
+    @functools.cached_property
+    def query(self) -> PythonQuery:
+        """The function with the values that its names have now; outside of a pipeline as it is."""
+        if self._registry is None:
+            return PythonQuery(self.function, self.location)
+        return bind(self.function, self.location)
 
     def table_name(self, name: str | None) -> TableName:
         given = name if name is not None else getattr(self.function, "__name__", None)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
-from headrace.declare.places import caller_location
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SpecInvalidError
 from headrace.sources.schemas import SchemaFile
 from headrace.sources.subscription import compile_pattern, is_topic_name
+from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -67,7 +67,7 @@ def read_kafka(
         ...     return hr.read_kafka("orders", format="json", schema="id LONG, amount DOUBLE")
     """
     active = require_pipeline("read_kafka")
-    arguments = Arguments("hr.read_kafka", caller_location(active.settings.root))
+    arguments = Arguments("hr.read_kafka", caller(active.settings.root))
     _check_connection(active, arguments)
     topics = _topics(arguments, topic, pattern, allow_no_match)
     _check(arguments, max_offsets_per_trigger, on_data_loss)
@@ -118,7 +118,7 @@ def parse_json(
     from headrace.sources.schemas import load_schema
 
     active = current_pipeline()
-    arguments = Arguments("hr.parse_json", caller_location(active.settings.root if active else None))
+    arguments = Arguments("hr.parse_json", caller(active.settings.root if active else None))
     fields = declared_schema(active, arguments, schema) if active else None
     fields = fields or load_schema(schema, Path(), arguments.location)
     return records.parse_json(value, fields, at=at, on_null=on_null)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.model.names import TableName
+from headrace.model.queries import Query
 from headrace.model.triggers import Trigger
-
-Query = Callable[[], Any]
-"""A query function of the user's: no arguments, returns a ``pyspark.sql.DataFrame``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +32,6 @@ class MaterializedView:
     """A table that always equals the result of its query over its inputs."""
 
     name: TableName
-    location: SourceLocation
     query: Query
     comment: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
@@ -46,16 +43,23 @@ class MaterializedView:
     trigger: Trigger | None = None
     """The least time between two refreshes of a continuous update; ``None`` takes the pipeline's."""
 
+    @property
+    def location(self) -> SourceLocation:
+        return self.query.location
+
 
 @dataclass(frozen=True, kw_only=True)
 class TemporaryView:
     """A named query of the pipeline, stored nowhere."""
 
     name: TableName
-    location: SourceLocation
     query: Query
     comment: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def location(self) -> SourceLocation:
+        return self.query.location
 
 
 Dataset = StreamingTable | MaterializedView | TemporaryView
@@ -68,10 +72,13 @@ class Flow:
     name: str
     target: TableName
     query: Query
-    location: SourceLocation
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     trigger: Trigger | None = None
     """``None`` takes the pipeline's."""
+
+    @property
+    def location(self) -> SourceLocation:
+        return self.query.location
 
 
 @dataclass(frozen=True)

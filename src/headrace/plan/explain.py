@@ -14,6 +14,7 @@ from headrace.model.names import TableName
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import (
     Change,
+    Note,
     OpenTableStage,
     Plan,
     PlannedFlow,
@@ -54,6 +55,7 @@ class Explanation:
         lines += self._removed_lines(width)
         if self._topics_unseen():
             lines.append("No broker answered, so topics were not looked at.")
+        lines += [line for note in self.plan.notes for line in _note_lines(note)]
         lines.append(f"Nothing was written. {self._what_next()}")
         return "\n".join(lines)
 
@@ -181,6 +183,7 @@ class Explanation:
             "changes": None if changes is None else [_change_json(change) for change in changes],
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
+            "notes": [_note_json(note) for note in self.plan.notes],
         }
 
     def _dataset_json(self, dataset: Dataset) -> dict[str, Any]:
@@ -389,6 +392,16 @@ def _change_json(change: Change) -> dict[str, Any]:
         "name": change.name,
         "text": change.text,
     }
+
+
+def _note_lines(note: Note) -> list[str]:
+    lines = [f"{note.level}: {note.text} ({note.location})"]
+    return lines if note.remedy is None else [*lines, f"  help: {note.remedy}"]
+
+
+def _note_json(note: Note) -> dict[str, Any]:
+    location = _location_json(note.location)
+    return {"level": note.level, "text": note.text, "location": location, "remedy": note.remedy}
 
 
 def _source_json(source: PlannedSource) -> dict[str, Any]:

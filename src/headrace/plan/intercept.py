@@ -17,12 +17,12 @@ from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.plan.bad_records import failfast_edits
 from headrace.plan.delta_options import check_delta, require_table
-from headrace.plan.frames import caller, pinpoint_sql
 from headrace.plan.kafka_options import check_values, connection_options
 from headrace.plan.names import NameRules, quoted, split_name
 from headrace.plan.options import FILE_FORMATS, ReadRequest, protocol_options
 from headrace.plan.sqltext import Edit, SqlRelation, edited, expression_end, original_index, parse_sql
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.syntax.locations import caller, pinpoint_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, QueryFailedError, QueryInvalidError, SourceLocation
-from headrace.model.declarations import Query
+from headrace.model.queries import Query
 from headrace.model.suggestions import suggestions
-from headrace.plan.frames import innermost
 from headrace.plan.intercept import (
     Interception,
     intercepted,
     sql_call_of,
     suspended,
 )
+from headrace.syntax.locations import innermost
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,14 +28,13 @@ class Unresolved(Exception):
     """What a query reads could not be resolved; the reason has been reported already."""
 
 
-def call_query(query: Query, interception: Interception, *, name: str, location: SourceLocation) -> DataFrame:
+def call_query(query: Query, interception: Interception, *, name: str) -> DataFrame:
     """Call a query function under an interception.
 
     Args:
-        query: The user's function.
+        query: The query.
         interception: How its reads and actions are treated.
-        name: What the function declares, for errors.
-        location: Where it does.
+        name: The dataset or flow, for errors.
 
     Raises:
         QueryInvalidError: It takes arguments, or gives no DataFrame.
@@ -43,10 +42,11 @@ def call_query(query: Query, interception: Interception, *, name: str, location:
     """
     from pyspark.sql.classic.dataframe import DataFrame
 
-    _check_arguments(query, name, location)
+    location = query.location
+    _check_arguments(query, name)
     try:
         with intercepted(interception):
-            frame = query()
+            frame = query.function()
     except Unresolved:
         raise
     except HeadraceError as error:
@@ -67,9 +67,9 @@ def call_query(query: Query, interception: Interception, *, name: str, location:
     return frame if interception.session is None else bound(frame, interception.session)
 
 
-def _check_arguments(query: Query, name: str, location: SourceLocation) -> None:
+def _check_arguments(query: Query, name: str) -> None:
     try:
-        parameters = inspect.signature(query).parameters.values()
+        parameters = inspect.signature(query.function).parameters.values()
     except (TypeError, ValueError):
         return
     variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -77,7 +77,7 @@ def _check_arguments(query: Query, name: str, location: SourceLocation) -> None:
     if needed:
         raise QueryInvalidError(
             f"the query of `{name}` takes arguments ({', '.join(needed)}), and Headrace has none to give",
-            location=location,
+            location=query.location,
             remedies=["give each argument a default; in a loop: def query(item=item)"],
             params={"name": name, "arguments": needed},
         )

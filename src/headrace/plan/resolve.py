@@ -23,6 +23,7 @@ from headrace.plan.graph import build_levels
 from headrace.plan.intercept import AS_WRITTEN, Interception, Replacements, SourceHook, TableAccess
 from headrace.plan.lineage import CoordinateColumns
 from headrace.plan.names import NameRules, shown
+from headrace.plan.notes import find_notes
 from headrace.plan.properties import check_delta_properties, places_of, table_properties
 from headrace.plan.query import active_session, call_query
 from headrace.plan.resolver import FindTable, Resolver
@@ -132,14 +133,12 @@ def evaluate(
         if view is None:
             return replacements.tables(access) if replacements.tables else None
         if view.name not in frames:
-            frames[view.name] = call_query(
-                view.query, interception(), name=shown(view.name), location=view.location
-            )
+            frames[view.name] = call_query(view.query, interception(), name=shown(view.name))
         return frames[view.name]
 
     name = declared.name if isinstance(declared, Flow) else shown(declared.name)
     with active_session(session):
-        return call_query(declared.query, interception(), name=name, location=declared.location)
+        return call_query(declared.query, interception(), name=name)
 
 
 def _with_exact_targets(declarations: Declarations) -> Declarations:
@@ -204,6 +203,7 @@ def _assemble(
         levels=build_levels(opens, flows, refreshes),
         schemas=dict(resolver.schemas),
         reads_kafka=resolver.reads_kafka,
+        notes=tuple(find_notes(declarations, settings.root)),
     )
 
 

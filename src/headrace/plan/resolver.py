@@ -22,16 +22,15 @@ from headrace.model.declarations import (
     Declarations,
     Flow,
     MaterializedView,
-    Query,
     StreamingTable,
     TemporaryView,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.queries import Query
 from headrace.plan import columns, validate
 from headrace.plan.bad_records import check_bad_records
 from headrace.plan.catalog import StandIns
-from headrace.plan.frames import pinpoint
 from headrace.plan.intercept import Interception, SourceHook, TableAccess, suspended
 from headrace.plan.lineage import CoordinateColumns, common_places, find_places
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
@@ -42,6 +41,7 @@ from headrace.plan.sources import absolute_path, planned_sources
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at, stored_names
 from headrace.sources.schemas import load_schema
+from headrace.syntax.locations import pinpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,7 +157,7 @@ class Resolver:
                 case MaterializedView():
                     self._materialized_view(dataset)
                 case TemporaryView():
-                    resolved = self._query(dataset, dataset.query, dataset.location, dataset.spark_conf)
+                    resolved = self._query(dataset, dataset.query, dataset.spark_conf)
                     self.views[dataset.name] = resolved
                     self.schemas[dataset.name] = resolved.plan.schema
         except HeadraceError as error:
@@ -190,7 +190,7 @@ class Resolver:
         self._accept(table, schema, [self.flows[flow.name].places for flow, _ in fed])
 
     def _flow(self, table: StreamingTable, flow: Flow, declared: columns.Schema | None) -> columns.Schema:
-        resolved = self._query(table, flow.query, flow.location, flow.spark_conf, label=flow.name)
+        resolved = self._query(table, flow.query, flow.spark_conf, label=flow.name)
         plan = resolved.plan
         validate.check_streaming(plan, table.name, flow.location)
         planned_sources(plan, self._stand_ins, self._settings, flow.location)
@@ -203,7 +203,7 @@ class Resolver:
 
     def _materialized_view(self, view: MaterializedView) -> None:
         declared = self._declared_schema(view)
-        resolved = self._query(view, view.query, view.location, view.spark_conf)
+        resolved = self._query(view, view.query, view.spark_conf)
         validate.check_batch(resolved.plan, view.name, view.location)
         validate.check_columns(resolved.plan.schema, view.name, view.location)
         if declared is not None:
@@ -248,7 +248,6 @@ class Resolver:
         self,
         dataset: Dataset,
         query: Query,
-        location: SourceLocation,
         conf: Mapping[str, str],
         label: str | None = None,
     ) -> Resolved:
@@ -268,11 +267,11 @@ class Resolver:
         self._visits.append(visit)
         try:
             name = label or shown(dataset.name)
-            with session_settings(self._session, conf, name=name, location=location):
-                frame = call_query(query, interception, name=name, location=location)
+            with session_settings(self._session, conf, name=name, location=query.location):
+                frame = call_query(query, interception, name=name)
                 with suspended():
                     plan = read_plan(self._session, frame)
-                    check_bad_records(plan, name, location)
+                    check_bad_records(plan, name, query.location)
         finally:
             self._visits.pop()
             self._drop_views(interception)

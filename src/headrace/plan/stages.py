@@ -167,6 +167,16 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Note:
+    """A fact about the pipeline that may surprise its author; a run is not refused for it."""
+
+    level: Literal["warning", "note"]
+    text: str
+    location: SourceLocation
+    remedy: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The resolved pipeline.
 
@@ -178,6 +188,7 @@ class Plan:
         folders: What each files source finds now, in words, by the place of its read.
         refusals: What a run would refuse as things stand, each with its remedy; not known offline.
         reads_kafka: Whether any query does, as a stream or not.
+        notes: Facts that may surprise the author.
     """
 
     project: ProjectSettings
@@ -192,6 +203,7 @@ class Plan:
     folders: Mapping[SourceLocation, str] = field(default_factory=dict)
     refusals: tuple[HeadraceError, ...] = ()
     reads_kafka: bool = False
+    notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:
         facts = [f"{len(self.datasets)} datasets", f"{len(self.flows)} flows"]

@@ -20,6 +20,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Declarations, Flow, MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.queries import PythonQuery
 from headrace.model.remedies import Remedies
 from headrace.plan.fingerprint import CodeDigest
 from headrace.plan.stages import Plan, PlannedFlow, PlannedSource
@@ -224,7 +225,9 @@ def _stub(record: Mapping[str, Any]) -> PlannedFlow:
     )
     return PlannedFlow(
         flow=Flow(
-            name=record["flow"], target=TableName(*record["dataset"]), query=lambda: None, location=_NOWHERE
+            name=record["flow"],
+            target=TableName(*record["dataset"]),
+            query=PythonQuery(lambda: None, _NOWHERE),
         ),
         schema={},
         reads=(),
@@ -256,9 +259,11 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
             parts.append([sorted(dataset.table_properties.items()), str(dataset.schema), dataset.format])
             parts.append([dataset.partition_cols, dataset.cluster_by])
         if not isinstance(dataset, StreamingTable):
-            parts.append([sorted(dataset.spark_conf.items()), _function(dataset.query)])
+            parts.append([sorted(dataset.spark_conf.items()), _function(dataset.query.function)])
     for flow in declarations.flows:
-        parts.append([flow.name, str(flow.target), sorted(flow.spark_conf.items()), _function(flow.query)])
+        parts.append(
+            [flow.name, str(flow.target), sorted(flow.spark_conf.items()), _function(flow.query.function)]
+        )
     for part in parts:
         digest.update(repr(part).encode())
     return digest.hexdigest()

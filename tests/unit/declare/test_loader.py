@@ -51,7 +51,7 @@ def test_files_import_modules_beside_the_spec_and_each_other(load: Load) -> None
     )
     assert names(declared) == ["from_shapes", "one"]
     # `spark` is there also in a file that another has imported first.
-    assert all(flow.query.__globals__["spark"] is spark for flow in declared.flows)
+    assert all(flow.query.function.__globals__["spark"] is spark for flow in declared.flows)
 
 
 def test_a_second_load_sees_what_has_changed(load: Load) -> None:

@@ -11,6 +11,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow, MaterializedView, StreamingTable, TemporaryView
 from headrace.model.names import Storage, TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.queries import PythonQuery
 from headrace.plan.drawing import Graph, Node, draw_text
 from headrace.plan.explain import Explanation, type_text
 from headrace.plan.stages import (
@@ -51,7 +52,7 @@ def table(text: str, line: int) -> StreamingTable:
 
 def flow(text: str, line: int, source: PlannedSource, columns: dict[str, Any], **more: Any) -> PlannedFlow:
     declared = Flow(
-        name=text, target=more.pop("target", name(text)), query=lambda: None, location=place(line)
+        name=text, target=more.pop("target", name(text)), query=PythonQuery(lambda: None, place(line))
     )
     values: dict[str, Any] = {"stateful": False, "coordinates": None, **more}
     return PlannedFlow(
@@ -81,9 +82,9 @@ def build_plan(changes: tuple[Change, ...] | None = None, partitions: dict[str, 
     big = flow("big_orders", 9, delta("orders"), ORDERS)
     europe = flow("europe", 20, kafka("orders-eu"), ORDERS, target=name("big_orders"), stateful=True)
     large_read = TableRead(table=name("orders"), streaming=False, location=place(13), declared=True)
-    large = TemporaryView(name=name("large"), location=place(12), query=lambda: None)
+    large = TemporaryView(name=name("large"), query=PythonQuery(lambda: None, place(12)))
     view = MaterializedView(
-        name=name("revenue"), location=place(15), query=lambda: None, comment="by customer"
+        name=name("revenue"), query=PythonQuery(lambda: None, place(15)), comment="by customer"
     )
     reads = (
         TableRead(table=name("orders"), streaming=False, location=place(16), declared=True),

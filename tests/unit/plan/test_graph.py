@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.errors import SourceLocation
 from headrace.model.declarations import Flow, MaterializedView, StreamingTable
 from headrace.model.names import TableName
+from headrace.model.queries import PythonQuery
 from headrace.plan.graph import build_levels
 from headrace.plan.stages import (
     OpenTableStage,
@@ -30,7 +31,7 @@ def reads_of(*names: str) -> tuple[TableRead, ...]:
 
 def flow(name: str, target: str, *reads: str) -> PlannedFlow:
     return PlannedFlow(
-        flow=Flow(name=name, target=table_name(target), query=lambda: None, location=HERE),
+        flow=Flow(name=name, target=table_name(target), query=PythonQuery(lambda: None, HERE)),
         schema=EMPTY,
         reads=reads_of(*reads),
         sources=(),
@@ -43,7 +44,7 @@ def flow(name: str, target: str, *reads: str) -> PlannedFlow:
 
 
 def view(name: str, *reads: str) -> RefreshViewStage:
-    declared = MaterializedView(name=table_name(name), location=HERE, query=lambda: None)
+    declared = MaterializedView(name=table_name(name), query=PythonQuery(lambda: None, HERE))
     planned = PlannedView(view=declared, schema=EMPTY, reads=reads_of(*reads), fingerprint="")
     return RefreshViewStage(planned=planned, properties={})
 

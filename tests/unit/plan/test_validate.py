@@ -9,6 +9,7 @@ import pytest
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import Dataset, Declarations, Flow, MaterializedView, StreamingTable
 from headrace.model.names import TableName
+from headrace.model.queries import PythonQuery
 from headrace.plan.validate import check_declarations
 
 HERE = SourceLocation("orders.py", 7)
@@ -19,11 +20,11 @@ def table(name: str = "orders", **given: Any) -> StreamingTable:
 
 
 def view(name: str = "revenue", **given: Any) -> MaterializedView:
-    return MaterializedView(name=TableName("default", name), location=HERE, query=lambda: None, **given)
+    return MaterializedView(name=TableName("default", name), query=PythonQuery(lambda: None, HERE), **given)
 
 
 def feeding(target: str) -> Flow:
-    return Flow(name="web", target=TableName("default", target), query=lambda: None, location=HERE)
+    return Flow(name="web", target=TableName("default", target), query=PythonQuery(lambda: None, HERE))
 
 
 def faults(*datasets: Dataset, target: str | None = "orders") -> list[HeadraceError]:

@@ -15,6 +15,7 @@ from headrace.errors import BrokerUnreachableError, FlowFailedError, HeadraceErr
 from headrace.model.declarations import Flow
 from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
 from headrace.model.names import Storage, TableName
+from headrace.model.queries import PythonQuery
 from headrace.run.batch import Progress
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner
@@ -25,8 +26,7 @@ from headrace.state.lease import Heart, Lease
 FLOW = Flow(
     name="sales",
     target=TableName("default", "sales"),
-    query=lambda: None,
-    location=SourceLocation("sales.py", 1),
+    query=PythonQuery(lambda: None, SourceLocation("sales.py", 1)),
 )
 AWAY = BrokerUnreachableError("away")
 

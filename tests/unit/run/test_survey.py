@@ -12,6 +12,7 @@ import pytest
 from headrace.errors import SourceLocation
 from headrace.model.declarations import Flow
 from headrace.model.names import Storage, TableName
+from headrace.model.queries import PythonQuery
 from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.run.survey import is_drained
 from headrace.state.facts import CheckpointFacts
@@ -25,7 +26,7 @@ SOURCE = PlannedSource(index=0, kind="delta", location=HERE, table=UPSTREAM, era
 def reader(source: PlannedSource = SOURCE) -> PlannedFlow:
     target = TableName("default", "silver")
     return PlannedFlow(
-        flow=Flow(name="silver", target=target, query=lambda: None, location=HERE),
+        flow=Flow(name="silver", target=target, query=PythonQuery(lambda: None, HERE)),
         schema={},
         reads=(),
         sources=(source,),

@@ -1,4 +1,4 @@
-"""Places in the user's files: of a call, of an exception, of a name within a statement."""
+"""Source locations: of calls, functions, exceptions, and of names within a statement."""
 
 from __future__ import annotations
 
@@ -6,59 +6,85 @@ import linecache
 import re
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 from headrace.errors import SourceLocation
 
 _LIBRARIES = frozenset({"headrace", "pyspark", "py4j", "delta"})
-"""Packages whose frames lie between a user's line and Spark, by name: a cluster keeps them anywhere."""
+"""Packages between a user's line and Spark, by name: on a cluster they can be installed anywhere."""
 
 _INSTALLED = tuple(
     str(Path(path).resolve())
     for key, path in sysconfig.get_paths().items()
     if key in {"stdlib", "platstdlib", "purelib", "platlib"}
 )
+_DEF = re.compile(r"\s*(async\s+)?def\s")
+_DECORATOR_LINES = 50
+"""How far below its first decorator the `def` of a function is searched."""
 _STATEMENT_LINES = 60
 """How far below its first line a statement is searched for a name."""
 
 
+def display_path(path: str | Path, root: Path | None) -> str:
+    """The path relative to the pipeline's folder if it is inside, else unchanged."""
+    if root is None:
+        return str(path)
+    absolute = Path(path).absolute()
+    for folder in (root, root.resolve()):
+        if absolute.is_relative_to(folder):
+            return str(absolute.relative_to(folder))
+    return str(path)
+
+
+def is_installed(filename: str) -> bool:
+    """Whether a file belongs to Python or to an installed package, and not to the user's own code."""
+    return filename.startswith(("<frozen", *_INSTALLED))
+
+
 def caller(root: Path | None) -> SourceLocation:
-    """The innermost line of the user's that led to this call."""
+    """The innermost line of the user's code that led to this call."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_users(frame):
-            return SourceLocation(displayed(frame.f_code.co_filename, root), frame.f_lineno)
+            return SourceLocation(display_path(frame.f_code.co_filename, root), frame.f_lineno)
         frame = frame.f_back
     return SourceLocation("<unknown>", 1)
 
 
 def innermost(traceback: TracebackType | None, root: Path | None) -> SourceLocation | None:
-    """The last line of the user's that an exception passed through."""
+    """The last line of the user's code that an exception passed through."""
     found = None
     while traceback is not None:
         if _is_users(traceback.tb_frame):
             found = SourceLocation(
-                displayed(traceback.tb_frame.f_code.co_filename, root), traceback.tb_lineno
+                display_path(traceback.tb_frame.f_code.co_filename, root), traceback.tb_lineno
             )
         traceback = traceback.tb_next
     return found
 
 
-def displayed(filename: str, root: Path | None) -> str:
-    """The path relative to the pipeline's folder where it lies inside, else as it is."""
-    if root is None:
-        return filename
-    absolute = Path(filename).absolute()
-    for folder in (root, root.resolve()):
-        if absolute.is_relative_to(folder):
-            return str(absolute.relative_to(folder))
-    return filename
+def function_location(function: Callable[..., Any], root: Path | None) -> SourceLocation | None:
+    """The line of a function's ``def``; ``None`` if it is not written in Python."""
+    while hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    # The code object starts at the first decorator; a reader looks for the `def` below it.
+    lines = linecache.getlines(code.co_filename)
+    first = code.co_firstlineno
+    for number in range(first, min(len(lines), first + _DECORATOR_LINES) + 1):
+        if _DEF.match(lines[number - 1]):
+            return SourceLocation(display_path(code.co_filename, root), number)
+    return SourceLocation(display_path(code.co_filename, root), first)
 
 
 def pinpoint(location: SourceLocation, text: str, root: Path | None) -> SourceLocation:
-    """The place of a quoted name at or below a line, as far as it is found; else the line."""
+    """The location of a quoted name at or below a line; the line if the name is not found."""
     quoted = re.compile(rf"""["'][^"'\n]*?({re.escape(text)})[^"'\n]*?["']""")
     lines = _lines(location, root)
     for number, line in enumerate(lines[location.line - 1 : location.line - 1 + _STATEMENT_LINES]):
@@ -73,7 +99,7 @@ def pinpoint(location: SourceLocation, text: str, root: Path | None) -> SourceLo
 def pinpoint_sql(
     location: SourceLocation, sql: str, start: int, stop: int, root: Path | None
 ) -> SourceLocation:
-    """The place of characters of an SQL text whose literal stands near the line that runs it.
+    """The location of characters of an SQL text, if the file contains the text once; else the call's line.
 
     Args:
         location: The line of the call.
@@ -106,5 +132,4 @@ def _is_users(frame: FrameType) -> bool:
     package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
     if package in _LIBRARIES:
         return False
-    filename = frame.f_code.co_filename
-    return not filename.startswith(("<frozen", *_INSTALLED))
+    return not is_installed(frame.f_code.co_filename)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import SourceLocation
-from headrace.plan.frames import caller, innermost, pinpoint, pinpoint_sql
+from headrace.syntax.locations import caller, innermost, pinpoint, pinpoint_sql
 
 SOURCE = '''\
 def query(spark):
@@ -57,7 +57,7 @@ def test_sql_that_is_put_together_keeps_the_line_of_the_call(root: Path) -> None
 
 def test_the_caller_is_the_users_line() -> None:
     found = caller(Path(__file__).parent)
-    assert found.path == "test_frames.py"
+    assert found.path == "test_locations.py"
 
 
 def test_the_innermost_line_of_the_users_is_named_not_the_librarys() -> None:
@@ -70,5 +70,5 @@ def test_the_innermost_line_of_the_users_is_named_not_the_librarys() -> None:
         found = innermost(error.__traceback__, Path(__file__).parent)
     assert found is not None
     line = broken.__code__.co_firstlineno + 1
-    assert (found.path, found.line) == ("test_frames.py", line)
+    assert (found.path, found.line) == ("test_locations.py", line)
     assert sys.exc_info() == (None, None, None)

@@ -1,0 +1,1 @@
+"""Source locations, and what Python and SQL code refers to."""
