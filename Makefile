@@ -5,11 +5,12 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	done)
 BIN := .venv/bin
 
-.PHONY: help demo test lint format bench lock lock-jars python dev runtime clean
+.PHONY: help demo test prove lint format bench lock lock-jars python dev runtime clean
 
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
-	@echo "make test    all tests"
+	@echo "make test    the tests, with one proof of each guarantee"
+	@echo "make prove   every guarantee under kills, lost files and other faults"
 	@echo "make lint    style, types and layers"
 	@echo "make format  put the code into the house style"
 	@echo "make bench   the figures, beside plain Structured Streaming"
@@ -19,9 +20,14 @@ help:
 demo: runtime
 	@$(BIN)/headrace demo $(ARGS)
 
-# Three processes, each with a Spark session and a broker of its own: much of a test is waiting.
+# As many processes as cores and memory allow (tests/workers.py), each with a Spark session and a broker.
+PYTEST = $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
 test: dev
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PYTEST) -m "not proof or guarantee" $(ARGS)
+
+prove: dev
+	@$(PYTEST) -m proof $(ARGS)
 
 lint: dev
 	@$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from headrace.model.connections import EMBEDDED, KafkaConnection
@@ -22,10 +23,12 @@ from headrace.model.secrets import Redactor
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
 from headrace.runtime.broker_security import Security
+from headrace.runtime.defaults import available_cores
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
+from workers import choose_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,14 +66,24 @@ _making: subprocess.Popen[bytes] | None = None
 
 
 def needs_spark(item: pytest.Item) -> bool:
-    return not {"integration", "proof"}.isdisjoint(item.path.parts)
+    return "unit" not in item.path.parts
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Answers `-n auto`."""
+    return choose_workers(available_cores(), psutil.virtual_memory().available)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of several processes, none shall be left alone at the end with a file that takes minutes.
+    """Marks the proof tests, and puts the longest files first.
 
-    Before those come the tests that can run while the cache is made.
+    Otherwise one process could be left alone at the end with a file that takes minutes. Before those come
+    the tests that can run while the cache is made.
     """
+    for item in items:
+        if "proof" in item.path.parts:
+            item.add_marker("proof")
     if hasattr(config, "workerinput"):
         order = {name: place for place, name in enumerate(_LONGEST)}
         items.sort(key=lambda item: needs_spark(item) * (1 + order.get(item.path.name, len(order))))

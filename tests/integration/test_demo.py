@@ -18,8 +18,6 @@ from proof.shop import until
 HEADRACE = [sys.executable, "-m", "headrace"]
 RECORDS = 3_000
 
-pytestmark = pytest.mark.timeout(600)
-
 
 @pytest.fixture
 def demo_folder(tmp_path: Path) -> Path:

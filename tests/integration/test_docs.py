@@ -29,7 +29,7 @@ from proof.shop import tables_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.usefixtures("spark")
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

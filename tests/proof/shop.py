@@ -29,7 +29,7 @@ from proof.ledger import ProducerLedger
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DEADLINE_S = 180.0
+DEADLINE_S = 300.0
 """Far beyond what anything takes here on a loaded machine."""
 
 UNFORESEEN = {

@@ -31,6 +31,7 @@ def heal(shop: Shop) -> None:
     shop.check()
 
 
+@pytest.mark.guarantee
 def test_what_is_produced_arrives_exactly_once_through_every_layer(shop: Shop) -> None:
     shop.write(BRONZE, SILVER, limit=60)
     for count in (150, 0, 50):
@@ -47,6 +48,7 @@ def test_a_lost_checkpoint_is_refused_and_resumed_from_the_table(shop: Shop) -> 
     heal(shop)
 
 
+@pytest.mark.guarantee
 def test_an_older_copy_of_a_checkpoint_is_refused_and_resumed_from_the_table(shop: Shop) -> None:
     shop.produce(30)
     shop.run_well()

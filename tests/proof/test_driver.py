@@ -15,7 +15,7 @@ from headrace.state.lease import EXPIRES_VARIABLE
 from proof.driver import start
 from proof.shop import Shop, until
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.usefixtures("spark")]
+pytestmark = pytest.mark.usefixtures("spark")
 
 
 def lease(shop: Shop) -> Path:

@@ -12,8 +12,6 @@ from landing import Site
 from proof.driver import start
 from proof.shop import until
 
-pytestmark = pytest.mark.timeout(900)
-
 
 @pytest.fixture
 def site(tmp_path: Path, spark: object) -> Site:
@@ -57,6 +55,7 @@ def test_a_file_that_is_written_while_it_is_read_is_read_again_whole(site: Site)
     assert site.verify().proven
 
 
+@pytest.mark.guarantee
 def test_a_file_that_vanishes_before_it_is_read_is_never_passed_over(site: Site) -> None:
     path = site.put("a.json", {"id": 1, "page": "p"})
     site.put("b.json", {"id": 2, "page": "p"})

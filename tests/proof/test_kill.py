@@ -11,7 +11,7 @@ from headrace.run.failpoints import Point
 from proof.driver import FolderWatch, Victim, start
 from proof.shop import BRONZE, SILVER, Shop, until
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.usefixtures("spark")
 
 POINTS: tuple[Point, ...] = ("batch-start", "before-commit", "after-commit", "after-batch")
 HELD: tuple[Point, ...] = ("after-commit", "after-batch")
@@ -76,6 +76,7 @@ def is_killed_within_the_commit(shop: Shop, batch: int, victim: Victim) -> bool:
     return not (log / name).exists() and any(log.glob(f".{name}.*"))
 
 
+@pytest.mark.guarantee
 def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(30)

@@ -19,7 +19,7 @@ from proof.driver import start
 from proof.ledger import create_topic
 from proof.shop import Shop
 
-pytestmark = [pytest.mark.usefixtures("spark"), pytest.mark.timeout(900)]
+pytestmark = pytest.mark.usefixtures("spark")
 
 BEGIN = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DELAY_S = 10

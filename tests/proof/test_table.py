@@ -33,6 +33,7 @@ def full_refresh(shop: Shop, *datasets: str) -> None:
     assert result.outcome == "completed", result.errors
 
 
+@pytest.mark.guarantee
 def test_a_lost_table_is_refused_and_rebuilt(shop: Shop) -> None:
     shop.produce(30)
     shop.run_well()

@@ -17,7 +17,11 @@ from proof.shop import BRONZE, SILVER, Shop, until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
-LENGTHS = pytest.mark.parametrize("count", [15, 30, 60], ids=["shorter", "as long", "longer"])
+LENGTHS = pytest.mark.parametrize(
+    "count",
+    [15, 30, pytest.param(60, marks=pytest.mark.guarantee)],
+    ids=["shorter", "as long", "longer"],
+)
 
 
 @LENGTHS
@@ -161,6 +165,7 @@ def fail_before_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         assert shop.refused().code == "FLOW_FAILED"
 
 
+@pytest.mark.guarantee
 def test_aborted_transactions_never_arrive_and_leave_no_gap(shop: Shop) -> None:
     def begin(count: int) -> Transaction:
         return shop.ledger.begin(shop.topic, count, shop.partitions)

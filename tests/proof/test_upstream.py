@@ -100,6 +100,7 @@ def test_the_table_of_another_pipeline_is_read_once_and_proven(make_shop: Callab
     assert error.code == "SOURCES_CHANGED"
 
 
+@pytest.mark.guarantee
 def test_commits_that_a_log_has_lost_before_they_were_read_are_refused(
     shop: Shop, spark: SparkSession, tmp_path: Path
 ) -> None:
