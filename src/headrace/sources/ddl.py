@@ -1,190 +1,112 @@
-"""Columns as Spark's DDL writes them, read without Spark."""
+"""The columns of a schema in Spark's DDL, parsed without Spark."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from headrace.errors import SampleSchemaInvalidError
 
-_TOKEN = re.compile(r"\s*(?:(`[^`]+`|[A-Za-z_]\w*|\d+)|([<>(),:]))")
-_TYPES = {
-    "LONG": "long",
-    "BIGINT": "long",
-    "INT": "integer",
-    "INTEGER": "integer",
-    "SHORT": "short",
-    "SMALLINT": "short",
-    "BYTE": "byte",
-    "TINYINT": "byte",
-    "DOUBLE": "double",
-    "FLOAT": "float",
-    "REAL": "float",
-    "STRING": "string",
-    "BOOLEAN": "boolean",
-    "DATE": "date",
-    "TIMESTAMP": "timestamp",
-    "TIMESTAMP_LTZ": "timestamp",
-    "TIMESTAMP_NTZ": "timestamp_ntz",
-    "BINARY": "binary",
+Type = exp.DType
+
+NAMES = {
+    "BIGINT": Type.BIGINT,
+    "LONG": Type.BIGINT,
+    "INT": Type.INT,
+    "INTEGER": Type.INT,
+    "SMALLINT": Type.SMALLINT,
+    "SHORT": Type.SMALLINT,
+    "TINYINT": Type.TINYINT,
+    "BYTE": Type.TINYINT,
+    "DOUBLE": Type.DOUBLE,
+    "FLOAT": Type.FLOAT,
+    "REAL": Type.FLOAT,
+    "DECIMAL": Type.DECIMAL,
+    "STRING": Type.TEXT,
+    "BOOLEAN": Type.BOOLEAN,
+    "DATE": Type.DATE,
+    "TIMESTAMP": Type.TIMESTAMPTZ,
+    "TIMESTAMP_LTZ": Type.TIMESTAMPLTZ,
+    "TIMESTAMP_NTZ": Type.TIMESTAMPNTZ,
+    "BINARY": Type.BINARY,
+    "ARRAY": Type.ARRAY,
+    "MAP": Type.MAP,
+    "STRUCT": Type.STRUCT,
 }
+"""The types that a sample can have, by Spark's names for them."""
+
+_PARTS = {Type.ARRAY: 1, Type.MAP: 2}
+_SECOND_WORD = re.compile(r"(?:^|[,<])\s*(?:`[^`]+`|\w+)[\s:]+(\w+)")
 
 
-@dataclass(frozen=True)
-class Simple:
-    """A type without parts, by Delta's name."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Decimal:
-    precision: int
-    scale: int
-
-
-@dataclass(frozen=True)
-class Array:
-    element: Type
-
-
-@dataclass(frozen=True)
-class Map:
-    key: Type
-    value: Type
-
-
-@dataclass(frozen=True)
-class Struct:
-    fields: tuple[tuple[str, Type], ...]
-
-
-Type = Simple | Decimal | Array | Map | Struct
-
-
-def parse_columns(text: str) -> Struct:
-    """The columns of a list such as ``id LONG, tags ARRAY<STRING>``.
+def parse_columns(text: str) -> dict[str, exp.DataType]:
+    """Returns the type of each column of a schema such as ``id LONG, tags ARRAY<STRING>``.
 
     Raises:
-        SampleSchemaInvalidError: It is none, with the place in it.
+        SampleSchemaInvalidError: The schema cannot be parsed, or a sample cannot have one of its types.
     """
-    reader = _Reader(text)
-    columns = reader.columns(end="")
-    if not columns:
-        raise reader.fault("it names no column")
-    return Struct(columns)
+    try:
+        parsed = sqlglot.parse_one(f"STRUCT<{text}>", into=exp.DataType, dialect="spark")
+    except SqlglotError as error:
+        raise _fault(text, "it is not a list of columns with their types") from error
+    return _check_columns(text, parsed)
 
 
-class _Reader:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._at = 0
+def columns_of(struct: exp.DataType) -> dict[str, exp.DataType]:
+    """Returns the type of each field of a struct."""
+    return {column.name: column.kind for column in struct.expressions}
 
-    def columns(self, end: str) -> tuple[tuple[str, Type], ...]:
-        found: list[tuple[str, Type]] = []
-        while self._peek() not in ("", end):
-            name = self._word("a column's name")
-            if any(name.lower() == other.lower() for other, _ in found):
-                raise self.fault(f"it names the column {name} twice")
-            if self._peek() == ":":
-                self._next()
-            found.append((name, self._type()))
-            if self._peek() == ",":
-                self._next()
-            elif self._peek() != end:
-                raise self.fault(f"a comma was expected, and not `{self._peek()}`")
-        return tuple(found)
 
-    def fault(self, problem: str) -> SampleSchemaInvalidError:
-        import difflib
+def precision_of(decimal: exp.DataType) -> tuple[int, int]:
+    """Returns the precision and the scale of a decimal type."""
+    numbers = [int(one.name) for one in decimal.expressions]
+    precision, scale = [*numbers, 0][:2] if numbers else (10, 0)
+    return precision, scale
 
-        word = self._peek().upper()
-        known = [*_TYPES, "DECIMAL", "ARRAY", "MAP", "STRUCT"]
-        near = difflib.get_close_matches(word, known, n=1) if word not in known else []
-        where = f" (character {self._at + 1})" if self._at < len(self._text) else ""
-        return SampleSchemaInvalidError(
-            f"the schema cannot be read: {problem}{where}",
-            facts=(f"it is: {self._text}",),
-            remedies=(
-                *(f"did you mean {one}?" for one in near),
-                "write it as Spark does:   id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP",
-            ),
-            params={"schema": self._text, "at": self._at},
-        )
 
-    def _type(self) -> Type:
-        word = self._peek().upper()
-        if word in _TYPES:
-            self._next()
-            return Simple(_TYPES[word])
-        match word:
-            case "DECIMAL" | "NUMERIC" | "DEC":
-                self._next()
-                return self._decimal()
-            case "ARRAY":
-                self._open()
-                element = self._type()
-                self._expect(">")
-                return Array(element)
-            case "MAP":
-                self._open()
-                key = self._type()
-                self._expect(",")
-                value = self._type()
-                self._expect(">")
-                return Map(key, value)
-            case "STRUCT":
-                self._open()
-                columns = self.columns(end=">")
-                self._expect(">")
-                return Struct(columns)
-            case "":
-                raise self.fault("a type is missing at its end")
-            case _:
-                raise self.fault(f"`{self._peek()}` is no type that can be made up")
+def _check_columns(text: str, struct: exp.DataType) -> dict[str, exp.DataType]:
+    names = [column.name.lower() for column in struct.expressions]
+    for name in names:
+        if not name or name[0].isdigit():
+            raise _fault(text, f"`{name}` is not a column name")
+        if names.count(name) > 1:
+            raise _fault(text, f"it has two columns `{name}`")
+    columns = columns_of(struct)
+    for kind in columns.values():
+        _check_type(text, kind)
+    return columns
 
-    def _decimal(self) -> Decimal:
-        if self._peek() != "(":
-            return Decimal(10, 0)
-        self._next()
-        precision, scale = self._number(), 0
-        if self._peek() == ",":
-            self._next()
-            scale = self._number()
-        self._expect(")")
-        if not (1 <= precision <= 38 and scale <= precision):
-            raise self.fault(f"DECIMAL({precision}, {scale}) is no type")
-        return Decimal(precision, scale)
 
-    def _number(self) -> int:
-        if not self._peek().isdigit():
-            raise self.fault(f"a number was expected, and not `{self._peek()}`")
-        return int(self._next())
+def _check_type(text: str, kind: exp.DataType) -> None:
+    name = kind.sql("spark")
+    if kind.this not in NAMES.values() or len(kind.expressions) < _PARTS.get(kind.this, 0):
+        raise _fault(text, f"a sample cannot have the type {name}")
+    match kind.this:
+        case Type.STRUCT:
+            _check_columns(text, kind)
+        case Type.ARRAY | Type.MAP:
+            for part in kind.expressions:
+                _check_type(text, part)
+        case Type.DECIMAL:
+            digits = all(one.name.isdigit() for one in kind.expressions)
+            precision, scale = precision_of(kind) if digits else (0, 0)
+            if not (1 <= precision <= 38 and scale <= precision):
+                raise _fault(text, f"{name} is not a type")
 
-    def _word(self, what: str) -> str:
-        found = self._peek()
-        if not found or found in "<>(),:" or found[0].isdigit():
-            raise self.fault(f"{what} was expected, and not `{found}`")
-        return self._next().strip("`")
 
-    def _open(self) -> None:
-        self._next()
-        self._expect("<")
-
-    def _expect(self, token: str) -> None:
-        if self._peek() != token:
-            raise self.fault(f"`{token}` was expected, and not `{self._peek()}`")
-        self._next()
-
-    def _peek(self) -> str:
-        if not self._text[self._at :].strip():
-            return ""
-        found = _TOKEN.match(self._text, self._at)
-        return self._text[self._at :].strip()[0] if found is None else found[1] or found[2]
-
-    def _next(self) -> str:
-        found = _TOKEN.match(self._text, self._at)
-        if found is None:
-            raise self.fault(f"`{self._peek()}` was not expected")
-        self._at = found.end()
-        return found[1] or found[2]
+def _fault(text: str, problem: str) -> SampleSchemaInvalidError:
+    words = [word.upper() for word in _SECOND_WORD.findall(text)]
+    near = [difflib.get_close_matches(word, NAMES, n=1) for word in words if word not in NAMES]
+    return SampleSchemaInvalidError(
+        f"the schema cannot be read: {problem}",
+        facts=(f"schema: {text}",),
+        remedies=(
+            *(f"did you mean {found[0]}?" for found in near if found),
+            "write it as Spark does:   id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP",
+        ),
+        params={"schema": text},
+    )

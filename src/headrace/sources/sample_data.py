@@ -8,9 +8,11 @@ import json
 import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, assert_never
+from typing import Any
 
-from headrace.sources.ddl import Array, Decimal, Map, Simple, Struct, Type, parse_columns
+from sqlglot import exp
+
+from headrace.sources.ddl import Type, columns_of, parse_columns, precision_of
 from headrace.sources.record_lines import Record, key_of
 
 _PEOPLE = ("ada", "alan", "barbara", "claude", "edsger", "grace", "katherine", "linus", "margaret", "tim")
@@ -33,7 +35,6 @@ _TEXTS = (
 """What a text is, by what its column is called; the first that fits."""
 
 _MONEY = ("amount", "price", "sales", "total", "cost", "revenue")
-_WHOLE = {"byte": 127, "short": 1000, "integer": 1000, "long": 1000}
 
 
 def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterator[Record]:
@@ -45,7 +46,7 @@ def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterato
         key: The column that becomes the record's key.
 
     Raises:
-        SampleSchemaInvalidError: The schema cannot be read.
+        SampleSchemaInvalidError: The schema cannot be parsed.
         RecordInvalidError: It has no such column.
     """
     columns = parse_columns(schema)
@@ -53,7 +54,7 @@ def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterato
     chance = random.Random(first)
     number = first
     while True:
-        row = {name: _value(name, kind, number, chance) for name, kind in columns.fields}
+        row = {name: _value(name, kind, number, chance) for name, kind in columns.items()}
         text = _text(row)
         yield Record(
             value=text.encode(), key=None if key is None else key_of(row, key, "the sample", 0), line=number
@@ -61,48 +62,42 @@ def build_samples(schema: str, *, first: int, key: str | None = None) -> Iterato
         number += 1
 
 
-def _value(name: str, kind: Type, number: int, chance: random.Random) -> Any:
+def _value(name: str, kind: exp.DataType, number: int, chance: random.Random) -> Any:
     word = name.lower()
-    match kind:
-        case Simple():
-            return _simple(word, kind.name, number, chance)
-        case Decimal():
-            whole = kind.precision - kind.scale
-            most = 10 ** (min(whole, 4 if word in _MONEY else whole, 9) + kind.scale)
-            return decimal.Decimal(chance.randrange(most)).scaleb(-kind.scale)
-        case Array():
-            return [_value(word, kind.element, number, chance) for _ in range(chance.randrange(1, 4))]
-        case Map():
-            pairs = range(chance.randrange(1, 3))
-            return {str(_value("", kind.key, n, chance)): _value(word, kind.value, n, chance) for n in pairs}
-        case Struct():
-            return {inner: _value(inner, type_, number, chance) for inner, type_ in kind.fields}
-        case _:
-            assert_never(kind)
-
-
-def _simple(word: str, kind: str, number: int, chance: random.Random) -> Any:
-    match kind:
-        case "long" | "integer" | "short" | "byte":
+    match kind.this:
+        case Type.BIGINT | Type.INT | Type.SMALLINT | Type.TINYINT:
             if word == "id":
                 return number
             if word in ("quantity", "count", "pieces"):
                 return chance.randrange(1, 10)
-            return chance.randrange(1, _WHOLE[kind])
-        case "double" | "float":
+            return chance.randrange(1, 127 if kind.this == Type.TINYINT else 1000)
+        case Type.DOUBLE | Type.FLOAT:
             return decimal.Decimal(chance.randrange(100, 10_000)).scaleb(-2)
-        case "string":
+        case Type.DECIMAL:
+            precision, scale = precision_of(kind)
+            whole = precision - scale
+            most = 10 ** (min(whole, 4 if word in _MONEY else whole, 9) + scale)
+            return decimal.Decimal(chance.randrange(most)).scaleb(-scale)
+        case Type.TEXT:
             if word == "id" or word.endswith("_id"):
                 return f"{chance.randrange(16**8):08x}"
             return next(make(chance) for names, make in _TEXTS if any(name in word for name in names))
-        case "boolean":
+        case Type.BOOLEAN:
             return chance.random() < 0.5
-        case "date":
+        case Type.DATE:
             return (datetime.now(UTC) - timedelta(days=chance.randrange(30))).date().isoformat()
-        case "timestamp":
+        case Type.TIMESTAMPTZ | Type.TIMESTAMPLTZ:
             return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        case "timestamp_ntz":
+        case Type.TIMESTAMPNTZ:
             return datetime.now(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+        case Type.ARRAY:
+            return [_value(word, kind.expressions[0], number, chance) for _ in range(chance.randrange(1, 4))]
+        case Type.MAP:
+            key, value = kind.expressions
+            pairs = range(chance.randrange(1, 3))
+            return {str(_value("", key, n, chance)): _value(word, value, n, chance) for n in pairs}
+        case Type.STRUCT:
+            return {inner: _value(inner, type_, number, chance) for inner, type_ in columns_of(kind).items()}
         case _:
             return base64.b64encode(chance.randbytes(6)).decode()
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import RecordInvalidError, SampleSchemaInvalidError
-from headrace.sources.ddl import Array, Map, Simple, Struct, parse_columns
+from headrace.sources.ddl import parse_columns
 from headrace.sources.sample_data import build_samples
 
 EVERYTHING = (
@@ -57,9 +57,12 @@ def test_a_column_becomes_the_key() -> None:
 
 
 def test_a_schema_is_read_as_spark_writes_it() -> None:
-    assert parse_columns("a ARRAY<MAP<STRING,BIGINT>>,b:INT") == Struct(
-        (("a", Array(Map(Simple("string"), Simple("long")))), ("b", Simple("integer")))
-    )
+    columns = parse_columns("a ARRAY<MAP<STRING,BIGINT>>,b:INT,c DEC(3)")
+    assert {name: kind.sql("spark") for name, kind in columns.items()} == {
+        "a": "ARRAY<MAP<STRING, BIGINT>>",
+        "b": "INT",
+        "c": "DECIMAL(3)",
+    }
 
 
 @pytest.mark.parametrize(
@@ -78,9 +81,14 @@ def test_a_schema_is_read_as_spark_writes_it() -> None:
         "a STRUCT<>x",
         "v VARIANT",
         "a INT; b INT",
+        "a MAP<STRING>",
+        "a STRUCT<x INT, X STRING>",
+        "a INTERVAL DAY",
+        "a INT> x",
+        "a 'x",
     ],
 )
-def test_a_schema_that_cannot_be_read_says_where(schema: str) -> None:
+def test_a_schema_that_cannot_be_parsed_is_refused(schema: str) -> None:
     with pytest.raises(SampleSchemaInvalidError) as raised:
         parse_columns(schema)
     assert raised.value.params["schema"] == schema
