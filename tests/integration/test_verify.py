@@ -161,6 +161,24 @@ class TestOtherJobs:
         assert dataset.table.figures["removed"] == 3
         assert any(key[1] for key in _active(proven)), "Delta wrote no deletion vector"
 
+    def test_only_a_declared_erasure_may_rewrite_rows(
+        self, proven: Proven, sql: Callable[[str], None], spark: SparkSession
+    ) -> None:
+        key = "spark.databricks.delta.commitInfo.userMetadata"
+        sql(f"SET {key}={json.dumps({'headrace_erasure': True}).replace('{', '{{').replace('}', '}}')}")
+        try:
+            sql("UPDATE {} SET value = NULL WHERE _source.offset = 7")
+        finally:
+            spark.conf.unset(key)
+        sql(
+            "MERGE INTO {} AS t USING (SELECT 8 AS offset) AS s ON t._source.offset = s.offset "
+            "WHEN MATCHED THEN DELETE"
+        )
+        assert proven.verify().proven, proven.verify().to_json()
+        assert proven.dataset().notes[0].endswith("declared as an erasure")
+        sql("UPDATE {} SET value = NULL WHERE _source.offset = 9")
+        assert [finding.code for finding in proven.verify().findings] == ["ROWS_REWRITTEN"]
+
     def test_compaction_by_spark(self, proven: Proven, sql: Callable[[str], None]) -> None:
         sql("OPTIMIZE {}")
         assert proven.verify().proven, proven.verify().to_json()
@@ -171,7 +189,7 @@ class TestOtherJobs:
         dataset = proven.dataset()
         assert proven.verify().proven, proven.verify().to_json()
         assert dataset.table.figures["foreign"] == 5
-        assert "a writer beside ours" in dataset.notes[0]
+        assert "(not by this pipeline)" in dataset.notes[0]
 
 
 def forget_log(spark: SparkSession, table: Path) -> None:

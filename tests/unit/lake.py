@@ -153,6 +153,7 @@ class LakeTable:
         engine: str = "Apache-Spark/4.2.0 Delta-Lake/4.4.0",
         metadata: Mapping[str, Any] | None = None,
         timestamp_ms: int | None = None,
+        metrics: Mapping[str, str] | None = None,
     ) -> int:
         self.version += 1
         info: dict[str, Any] = {
@@ -161,6 +162,8 @@ class LakeTable:
             "operationParameters": {},
             "engineInfo": engine,
         }
+        if metrics is not None:
+            info["operationMetrics"] = metrics
         if metadata is not None:
             info["userMetadata"] = json.dumps(metadata)
         lines = [{"commitInfo": info}, *actions]

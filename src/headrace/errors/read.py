@@ -18,9 +18,14 @@ class NothingToVerifyError(UsageError):
 
 
 class TableUnreadableError(RunError):
-    """A table cannot be read: its log or its files are damaged, or use what the reader does not know.
+    """A table cannot be read: its log or a data file is damaged, or uses a feature that the reader lacks.
 
-    `headrace verify` names the files.
+    Run `headrace verify`: it names the file. A file that holds bytes that are not valid UTF-8 in a string
+    column (`FILE_NOT_UTF8`) is read by Spark and by no other engine. Change the query so that it keeps the
+    column as BINARY, or replaces such bytes with `make_valid_utf8(...)`; then rebuild the table:
+    `headrace full-refresh TABLE`. A file that is missing or damaged comes back with a full refresh, too, as
+    long as the sources still hold the records. A table with a feature that the reader lacks is read by
+    Spark: `spark.read.format("delta").load(PATH)`.
     """
 
     code = "TABLE_UNREADABLE"

@@ -248,6 +248,7 @@ def _other(table: Path, commit: LoggedCommit) -> dict[str, Any]:
         "engine": commit.engine,
         "added": added,
         "removed": removed,
+        "erasure": commit.is_erasure or commit.declares_erasure,
     }
 
 

@@ -29,6 +29,7 @@ class LoggedCommit:
         removes_data: Whether rows were removed, or written anew.
         delta_id: Delta's own id of the commit, which its checksum bears, too; foreign writers give none.
         properties: The table's properties; ``None`` where the commit leaves them as they are.
+        declares_erasure: Whether it says itself that it removes rows on purpose.
     """
 
     version: int
@@ -41,6 +42,7 @@ class LoggedCommit:
     removes_data: bool = False
     delta_id: str | None = None
     properties: Mapping[str, str] | None = None
+    declares_erasure: bool = False
 
     @property
     def rewrites(self) -> bool:
@@ -132,6 +134,7 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
         removes_data=removes_data,
         delta_id=info.get("txnId"),
         properties=properties,
+        declares_erasure=_declares_erasure(info),
     )
 
 
@@ -248,6 +251,19 @@ def _rows_on_disk(table: Path, path: str) -> int | None:
         return int(pq.read_metadata(place).num_rows)
     except (OSError, ValueError):
         return None
+
+
+def _declares_erasure(info: Mapping[str, Any]) -> bool:
+    """Whether a commit's user metadata calls it an erasure, or it is a MERGE that only deleted rows."""
+    text = info.get("userMetadata")
+    if isinstance(text, str) and '"headrace_erasure"' in text:
+        try:
+            return bool(json.loads(text)["headrace_erasure"] is True)
+        except (ValueError, LookupError, TypeError):
+            return False
+    metrics = info.get("operationMetrics") or {}
+    kept = [str(metrics.get(name)) for name in ("numTargetRowsInserted", "numTargetRowsUpdated")]
+    return info.get("operation") == "MERGE" and kept == ["0", "0"]
 
 
 def _ours(text: Any) -> Mapping[str, Any] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,10 +26,14 @@ PROPERTY_CHECKPOINT = "headrace.checkpoint."
 """Prefix of the properties that name the checkpoint which feeds the table, by flow."""
 
 _LOSSES = "losses.json"
+_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
+"""What reading a damaged file raises."""
 
-ERASURES = frozenset({"DELETE", "TRUNCATE", "UPDATE", "MERGE"})
-"""Operations by which somebody takes rows out, or changes them, on purpose and by a condition. Whatever
-else removes a record of ours (an overwrite, a restored version) has lost it."""
+ERASURE = "headrace_erasure"
+"""Key of a commit's user metadata by which another writer declares that it removes rows on purpose."""
+
+_DELETIONS = frozenset({"DELETE", "TRUNCATE"})
+_KEPT_BY_MERGE = ("numTargetRowsInserted", "numTargetRowsUpdated")
 
 Role = Literal["batch", "opening", "view", "rewrite", "foreign", "unnumbered", "metadata"]
 """What a commit is to the proof. ``rewrite`` moves rows and changes none; ``foreign`` is another
@@ -93,8 +97,9 @@ class Other:
     """What another writer did to the number of rows, as the ledger keeps it.
 
     Args:
-        added: Rows; ``None`` where nobody could tell any more when it was written down.
+        added: Rows; ``None`` where they could not be counted any more.
         removed: The same.
+        erasure: Whether it removed rows on purpose.
     """
 
     version: int
@@ -102,6 +107,7 @@ class Other:
     engine: str
     added: int | None = None
     removed: int | None = None
+    erasure: bool = False
 
     @property
     def net(self) -> int | None:
@@ -115,7 +121,7 @@ class Other:
     @property
     def gone(self) -> int | None:
         """Rows that it may have taken out on purpose."""
-        if self.operation not in ERASURES:
+        if not self.erasure:
             return 0
         if self.operation == "DELETE":
             return None if self.net is None else -self.net
@@ -156,12 +162,12 @@ class Ledger:
     Args:
         folds: In the order of their versions.
         losses: What was written down as lost, before a flow went on behind it.
-        damaged: Files that cannot be read, with the reason.
+        damaged: The reason for each file that cannot be read.
     """
 
     folds: tuple[Fold, ...] = ()
     losses: tuple[Mapping[str, Any], ...] = ()
-    damaged: tuple[str, ...] = ()
+    damaged: Mapping[str, str] = field(default_factory=dict)
 
     def others(self, first: int, last: int) -> tuple[Other, ...]:
         """What other writers did in these versions; the ledger of each flow tells it."""
@@ -228,6 +234,20 @@ def feeding_checkpoints(properties: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def is_erasure(commit: Commit) -> bool:
+    """Whether a commit of another writer removes rows on purpose: it only deletes, or it declares itself."""
+    if declares_erasure(commit):
+        return True
+    if commit.operation == "MERGE":
+        return all(str(commit.metrics.get(name)) == "0" for name in _KEPT_BY_MERGE)
+    return commit.operation in _DELETIONS
+
+
+def declares_erasure(commit: Commit) -> bool:
+    """Whether the commit's user metadata is JSON with ``"headrace_erasure": true``."""
+    return _user_metadata(commit.user_metadata).get(ERASURE) is True
+
+
 def load_folds(folder: Path) -> Ledger:
     """Read the folds of all flows of a dataset; to be read before the table's log.
 
@@ -236,15 +256,18 @@ def load_folds(folder: Path) -> Ledger:
     Args:
         folder: ``ledger/<dataset>``.
     """
-    folds, damaged = [], []
+    folds, damaged = [], {}
     # Losses and the count of late rows lie beside them.
     for path in sorted(folder.glob("*/[0-9]*.json")):
         try:
             folds.append(_fold(path, json.loads(path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            damaged.append(f"{path.parent.name}/{path.name}: {error}")
+        except FileNotFoundError:
+            # A run that starts has put it aside since the folder was listed.
+            continue
+        except _UNREADABLE as error:
+            damaged[f"{path.parent.name}/{path.name}"] = repr(error)
     folds.sort(key=lambda fold: (fold.first_version, fold.last_version))
-    return Ledger(folds=tuple(folds), damaged=tuple(damaged))
+    return Ledger(folds=tuple(folds), damaged=damaged)
 
 
 def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
@@ -255,16 +278,17 @@ def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
         ledger: The folds.
         table_id: Folds of an earlier table of the same name are left out.
     """
-    losses, damaged = [], []
+    losses: list[Mapping[str, Any]] = []
+    damaged = dict(ledger.damaged)
     for path in sorted(folder.glob(f"*/{_LOSSES}")):
         try:
-            losses += json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            damaged.append(f"{path.parent.name}/{path.name}: {error}")
+            losses += [dict(loss) for loss in json.loads(path.read_text(encoding="utf-8"))]
+        except _UNREADABLE as error:
+            damaged[f"{path.parent.name}/{path.name}"] = repr(error)
     return Ledger(
         folds=tuple(fold for fold in ledger.folds if fold.table_id == table_id),
         losses=tuple(losses),
-        damaged=(*ledger.damaged, *damaged),
+        damaged=damaged,
     )
 
 
@@ -285,13 +309,19 @@ def _is_numbered(words: Mapping[str, Any], commit: Commit) -> bool:
 
 
 def _ours(text: str | None) -> Mapping[str, Any] | None:
-    if text is None or '"headrace"' not in text:
-        return None
+    value = _user_metadata(text)
+    return value if value.get("headrace") == 1 else None
+
+
+def _user_metadata(text: str | None) -> Mapping[str, Any]:
+    """A commit's user metadata where it is a JSON object, else an empty one."""
+    if text is None or '"headrace' not in text:
+        return {}
     try:
         value = json.loads(text)
     except ValueError:
-        return None
-    return value if isinstance(value, dict) and value.get("headrace") == 1 else None
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def _fold(path: Path, value: Mapping[str, Any]) -> Fold:
@@ -323,6 +353,7 @@ def _other(value: Mapping[str, Any]) -> Other:
         engine=str(value["engine"]),
         added=None if added is None else int(added),
         removed=None if removed is None else int(removed),
+        erasure=bool(value.get("erasure", value["operation"] in _DELETIONS)),
     )
 
 

@@ -140,9 +140,9 @@ def _load(log: TableLog, file: DataFile, columns: Columns) -> Present:
             kept[load_deleted_rows(log.path, file.deletion_vector)] = False
             table = table.filter(pa.array(kept))
         found = {name: _column(table, path, file) for name, path in wanted.items()}
+        return _grouped(found["topic"], found["partition"], found["offset"])
     except (OSError, ValueError, IndexError, VectorDamagedError) as error:
         raise CoordinatesUnreadableError(f"{file.path}: {str(error).splitlines()[0]}") from error
-    return _grouped(found["topic"], found["partition"], found["offset"])
 
 
 def _column(table: Any, path: str, file: DataFile) -> Any:

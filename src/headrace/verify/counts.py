@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.commits import ERASURES, Batches, CommitClaims, Other, Role
+from headrace.verify.commits import Batches, CommitClaims, Other, Role, declares_erasure, is_erasure
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
 from headrace.verify.report import Finding, GradeReport, verdict_of
@@ -43,24 +43,18 @@ class RowDelta:
 
     @property
     def is_erasure(self) -> bool:
-        return self.commit.operation in ERASURES
-
-    @property
-    def only_deletes(self) -> bool:
-        """Whether what is left of the removed files' rows is all that it added."""
-        removed = {path for (path, _), _ in self.commit.removed}
-        marked = all(file.path in removed for file in self.commit.added)
-        return self.net <= 0 and (marked or self.commit.operation == "DELETE")
+        return is_erasure(self.commit)
 
     @property
     def words(self) -> str:
         """What a foreign commit did, for people."""
         who = f"version {self.commit.version}: {self.commit.operation} by {self.commit.engine}"
-        if self.only_deletes:
-            return f"{who} removed {counted(-self.net, 'row')}"
+        declared = ", declared as an erasure" if declares_erasure(self.commit) else ""
+        if self.is_erasure and self.removed > self.added:
+            return f"{who} removed {counted(-self.net, 'row')}{declared}"
         if not self.removed:
-            return f"{who} added {counted(self.added, 'row')}, a writer beside ours"
-        return f"{who} wrote {counted(self.added, 'row')} in place of {self.removed:,}, a writer beside ours"
+            return f"{who} added {counted(self.added, 'row')} (not by this pipeline)"
+        return f"{who} removed {counted(self.removed, 'row')} and wrote {self.added:,}{declared}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +134,8 @@ def build_accounts(
         files = tuple(active[key] for key, _ in commit.removed if key in active)
         added = [_live(file, facts) for file in commit.added]
         gone = [_live(file, facts) for file in files]
+        # The same file with another deletion vector still holds the rows that are left.
+        kept = {file.path: rows for file, (rows, _) in zip(commit.added, added, strict=True)}
         if commit.version > beginning.version:
             movements[commit.version] = RowDelta(
                 commit=commit,
@@ -149,7 +145,9 @@ def build_accounts(
                 gone=files,
                 gone_foreign=tuple(file for file in files if file.key in foreign),
                 removed_ours=sum(
-                    rows for file, (rows, _) in zip(files, gone, strict=True) if file.key not in foreign
+                    max(rows - kept.get(file.path, 0), 0)
+                    for file, (rows, _) in zip(files, gone, strict=True)
+                    if file.key not in foreign
                 ),
                 unknown=tuple(unknown for _, unknown in [*added, *gone] if unknown),
             )
@@ -248,8 +246,10 @@ def judge_table(
                 else:
                     foreign += movement.net
     for other in accounts.earlier:
-        if other.operation not in ERASURES and other.removed != 0:
-            reasons.append(f"{other.words}: whether rows of ours were among them, nobody can tell any more")
+        if not other.erasure and other.removed != 0:
+            reasons.append(
+                f"{other.words}: whether rows of this pipeline were among them is not known any more"
+            )
     unknown = sorted({path for movement in accounts.movements.values() for path in movement.unknown})
     if unknown:
         reasons.append(
@@ -281,16 +281,17 @@ def judge_table(
 
 
 def _judge_foreign(movement: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
-    """Rows of ours may be erased by another writer, and not be overwritten or rolled back."""
+    """Another writer may delete rows of ours; it may not replace them, or undo commits."""
     if movement.is_erasure or not movement.removed_ours:
         return
-    place = {"version": movement.commit.version}
-    lost = movement.removed_ours - movement.added
-    if lost > 0:
-        text = f"{movement.words}: {counted(lost, 'row')} of ours overwritten or rolled back, not erased"
-        findings.append(Finding(code="ROWS_OVERWRITTEN", text=text, place=place))
-    else:
-        reasons.append(f"{movement.words}: whether ours are among them, counts cannot tell")
+    if movement.commit.operation == "RESTORE" and movement.added >= movement.removed:
+        reasons.append(f"{movement.words}: counts cannot tell whether they are the same rows")
+        return
+    text = (
+        f"{movement.words}: {counted(movement.removed_ours, 'row')} of this pipeline replaced; only a commit "
+        "that deletes, or one that is declared as an erasure, may remove them"
+    )
+    findings.append(Finding(code="ROWS_REWRITTEN", text=text, place={"version": movement.commit.version}))
 
 
 def describe_others(accounts: RowBalance) -> list[str]:

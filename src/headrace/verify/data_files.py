@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any
 from headrace.verify.delta_log import DataFile, TableLog
 
 _READERS = 8
+_DECODED_BYTES = 16 << 20
+"""Bytes that are decoded at a time; several files are read at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,7 @@ class FileFacts:
         rows: By its footer.
         problem: Why the footer cannot be read.
         bounds: By dotted column path, integer columns only.
+        undecodable: The first string column with bytes that are not valid UTF-8.
     """
 
     size: int | None = None
@@ -40,17 +43,28 @@ class FileFacts:
     rows: int | None = None
     problem: str | None = None
     bounds: Mapping[str, ColumnBounds] | None = None
+    undecodable: str | None = None
 
     @property
     def is_missing(self) -> bool:
         return self.size is None
 
 
-def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
-    """Look at each file once: its size, its age, and its footer."""
+def load_facts(log: TableLog, paths: Iterable[str], active: Collection[str]) -> dict[str, FileFacts]:
+    """Read each file's size, age and footer, and decode the strings of the active ones.
+
+    Args:
+        log: The table's log.
+        paths: The files.
+        active: Those that the table consists of now.
+    """
     wanted = sorted(set(paths))
+
+    def load(path: str) -> FileFacts:
+        return _facts(log.file_path(path), decode=path in active)
+
     with ThreadPoolExecutor(_READERS) as pool:
-        return dict(zip(wanted, pool.map(lambda path: _facts(log.file_path(path)), wanted), strict=True))
+        return dict(zip(wanted, pool.map(load, wanted), strict=True))
 
 
 def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list[tuple[str, str]]:
@@ -70,6 +84,12 @@ def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list
         found.append(("FILE_ROWS_DIFFER", f"has {facts.rows:,} rows, and the log says {file.rows:,}"))
     else:
         found += [("FILE_STATS_DIFFER", words) for words in _differing_columns(file, facts)[:1]]
+    if facts.undecodable is not None:
+        text = (
+            f"has bytes that are not valid UTF-8 in the string column {facts.undecodable}: "
+            "Spark reads it, other engines do not"
+        )
+        found.append(("FILE_NOT_UTF8", text))
     # A writer notes the age when it has closed the file, so the file can be older and never younger.
     # Clocks and file systems that count in whole seconds are allowed one.
     if judge_age and facts.modified_ms > file.modified_ms + _tolerance_ms(file):
@@ -82,7 +102,7 @@ def _tolerance_ms(file: DataFile) -> int:
     return 1000 if file.modified_ms % 1000 == 0 else 2
 
 
-def _facts(path: Path) -> FileFacts:
+def _facts(path: Path, *, decode: bool) -> FileFacts:
     try:
         stat = path.stat()
     except OSError:
@@ -93,10 +113,38 @@ def _facts(path: Path) -> FileFacts:
     try:
         footer = pq.read_metadata(path)
         bounds = _bounds(footer)
+        undecodable = _find_undecodable(path, footer) if decode else None
     except (OSError, ValueError) as error:
         problem = str(error).splitlines()[0]
         return FileFacts(size=stat.st_size, modified_ms=modified_ms, problem=problem)
-    return FileFacts(size=stat.st_size, modified_ms=modified_ms, rows=footer.num_rows, bounds=bounds)
+    return FileFacts(
+        size=stat.st_size,
+        modified_ms=modified_ms,
+        rows=footer.num_rows,
+        bounds=bounds,
+        undecodable=undecodable,
+    )
+
+
+def _find_undecodable(path: Path, footer: Any) -> str | None:
+    """The first string column with bytes that are not valid UTF-8; Spark writes what a query casts."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = [footer.schema.column(index) for index in range(footer.num_columns)]
+    strings = [column.path for column in columns if column.logical_type.type == "STRING"]
+    row_bytes = sum(footer.row_group(g).total_byte_size for g in range(footer.num_row_groups)) // (
+        footer.num_rows or 1
+    )
+    rows = max(1, _DECODED_BYTES // (row_bytes + 1))
+    with pq.ParquetFile(path, metadata=footer) as file:
+        for name in strings:
+            for batch in file.iter_batches(batch_size=rows, columns=[name], use_threads=False):
+                try:
+                    batch.validate(full=True)
+                except pa.ArrowInvalid:
+                    return str(name)
+    return None
 
 
 def _bounds(footer: Any) -> dict[str, ColumnBounds]:

@@ -94,6 +94,7 @@ class Commit:
 
     Args:
         written_ms: When the commit's file was last modified on disk.
+        metrics: The writer's own counts; their names differ between engines.
     """
 
     version: int
@@ -106,6 +107,7 @@ class Commit:
     removed: tuple[tuple[FileKey, bool], ...]
     metadata: TableMetadata | None
     written_ms: int
+    metrics: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def changes_data(self) -> bool:
@@ -266,6 +268,7 @@ def load_commit(table: Path, version: int) -> Commit:
         removed=tuple(removed),
         metadata=metadata,
         written_ms=written_ms,
+        metrics=info.get("operationMetrics") or {},
     )
 
 

@@ -107,7 +107,8 @@ def load_evidence(
     lineages = build_lineages(said, ledger, log.first_version, log.metadata.properties)
     beginning = _beginning(log, said, ledger, lineages, version)
     lineages = tuple(one for one in lineages if one.in_force or _outlives(one, beginning))
-    facts = load_facts(log, files_to_inspect(log, beginning)) if inspect else {}
+    active = {path for path, _ in log.active()}
+    facts = load_facts(log, files_to_inspect(log, beginning), active) if inspect else {}
     return Evidence(
         dataset=dataset,
         log=log,

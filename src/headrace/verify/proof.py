@@ -6,7 +6,7 @@ No Spark, no JVM, and none of the code that wrote what is judged here.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
+from headrace.verify.commits import Ledger
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
 from headrace.verify.cross_checks import (
     compare_checkpoints,
@@ -150,8 +151,8 @@ def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, 
     )
     table = judge_table(evidence.accounts, evidence.beginning, evidence.said, evidence.judged, files)
     view, findings = judge_view(evidence.said, evidence.accounts, lambda name: _find_input(settings, name))
+    findings += _unreadable(evidence.ledger)
     notes = describe_others(evidence.accounts)
-    notes += [f"the ledger cannot be read: {words}" for words in evidence.ledger.damaged]
     if evidence.since is not None:
         notes.append(f"judged from version {evidence.since} on")
     return DatasetProof(
@@ -163,6 +164,13 @@ def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, 
         view=view,
         notes=tuple(notes),
     )
+
+
+def _unreadable(ledger: Ledger) -> Iterator[Finding]:
+    """The files of the ledger that cannot be read: what they held cannot be compared."""
+    for file, reason in ledger.damaged.items():
+        text = f"the ledger file {file} cannot be read: {reason}"
+        yield Finding(code="LEDGER_UNREADABLE", text=text, place={"file": file})
 
 
 def _judge_flow(

@@ -6,6 +6,8 @@ import json
 import os
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from lake import HandFlow, Lake, LakeTable, replace_file, rows
 
@@ -106,6 +108,41 @@ class TestFiles:
         path.write_bytes(bytes(path.stat().st_size))
         assert "FILE_UNREADABLE" in verify.codes("counts")
 
+    @pytest.mark.parametrize("nested", [False, True])
+    def test_with_a_string_that_is_not_utf_8(
+        self, nested: bool, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 3)})
+        (add,) = table.active()
+        path = table.path / add["path"]
+        content = pq.read_table(path)
+        text: Any = as_string([b"fine", None, b"\xff\xfe"])
+        if nested:
+            text = pa.StructArray.from_arrays([text], names=["name"])
+        pq.write_table(content.append_column("note", text), path)
+        (finding,) = [found for found in verify().findings if found.code == "FILE_NOT_UTF8"]
+        assert finding.place["file"] == add["path"]
+        assert ("column note.name:" if nested else "column note:") in finding.text
+        assert verify().exit_code == 1
+
+    def test_with_a_topic_that_is_not_utf_8(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Any
+    ) -> None:
+        broker.holds({0: range(3)})
+        flow.append({0: (0, 3)})
+        path = table.path / table.active()[0]["path"]
+        source = pq.read_table(path).column("_source").combine_chunks()
+        fields = [as_string([b"\xff"] * 3), source.field("partition"), source.field("offset")]
+        source = pa.StructArray.from_arrays(fields, names=["topic", "partition", "offset"])
+        pq.write_table(pa.table({"id": [0, 1, 2], "_source": source}), path)
+        assert {"FILE_NOT_UTF8", "RECORDS_UNREADABLE"} <= {found.code for found in verify().findings}
+
+    def test_with_bytes_in_a_binary_column(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 3)})
+        path = table.path / table.active()[0]["path"]
+        pq.write_table(pq.read_table(path).append_column("raw", pa.array([b"\xff"] * 3)), path)
+        assert "FILE_NOT_UTF8" not in [found.code for found in verify().findings]
+
     def test_a_table_that_was_copied_whole_is_as_good_as_the_original(
         self, table: LakeTable, flow: HandFlow, verify: Verify
     ) -> None:
@@ -130,7 +167,7 @@ class TestOthers:
         dataset = verify.dataset()
         assert verify().proven
         assert dataset.table.text == "23 rows in 3 files = 20 accepted + 3 by other writers"
-        assert dataset.notes == ("version 3: WRITE by delta-rs:1.0 added 3 rows, a writer beside ours",)
+        assert dataset.notes == ("version 3: WRITE by delta-rs:1.0 added 3 rows (not by this pipeline)",)
 
     def test_an_erasure_by_deletion_vectors(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
@@ -166,17 +203,77 @@ class TestOthers:
         flow.append({0: (10, 20)})
         table.commit([table.remove(table.active()[1]), table.write(rows([3]))], operation=operation)
         (finding,) = verify.dataset().table.findings
-        assert (finding.code, finding.place["version"]) == ("ROWS_OVERWRITTEN", 4)
-        assert "9 rows of ours" in finding.text
+        assert (finding.code, finding.place["version"]) == ("ROWS_REWRITTEN", 4)
+        assert "10 rows of this pipeline replaced" in finding.text
 
-    def test_as_many_rows_in_place_of_ours_cannot_be_judged_by_number(
+    def test_rows_that_another_writer_restored_cannot_be_judged_by_number(
         self, table: LakeTable, flow: HandFlow, verify: Verify
     ) -> None:
         flow.append({0: (0, 10)})
-        table.commit([table.remove(table.active()[0]), table.write(rows(range(10)))], operation="WRITE")
+        (add,) = table.active()
+        table.commit([table.remove(add), table.write(rows(range(8)))], operation="DELETE")
+        table.commit([table.remove(table.active()[0]), {"add": add}], operation="RESTORE")
         report = verify.dataset().table
         assert report.verdict == "partial"
         assert "counts cannot tell" in report.reasons[0]
+
+    @pytest.mark.parametrize("operation", ["UPDATE", "MERGE", "WRITE"])
+    def test_as_many_rows_in_place_of_ours_are_a_finding(
+        self, operation: str, table: LakeTable, flow: HandFlow, verify: Verify, broker: Any
+    ) -> None:
+        flow.append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        table.commit([table.remove(table.active()[0]), table.write(rows(range(10)))], operation=operation)
+        (finding,) = verify().findings
+        assert (finding.code, finding.place["version"]) == ("ROWS_REWRITTEN", 3)
+        assert "declared as an erasure" in finding.text
+
+    def test_rows_that_an_update_marks_and_writes_anew_are_a_finding(
+        self, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        marked = {"add": {**add, "deletionVector": table.vector([3]), "dataChange": True}}
+        table.commit([table.remove(add), marked, table.write(rows([3]))], operation="UPDATE")
+        (finding,) = verify().findings
+        assert finding.code == "ROWS_REWRITTEN"
+        assert "1 row of this pipeline replaced" in finding.text
+
+    def test_a_declared_erasure_may_rewrite_rows(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Any
+    ) -> None:
+        flow.append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        actions = [table.remove(table.active()[0]), table.write(rows(range(10)))]
+        table.commit(actions, operation="UPDATE", metadata={"headrace_erasure": True})
+        assert verify().exit_code == 0
+        assert verify.grade("records").verdict == "proven"
+        assert verify.dataset().notes[0].endswith("removed 10 rows and wrote 10, declared as an erasure")
+
+    @pytest.mark.parametrize("declared", ["true", 1, False])
+    def test_an_erasure_is_declared_by_true_alone(
+        self, declared: object, table: LakeTable, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (0, 10)})
+        actions = [table.remove(table.active()[0]), table.write(rows(range(10)))]
+        table.commit(actions, operation="UPDATE", metadata={"headrace_erasure": declared})
+        assert [finding.code for finding in verify().findings] == ["ROWS_REWRITTEN"]
+
+    def test_a_merge_that_only_deletes(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Any
+    ) -> None:
+        flow.append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        metrics = {"numTargetRowsInserted": "0", "numTargetRowsUpdated": "0", "numTargetRowsDeleted": "2"}
+        actions = [table.remove(table.active()[0]), table.write(rows(range(8)))]
+        table.commit(actions, operation="MERGE", metrics=metrics)
+        assert verify().exit_code == 0
+        assert verify.dataset().table.text == "8 rows in 1 file = 10 accepted - 2 removed"
+
+    def test_a_merge_that_only_inserts(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        table.commit([table.write([(7, None, None, None)])], operation="MERGE")
+        assert verify().exit_code == 0
 
     def test_another_writer_may_overwrite_its_own_rows(
         self, table: LakeTable, flow: HandFlow, verify: Verify
@@ -214,6 +311,20 @@ class TestOthers:
         table.fold("bronze", 0, 3, flow.said, [{**other, "added": 8, "removed": 10}])
         table.forget_log(3)
         assert [found.code for found in verify.dataset().table.findings] == ["ROWS_DIFFER"]
+
+    @pytest.mark.parametrize("erasure", [True, False])
+    def test_a_forgotten_merge_is_excused_where_it_was_an_erasure(
+        self, erasure: bool, table: LakeTable, flow: HandFlow, verify: Verify, broker: Any
+    ) -> None:
+        flow.append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        (add,) = table.active()
+        changed = table.commit([table.remove(add), table.write(rows(range(8)))], operation="MERGE")
+        other = {"version": changed, "timestamp": 1, "operation": "MERGE", "engine": "spark"}
+        table.fold("bronze", 0, 3, flow.said, [{**other, "added": 8, "removed": 10, "erasure": erasure}])
+        table.forget_log(3)
+        assert verify.dataset().table.verdict == ("proven" if erasure else "partial")
+        assert verify.codes("records") == ([] if erasure else ["RECORDS_MISSING"])
 
     def test_a_forgotten_change_that_nobody_counted(
         self, table: LakeTable, flow: HandFlow, verify: Verify
@@ -255,6 +366,34 @@ class TestOthers:
         (add,) = table.active()
         (table.path / add["path"]).unlink()
         assert "FILE_MISSING" in [finding.code for finding in verify.dataset().table.findings]
+
+
+class TestLedger:
+    """A ledger that cannot be read is a finding: what it holds can be compared with nothing."""
+
+    @pytest.mark.parametrize("text", ["{ not json", "[]", '{"versions": [0, 2], "batches": [{}]}', "\udcff"])
+    def test_a_fold(self, text: str, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        path = table.fold("bronze", 0, 2, flow.said)
+        path.write_text(text, errors="surrogateescape")
+        (finding,) = verify().findings
+        assert (finding.code, finding.place["file"]) == ("LEDGER_UNREADABLE", f"bronze/{path.name}")
+        assert verify().exit_code == 1
+
+    @pytest.mark.parametrize("text", ["", "{}x", '{"a": 1}', "[3]", "[[1]]"])
+    def test_the_losses(self, text: str, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        table.fold("bronze", 0, 2, flow.said).with_name("losses.json").write_text(text)
+        (finding,) = verify().findings
+        assert (finding.code, finding.place["file"]) == ("LEDGER_UNREADABLE", "bronze/losses.json")
+
+    def test_a_fold_that_a_run_puts_aside_meanwhile(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        flow.append({0: (0, 10)})
+        path = table.fold("bronze", 0, 2, flow.said)
+        path.with_name(f"{0:020d}-gone.json").symlink_to("nowhere")
+        assert verify().exit_code == 0
 
 
 class TestWithoutTheOldLog:
@@ -302,6 +441,13 @@ def test_a_refresh_that_leaves_rows_behind_is_found(table: LakeTable, flow: Hand
     flow.open("full-refresh", clear=False)
     flow.append({0: (0, 10)})
     assert not verify().proven
+
+
+def as_string(values: list[bytes | None]) -> pa.StringArray:
+    """A string column of any bytes, as Spark writes one."""
+    _, *buffers = pa.array(values, pa.binary()).buffers()
+    nulls = pa.array(values, pa.binary()).buffers()[0]
+    return pa.StringArray.from_buffers(len(values), *buffers, nulls, -1)
 
 
 def edit(table: LakeTable, version: int, **words: Any) -> None:
