@@ -235,19 +235,20 @@ def raw():
 def test_a_self_union_has_the_sources_that_spark_counts(
     planned: Planned, built: Callable[..., DataFrame], spark: SparkSession, tmp_path: Path
 ) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.json").write_text('{"id": 1}')
+    for name in ("in", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.json").write_text('{"id": 1}')
     plan = planned(f'''
-def read():
-    return spark.readStream.schema("id LONG").json("{tmp_path}/in")
+def read(name):
+    return spark.readStream.schema("id LONG").json(f"{tmp_path}/{{name}}")
 
 @hr.table
 def twice():
-    one = read()
-    return one.union(read()).union(one)
+    one = read("in")
+    return one.union(read("other")).union(one)
 ''')
     sources = flow(plan, "twice").sources
-    assert [(s.index, s.folder) for s in sources] == [(0, 0), (1, 1), (2, 0)]
+    assert [(s.index, s.folder, s.read) for s in sources] == [(0, 0, 0), (1, 1, 1), (2, 0, 0)]
     checkpoint = tmp_path / "checkpoint"
     frame = built(spark.newSession(), plan, "twice")
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(checkpoint))
@@ -255,6 +256,68 @@ def twice():
     offsets = (checkpoint / "offsets" / "0").read_text().splitlines()[2:]
     assert len(offsets) == len(sources)
     assert {p.name for p in (checkpoint / "sources").iterdir()} == {str(s.folder) for s in sources}
+
+
+JOINED = """
+@hr.table
+def pairs():
+    events = spark.readStream.table("events").withWatermark("timestamp", "1 hour")
+    a, b = events.alias("a"), events.alias("b")
+    near = F.expr("a.id = b.id AND a.timestamp BETWEEN b.timestamp AND b.timestamp + INTERVAL 1 HOUR")
+    return a.join(b, near).select("a.id")
+"""
+READ = 'spark.readStream.table("events")'
+EVENTS = """
+@hr.table
+def events():
+    return hr.read_kafka("e", format="json", schema="id LONG, timestamp TIMESTAMP").drop("_source")
+"""
+
+
+def test_a_join_of_a_data_frame_with_itself_is_one_read(planned: Planned) -> None:
+    plan = planned(EVENTS + JOINED)
+    assert [(s.index, s.folder, s.read) for s in flow(plan, "pairs").sources] == [(0, 0, 0), (1, 1, 0)]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "source"),
+    [
+        (READ, READ, "the table default.events"),
+        (READ, 'spark.sql("SELECT * FROM STREAM events")', "the table default.events"),
+        (
+            'spark.sql("SELECT * FROM STREAM events UNION ALL SELECT * FROM STREAM events")',
+            'spark.readStream.schema("id LONG, timestamp TIMESTAMP").json("landing")',
+            "the table default.events",
+        ),
+        (
+            'spark.readStream.schema("id LONG").json("landing")',
+            'spark.readStream.schema("id LONG").json(f"file://{root}/landing/").where("id > 1")',
+            "the folder {root}/landing",
+        ),
+        ('hr.read_kafka("a")', 'hr.read_kafka("b,a")', "the topic `a`"),
+        ('hr.read_kafka("a")', 'hr.read_kafka(topic=None, pattern="[ab]")', "the topic `a`"),
+        (
+            'hr.read_kafka(pattern="[ab]")',
+            'hr.read_kafka(pattern="[ab]", starting_offsets="latest")',
+            "the pattern `[ab]`",
+        ),
+        ('hr.read_kafka("a")', 'hr.read_kafka("b")', None),
+        ('hr.read_kafka(pattern="a.*")', 'hr.read_kafka(pattern="b.*")', None),
+    ],
+)
+def test_two_reads_of_one_source_are_refused_with_both_lines(
+    planned: Planned, fault: Fault, settings: ProjectSettings, one: str, two: str, source: str | None
+) -> None:
+    (settings.root / "landing").mkdir()
+    code = f"root = {str(settings.root)!r}\n{EVENTS}"
+    code += f"@hr.table\ndef both():\n    one = {one}\n    two = {two}\n    return one.union(two)\n"
+    if source is None:
+        assert len(flow(planned(code), "both").sources) == 2
+        return
+    error = fault(code)
+    assert (error.code, error.params["source"]) == ("SOURCE_READ_TWICE", source.format(root=settings.root))
+    assert error.location is not None and error.location.path == "orders.py"
+    assert "orders.py:" in error.facts[0]
 
 
 @pytest.mark.parametrize(

@@ -263,37 +263,3 @@ def test_no_record_becomes_a_row_of_nulls(spark: Any, value: bytes | None) -> No
     sale = parse_json("value", "id LONG, name STRING, sales DECIMAL(12,2)", at=["offset"])
     with pytest.raises(Exception, match=r'HEADRACE_RECORD_UNPARSEABLE \{"offset":7\}'):
         rows.select(sale).collect()
-
-
-TWICE = """
-import headrace as hr
-
-def read(half, limit):
-    records = hr.read_kafka("{topic}", max_offsets_per_trigger=limit)
-    place = [f"_source.{name}" for name in ("topic", "partition", "offset")]
-    return records.where(f"_source.offset % 2 = {half}").select("value", *place)
-
-@hr.table
-def bronze():
-    return READS
-"""
-ODD_AND_EVEN, SWAPPED = "read(1, 4).unionByName(read(0, 1000))", "read(0, 1000).unionByName(read(1, 4))"
-
-
-def test_two_reads_of_one_topic_never_swap_their_positions(make_shop: Callable[..., Shop]) -> None:
-    shop = make_shop(partitions=1)
-    shop.write(TWICE.replace("READS", ODD_AND_EVEN))
-    shop.produce(20)
-    with shop.running() as stop:
-        until(lambda: bool(shop.happened(BatchCommitted)), "the two reads stand apart")
-        stop.request()
-    assert len(shop.bronze()) < 20
-    shop.write(TWICE.replace("READS", SWAPPED))
-    assert shop.refused().code == "SOURCES_CHANGED"
-    shop.write(TWICE.replace("READS", ODD_AND_EVEN))
-    shop.run_well()
-    shop.check()
-    shop.write(TWICE.replace("READS", SWAPPED))
-    shop.produce(10)
-    shop.run_well()
-    shop.check()

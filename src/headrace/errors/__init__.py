@@ -73,6 +73,7 @@ from headrace.errors.plan import (
     QueryInvalidError as QueryInvalidError,
     SchemaInvalidError as SchemaInvalidError,
     SchemaMismatchError as SchemaMismatchError,
+    SourceReadTwiceError as SourceReadTwiceError,
     SourceUnsupportedError as SourceUnsupportedError,
     StreamingQueryForViewError as StreamingQueryForViewError,
     StreamingUnsupportedError as StreamingUnsupportedError,

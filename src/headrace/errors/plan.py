@@ -141,6 +141,17 @@ class SourceUnsupportedError(UsageError):
     code = "SOURCE_UNSUPPORTED"
 
 
+class SourceReadTwiceError(UsageError):
+    """A query reads the same topic, table or folder through two separate streaming reads.
+
+    Spark numbers the reads of a query. When the query changes, the numbers can change places, so offsets
+    could be assigned to the wrong read. Read the source once into a variable or a temporary view and use
+    that twice, or write two flows into the table.
+    """
+
+    code = "SOURCE_READ_TWICE"
+
+
 class TargetInvalidError(UsageError):
     """An append flow names a target that is not a streaming table of this pipeline."""
 

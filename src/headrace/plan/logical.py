@@ -69,12 +69,15 @@ class Leaf:
         index: Its place among the streaming relations, in the order in which Spark writes their
             offsets: the plan's leaves from left to right, a relation that occurs twice counted twice.
         folder: The number of its folder in a checkpoint, which a repeated relation shares.
+        read: The number of the read that made it. A DataFrame that a join uses on both sides has two
+            folders, and one read.
         provider: Spark's name of the format: ``kafka``, ``delta``, ``json``, ..
         options: Its options as Spark holds them.
     """
 
     index: int
     folder: int
+    read: int
     provider: str
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -183,15 +186,27 @@ def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ..
         return ()
     relations = plan.collectLeaves()
     found: list[Any] = []
+    reads: list[int] = []
     leaves: list[Leaf] = []
     for index, position in enumerate(streaming):
         relation = relations.apply(position)
         folder = next((n for n, earlier in enumerate(found) if earlier.equals(relation)), len(found))
         if folder == len(found):
             found.append(relation)
+        reader = _reader_id(session, kinds[position], relation)
+        read = reads.index(reader) if reader in reads else len(reads)
+        if read == len(reads):
+            reads.append(reader)
         provider, options = _provider_and_options(session, kinds[position], relation)
-        leaves.append(Leaf(index=index, folder=folder, provider=provider, options=options))
+        leaves.append(Leaf(index=index, folder=folder, read=read, provider=provider, options=options))
     return tuple(leaves)
+
+
+def _reader_id(session: SparkSession, kind: str, relation: Any) -> int:
+    """The identity of the JVM object that a read creates; Spark copies the relation and keeps this."""
+    jvm: Any = session._jvm
+    reader = relation.table() if kind == "StreamingRelationV2" else relation.dataSource()
+    return int(jvm.System.identityHashCode(reader))
 
 
 def _provider_and_options(session: SparkSession, kind: str, relation: Any) -> tuple[str, dict[str, str]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
@@ -12,6 +14,7 @@ from headrace.errors import (
     FeatureUnsupportedError,
     OptionInvalidError,
     SourceLocation,
+    SourceReadTwiceError,
     SourceUnsupportedError,
 )
 from headrace.model.folders import local_path
@@ -24,7 +27,7 @@ from headrace.plan.options import ADAPTIVE, ERASURES_ONLY, FILE_FORMATS
 from headrace.plan.stages import PlannedSource
 from headrace.sources.files import FORMAT_OPTION
 from headrace.sources.kafka import ALLOW_NO_TOPICS, LOSS_POLICY
-from headrace.sources.subscription import Subscription
+from headrace.sources.subscription import Subscription, matching, shown
 
 
 class KnownFolders(Protocol):
@@ -48,12 +51,64 @@ def planned_sources(
         SourceUnsupportedError: A source's positions could not be recorded and proven.
         FeatureUnsupportedError: A Kafka source names a cluster that the protocol cannot watch.
         OptionInvalidError: A Kafka source does not say which topics it reads.
+        SourceReadTwiceError: Two separate reads have the same topic, table or folder.
     """
     sources = tuple(_source(leaf, folders, settings.storage, location) for leaf in plan.leaves)
     for source in sources:
         if source.kind == "kafka":
             _refuse_unwatched(source, settings)
+    refuse_read_twice(sources)
     return sources
+
+
+def refuse_read_twice(
+    sources: Sequence[PlannedSource], topics: Mapping[int, Iterable[str]] | None = None
+) -> None:
+    """Refuse a query that reads the same topic, table or folder through two separate reads.
+
+    Args:
+        sources: The query's sources.
+        topics: The topics that a source's pattern matches now, by index, where the broker was asked.
+
+    Raises:
+        SourceReadTwiceError: There are two such reads.
+    """
+    for earlier, source in itertools.combinations(sources, 2):
+        shared = None if earlier.read == source.read else _shared(earlier, source, topics or {})
+        if shared is not None:
+            raise SourceReadTwiceError(
+                f"the query reads {shared} through two separate streaming reads",
+                location=source.location,
+                facts=[f"the other read is at {earlier.location}"],
+                remedies=[
+                    "read it once into a variable or a temporary view, and use that twice",
+                    "or write two flows into the table:   @hr.append_flow(target=..)",
+                ],
+                params={"source": shared},
+            )
+
+
+def _shared(one: PlannedSource, two: PlannedSource, topics: Mapping[int, Iterable[str]]) -> str | None:
+    """The topic, table or folder that two reads have in common."""
+    if one.kind != two.kind:
+        return None
+    if one.kind != "kafka":
+        same = one.table == two.table and _plain(one.path) == _plain(two.path)
+        return (
+            f"{'the table' if one.kind == 'delta' else 'the folder'} {one.table or _plain(one.path)}"
+            if same
+            else None
+        )
+    if one.topic_pattern is not None and one.topic_pattern == two.topic_pattern:
+        return f"the pattern `{shown(one.topic_pattern)}`"
+
+    def names(source: PlannedSource, other: PlannedSource) -> set[str]:
+        if source.topic_pattern is None:
+            return set(source.topics)
+        return {*topics.get(source.index, ()), *matching(source.topic_pattern, other.topics)}
+
+    common = sorted(names(one, two) & names(two, one))
+    return f"the topic `{common[0]}`" if common else None
 
 
 def _refuse_unwatched(source: PlannedSource, settings: ProjectSettings) -> None:
@@ -105,6 +160,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
         return PlannedSource(
             index=leaf.index,
             folder=leaf.folder,
+            read=leaf.read,
             kind="delta",
             location=place,
             table=table,
@@ -126,6 +182,7 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
         return PlannedSource(
             index=leaf.index,
             folder=leaf.folder,
+            read=leaf.read,
             kind="delta" if leaf.provider == "delta" else "files",
             location=place,
             path=absolute_path(path) if path and leaf.provider == "delta" else path,
@@ -144,6 +201,10 @@ def _source(leaf: Leaf, folders: KnownFolders, storage: Storage, location: Sourc
     )
 
 
+def _plain(path: str | None) -> str | None:
+    return None if path is None else os.path.normpath(local_path(path) or path)
+
+
 def _kafka_source(
     leaf: Leaf, options: dict[str, str], place: SourceLocation, *, adaptive: bool
 ) -> PlannedSource:
@@ -157,6 +218,7 @@ def _kafka_source(
     return PlannedSource(
         index=leaf.index,
         folder=leaf.folder,
+        read=leaf.read,
         kind="kafka",
         location=place,
         topics=subscription.topics,

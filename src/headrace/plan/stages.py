@@ -45,6 +45,7 @@ class PlannedSource:
         options: The source's options as Spark holds them; they can hold secrets.
         folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where
             the query reads one DataFrame several times, since Spark opens such a source once.
+        read: The number of the read in the query; a DataFrame that is used twice has one.
         erasures_only: Whether it passes over what others erase from the table, and over nothing else.
         adaptive: Whether the limit of its batches is ours to choose.
     """
@@ -62,6 +63,7 @@ class PlannedSource:
     format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
     folder: int | None = None
+    read: int = 0
     erasures_only: bool = False
     adaptive: bool = False
 

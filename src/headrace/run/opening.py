@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from headrace.errors import (
     HeadraceError,
     RenameImpossibleError,
-    SourcesChangedError,
     TableLostError,
 )
 from headrace.model.declarations import Flow
@@ -27,7 +26,6 @@ from headrace.sources.cluster import KafkaCluster
 from headrace.sources.delta import check_table_start
 from headrace.sources.identity import require_topics
 from headrace.sources.starting import Start, check_start
-from headrace.state.equal_sources import standing_apart
 from headrace.state.facts import CheckpointFacts, Continue, KafkaFacts, Open, RenameFlow
 from headrace.state.file_lists import FileLists, ReadFile, describe_files
 from headrace.state.file_log import COMPACT_INTERVAL, seed_log
@@ -39,7 +37,6 @@ from headrace.state.identity import (
     SourceIdentity,
     generations,
     load_identity,
-    load_query,
     write_checkpoint,
 )
 from headrace.state.lease import Lease
@@ -100,8 +97,6 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, remedies: Remedies) 
     match opening:
         case Continue(identity=identity):
             path = storage.checkpoint(flow.target, flow.name, identity.generation)
-            if survey.checkpoint is not None:
-                refuse_swapped(planned, path, survey.checkpoint)
             write_json(path / QUERY, {"fingerprint": planned.fingerprint})
             return OpenedFlow(
                 path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=survey.checkpoint
@@ -111,34 +106,6 @@ def open_flow(planned: PlannedFlow, context: UpdateContext, remedies: Remedies) 
             return open_flow(planned, context, replace(remedies, rename_flow={}))
         case Open():
             return _open(planned, opening, survey.table, sources, kafka, context)
-
-
-def refuse_swapped(planned: PlannedFlow, path: Path, checkpoint: CheckpointFacts) -> None:
-    """What a query reads in two places is known by the place: it must not change while they stand apart.
-
-    Args:
-        planned: The flow.
-        path: Its checkpoint's folder.
-        checkpoint: What the folder holds.
-
-    Raises:
-        SourcesChangedError: It has, and which place is which cannot be told.
-    """
-    apart = standing_apart(checkpoint.identity.sources, checkpoint.positions)
-    if apart is None or load_query(path) in (None, planned.fingerprint):
-        return
-    flow = planned.flow
-    raise SourcesChangedError(
-        f"flow {flow.name} reads {apart} in two places, which stand at different positions, and its query "
-        "has changed",
-        location=flow.location,
-        facts=("rows could be lost and doubled, should the places have been swapped; nothing was read",),
-        remedies=(
-            "run the query as it was until nothing is left to read, and change it then",
-            f"read everything again:   headrace full-refresh {flow.target}",
-        ),
-        params={"flow": flow.name},
-    )
 
 
 def start_over(

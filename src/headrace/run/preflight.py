@@ -20,14 +20,14 @@ from headrace.plan.stages import (
     RunFlowStage,
     Stage,
 )
-from headrace.run.opening import refuse_swapped, require_readable
+from headrace.run.opening import require_readable
 from headrace.run.survey import ReadTable, survey_flow, survey_sources
 from headrace.run.tables import refuse_table
 from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
 from headrace.sources.cluster import KafkaCluster
-from headrace.state.facts import Continue, Open
+from headrace.state.facts import Open
 from headrace.state.opening import decide
 
 
@@ -161,10 +161,7 @@ class PreflightCheck:
             remedies=Remedies(),
         )
         opening = decide(survey.flow, survey.facts, survey.checkpoint)
-        if isinstance(opening, Continue) and survey.checkpoint is not None:
-            path = storage.checkpoint(flow.target, flow.name, opening.identity.generation)
-            refuse_swapped(planned, path, survey.checkpoint)
-        elif isinstance(opening, Open):
+        if isinstance(opening, Open):
             asked = survey.flow
             require_readable(planned, opening, asked.sources, asked.kafka, cluster, self._look)
 

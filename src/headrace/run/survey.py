@@ -19,6 +19,7 @@ from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
+from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table
 from headrace.sources.cluster import KafkaCluster
@@ -102,7 +103,11 @@ def survey_flow(
 def survey_sources(
     planned: PlannedFlow, storage: Storage, cluster: KafkaCluster, read_table: ReadTable
 ) -> tuple[tuple[SourceIdentity, ...], dict[int, KafkaFacts]]:
-    """Who the flow's sources are now, and what the broker holds of its topics."""
+    """Who the flow's sources are now, and what the broker holds of its topics.
+
+    Raises:
+        SourceReadTwiceError: Two patterns of its query match the same topic now.
+    """
     found: list[SourceIdentity] = []
     kafka: dict[int, KafkaFacts] = {}
     for source in planned.sources:
@@ -117,6 +122,7 @@ def survey_sources(
         if source.kind == "kafka":
             ids = identity.identity["topics"]
             kafka[source.index] = kafka_facts(source, ids, cluster)
+    refuse_read_twice(planned.sources, {index: facts.ids for index, facts in kafka.items()})
     return tuple(found), kafka
 
 

@@ -41,9 +41,9 @@ class History:
     """How far each source of a flow was read.
 
     Args:
-        topics: By the id of a topic, where each partition ended; ``None`` where two places of a query
-            ended at different offsets.
-        reads: Tables and folders, by their key: those places of the last query that read them.
+        topics: By the id of a topic, where each partition ended; ``None`` where a join had read it on
+            both sides, up to different offsets.
+        reads: Tables and folders, by their key: the last reads of them; two where a join had both sides.
         whole: Whether the commits of all the flow's checkpoints are known.
     """
 

@@ -24,7 +24,6 @@ from headrace.errors import (
     UpstreamRewrittenError,
 )
 from headrace.model.ranges import Position
-from headrace.state.equal_sources import differ
 from headrace.state.facts import (
     CheckpointFacts,
     Continue,
@@ -170,7 +169,7 @@ def _compare_sources(flow: FlowFacts, checkpoint: str, known: tuple[SourceIdenti
                 remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
                 params={"flow": flow.flow, "source": now.index},
             )
-        elif now.kind == "files" and differ(now, then, flow.sources):
+        elif now.kind == "files" and now.identity.get("path") != then.identity.get("path"):
             raise _sources_changed(flow, known)
 
 

@@ -14,7 +14,6 @@ from headrace.errors import (
     SourcesChangedError,
 )
 from headrace.model.ranges import Position
-from headrace.state.equal_sources import differ
 from headrace.state.facts import FlowFacts, KafkaFacts, ListOrigin, Open, Reason, TableFacts
 from headrace.state.history import PastRead
 from headrace.state.identity import SourceIdentity
@@ -172,7 +171,7 @@ def _ended_at(
     """Where a checkpoint has ended a partition; ``None`` where none has read it.
 
     Raises:
-        ResumeImpossibleError: Two places of its query had read it, up to different offsets.
+        ResumeImpossibleError: A join had read it on both sides, up to different offsets.
     """
     ended = table.history.topics.get(kafka.ids.get(topic) or "", {})
     if ended.get(str(partition), 0) is None:
@@ -184,24 +183,14 @@ def _past_read(flow: FlowFacts, table: TableFacts, source: SourceIdentity) -> Pa
     """The read of a table or a folder that a source goes on behind; ``None`` for one that is new.
 
     Raises:
-        ResumeImpossibleError: It was read in several places, and which of them is this one nobody can tell.
+        ResumeImpossibleError: A join had read it on both sides, up to different positions.
     """
     past = table.history.reads.get(source.key, ())
-    if not past:
-        return None
-    alike = [one for one in flow.sources if one.key == source.key]
-    path = str(source.identity.get("path"))
-    # A stream of a table names the version of its own format beside the place.
+    # A stream of a table names the version of its own format beside the position.
     ends = [{**read.until, "sourceVersion": None} for read in past]
-    if source.kind == "files":
-        if len(past) != len(alike):
-            raise resume_impossible(flow, _apart(path))
-    elif any(end != ends[0] for end in ends):
-        raise resume_impossible(flow, _apart(path))
-    read = past[min(alike.index(source), len(past) - 1)]
-    if source.kind == "files" and differ(source, read.source, flow.sources):
-        raise resume_impossible(flow, f"it reads {path} several times, and other files in each place")
-    return read
+    if any(end != ends[0] for end in ends):
+        raise resume_impossible(flow, _apart(str(source.identity.get("path"))))
+    return past[0] if past else None
 
 
 def _require_whole(flow: FlowFacts, table: TableFacts, what: str) -> None:
@@ -216,7 +205,7 @@ def _require_whole(flow: FlowFacts, table: TableFacts, what: str) -> None:
 
 
 def _apart(what: str) -> str:
-    return f"it has read {what} in several places of its query, and which of them is meant nobody can tell"
+    return f"its query has read {what} on both sides of a join, up to different positions"
 
 
 def resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
