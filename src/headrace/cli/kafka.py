@@ -10,7 +10,7 @@ from headrace.errors import SpecNotFoundError, TopicNotFoundError
 from headrace.model.connections import EMBEDDED, KafkaConnection
 
 if TYPE_CHECKING:
-    from headrace.sources.cluster import KafkaCluster
+    from headrace.sources.kafka.cluster import KafkaCluster
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def read_files(
     """
     active = require_pipeline("read_files")
     arguments = Arguments("hr.read_files", caller(active.settings.root))
-    from headrace.sources import files
+    from headrace.sources.files import read as files
 
     with arguments.placed():
         chosen = arguments.settings("options", options)
@@ -87,7 +87,7 @@ def _folder(active: ActivePipeline, arguments: Arguments, path: Any, recursive: 
 
 def _kept(active: ActivePipeline, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:
     """The schema that the first run has kept, else what the files have now."""
-    from headrace.sources import files
+    from headrace.sources.files import read as files
     from headrace.state.kept_schemas import SchemaKey, load_schema
 
     choosing = {"recursive": str(folder.recursive), "glob": folder.glob or ""}

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.declare.arguments import Arguments
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SpecInvalidError
+from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile
-from headrace.sources.subscription import compile_pattern, is_topic_name
 from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-    from headrace.sources.kafka import StartingOffsets
+    from headrace.sources.kafka.read import StartingOffsets
 
 
 def read_kafka(
@@ -72,7 +72,7 @@ def read_kafka(
     topics = _topics(arguments, topic, pattern, allow_no_match)
     _check(arguments, max_offsets_per_trigger, on_data_loss)
     active.settings.redactor.add_settings(options or {})
-    from headrace.sources.kafka import read
+    from headrace.sources.kafka.read import read
 
     with arguments.placed():
         return read(

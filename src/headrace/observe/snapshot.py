@@ -17,7 +17,7 @@ from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import Driver, FlowState, LastFailure, find_driver, load_troubles
 from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.state.file_log import folder_of, load_seen
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger

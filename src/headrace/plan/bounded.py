@@ -11,8 +11,8 @@ from headrace.plan.intercept import Replacements, SourceRead
 from headrace.plan.options import ReadRequest
 from headrace.plan.resolve import evaluate
 from headrace.plan.stages import Plan
-from headrace.sources.cluster import Offsets
-from headrace.sources.subscription import Subscription
+from headrace.sources.kafka.cluster import Offsets
+from headrace.sources.kafka.subscription import Subscription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, TableAccess, suspended
-from headrace.sources.delta import CHANGE_FEED
+from headrace.sources.delta.starting import CHANGE_FEED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

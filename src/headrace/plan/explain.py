@@ -23,8 +23,8 @@ from headrace.plan.stages import (
     RefreshViewStage,
     RunFlowStage,
 )
-from headrace.sources.starting import Start
-from headrace.sources.subscription import shown
+from headrace.sources.kafka.starting import Start
+from headrace.sources.kafka.subscription import shown
 
 WIDTH = 100
 _GLUE = "\u00a0"

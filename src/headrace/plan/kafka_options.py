@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.connections import EMBEDDED, KafkaConnection
-from headrace.sources.kafka import ALLOW_NO_TOPICS, CLIENT
-from headrace.sources.starting import Start
-from headrace.sources.subscription import Subscription
+from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT
+from headrace.sources.kafka.starting import Start
+from headrace.sources.kafka.subscription import Subscription
 
 _SERVERS = "kafka.bootstrap.servers"
 _WHOLE_NUMBERS = (

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 from headrace.errors import OptionUnknownError, SourceLocation
-from headrace.sources.kafka import ALLOW_NO_TOPICS, LOSS_POLICY
+from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 
 _KAFKA = (
     *("subscribe", "subscribePattern", "assign", "includeHeaders", "failOnDataLoss"),

@@ -11,8 +11,8 @@ from typing import Any
 from headrace.errors import OptionUnsupportedError, SourceLocation
 from headrace.model.folders import FileFolder, local_path
 from headrace.plan.option_names import refuse_unknown
-from headrace.sources.delta import CHANGE_FEED
-from headrace.sources.kafka import LOSS_POLICY
+from headrace.sources.delta.starting import CHANGE_FEED
+from headrace.sources.kafka.read import LOSS_POLICY
 from headrace.sources.limits import (
     DELTA_MAX_BYTES_PER_TRIGGER,
     DELTA_MAX_FILES_PER_TRIGGER,

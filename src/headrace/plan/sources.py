@@ -25,9 +25,9 @@ from headrace.plan.kafka_options import same_servers
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.options import ADAPTIVE, ERASURES_ONLY, FILE_FORMATS
 from headrace.plan.stages import PlannedSource
-from headrace.sources.files import FORMAT_OPTION
-from headrace.sources.kafka import ALLOW_NO_TOPICS, LOSS_POLICY
-from headrace.sources.subscription import Subscription, matching, shown
+from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
+from headrace.sources.kafka.subscription import Subscription, matching, shown
 
 
 class KnownFolders(Protocol):

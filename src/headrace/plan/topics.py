@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from headrace.errors import TopicNotFoundError
 from headrace.plan.stages import Plan, RunFlowStage
-from headrace.sources.cluster import KafkaCluster
 from headrace.sources.identity import kafka_facts, require_topics, topics_of
-from headrace.sources.starting import Start, check_start
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.starting import Start, check_start
 from headrace.state.identity import generations
 
 

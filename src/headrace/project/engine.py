@@ -17,7 +17,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.selection import select
-from headrace.sources.cluster import Offsets
+from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class Engine:
         from headrace.run.publish import OffsetPublisher
         from headrace.run.stop import StopSignal
         from headrace.sinks.delta.checkpointer import LogCheckpointer
-        from headrace.sources.cluster import KafkaCluster
+        from headrace.sources.kafka.cluster import KafkaCluster
         from headrace.state.lease import Heart
 
         cluster = KafkaCluster(settings.kafka)

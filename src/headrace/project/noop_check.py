@@ -28,7 +28,7 @@ from headrace.run.survey import is_drained, survey_flow
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.refresh import last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.facts import Continue
 from headrace.state.files import write_json

@@ -131,7 +131,7 @@ class Pipeline:
                 return plan
             from headrace.plan.topics import find_topics
             from headrace.run.preflight import find_refusals
-            from headrace.sources.cluster import KafkaCluster
+            from headrace.sources.kafka.cluster import KafkaCluster
 
             reached = settings.kafka.bootstrap_servers != UNREACHED
             cluster = KafkaCluster(settings.kafka) if reached else None
@@ -175,7 +175,7 @@ class Pipeline:
             ...     print(row)
         """
         from headrace.project.preview import take_preview
-        from headrace.sources.cluster import KafkaCluster
+        from headrace.sources.kafka.cluster import KafkaCluster
 
         with self._redacted():
             settings, plan = self._engine.reach()
@@ -245,7 +245,7 @@ class Pipeline:
             HeadraceError: A name is unknown, or a stream downstream is not among them.
         """
         from headrace.project.refresh import plan_refresh
-        from headrace.sources.cluster import KafkaCluster
+        from headrace.sources.kafka.cluster import KafkaCluster
 
         with self._redacted():
             settings, plan = self._engine.reach()

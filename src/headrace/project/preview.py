@@ -32,7 +32,7 @@ from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader, SourceSeen
 from headrace.run.bad_files import explain_bad_file
 from headrace.run.failures import as_error
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

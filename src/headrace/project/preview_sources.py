@@ -18,10 +18,10 @@ from headrace.plan.options import ReadRequest
 from headrace.plan.resolve import evaluate
 from headrace.plan.stages import Plan
 from headrace.plan.stored import StoredTable, load_stored
-from headrace.sources.cluster import KafkaCluster, Offsets
-from headrace.sources.delta import CHANGE_FEED
-from headrace.sources.starting import Start
-from headrace.sources.subscription import Subscription
+from headrace.sources.delta.starting import CHANGE_FEED
+from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.starting import Start
+from headrace.sources.kafka.subscription import Subscription
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

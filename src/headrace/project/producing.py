@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, RecordInvalidError
 from headrace.model.connections import KafkaConnection
-from headrace.sources.cluster import KafkaCluster
-from headrace.sources.producer import Delivered, TopicProducer
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.producer import Delivered, TopicProducer
 from headrace.sources.record_lines import Record
 
 _TICK_S = 0.02

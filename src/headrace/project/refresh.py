@@ -22,8 +22,8 @@ from headrace.run.tables import layout_schema, name_places, open_table, register
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.commit import TableLayout
 from headrace.sinks.delta.table import is_table
-from headrace.sources.cluster import KafkaCluster
-from headrace.sources.subscription import shown
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.subscription import shown
 from headrace.state.file_lists import FileLists
 from headrace.state.history import PastRead
 from headrace.state.lease import Lease

@@ -24,7 +24,7 @@ from headrace.run.reporting import logged_only
 from headrace.run.stop import StopRequested
 from headrace.runtime.defaults import available_cores
 from headrace.sinks.delta.commit import Appended, BatchStamp, Target, append
-from headrace.sources.delta import starting_version
+from headrace.sources.delta.starting import starting_version
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger

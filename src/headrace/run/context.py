@@ -15,7 +15,7 @@ from headrace.model.remedies import Remedies
 from headrace.run.publish import OffsetPublisher
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sources.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.state.lease import Heart
 
 if TYPE_CHECKING:

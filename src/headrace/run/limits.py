@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.run.context import UpdateContext
+from headrace.sources.kafka.record_size import RecordSizes
 from headrace.sources.limits import (
     DELTA_MAX_BYTES_PER_TRIGGER,
     Taken,
     first_limit,
     next_limit,
 )
-from headrace.sources.record_size import RecordSizes
 from headrace.state.facts import KafkaFacts
 from headrace.state.table_log import versions
 

@@ -13,7 +13,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
-from headrace.sources.cluster import Offsets
+from headrace.sources.kafka.cluster import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

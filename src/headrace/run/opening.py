@@ -22,10 +22,10 @@ from headrace.run.context import UpdateContext
 from headrace.run.survey import ReadTable, find_unfinished, survey_flow, survey_sources
 from headrace.sinks.delta.commit import OpenedGeneration, TableLayout, open_generation
 from headrace.sinks.delta.table import TableState, is_table, read_state
-from headrace.sources.cluster import KafkaCluster
-from headrace.sources.delta import check_table_start
+from headrace.sources.delta.starting import check_table_start
 from headrace.sources.identity import require_topics
-from headrace.sources.starting import Start, check_start
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.starting import Start, check_start
 from headrace.state.facts import CheckpointFacts, Continue, KafkaFacts, Open, RenameFlow
 from headrace.state.file_lists import FileLists, ReadFile, describe_files
 from headrace.state.file_log import COMPACT_INTERVAL, seed_log

@@ -26,7 +26,7 @@ from headrace.run.tables import refuse_table
 from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.state.facts import Open
 from headrace.state.opening import decide
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from headrace.errors import HeadraceError
 from headrace.model.ranges import Position
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster
 
 _LOG = logging.getLogger(__name__)
 INTERVAL_S = 1.0

@@ -22,8 +22,8 @@ from headrace.model.remedies import Remedies
 from headrace.plan.sources import refuse_read_twice
 from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table
-from headrace.sources.cluster import KafkaCluster
 from headrace.sources.identity import files_identity, identify, kafka_facts
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.state.facts import CheckpointFacts, FlowFacts, KafkaFacts, ListOrigin, TableFacts
 from headrace.state.file_lists import FileLists, ReadFile, are_whole
 from headrace.state.file_log import last_entry, load_seen

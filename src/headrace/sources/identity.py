@@ -11,9 +11,9 @@ from headrace.errors import SourceLocation, TopicNotFoundError
 from headrace.model.names import Storage, TableName
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import SourceKind
-from headrace.sources.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.subscription import shown
 from headrace.sources.limits import FILES_MAX_AGE
-from headrace.sources.subscription import shown
 from headrace.state.facts import KafkaFacts
 from headrace.state.identity import SourceIdentity
 

@@ -22,7 +22,7 @@ from headrace.plan.intercept import LOCATION_OPTION, SourceRead, TableAccess
 from headrace.plan.names import shown
 from headrace.plan.options import ReadRequest
 from headrace.plan.stored import load_stored
-from headrace.sources.subscription import Subscription, matching, shown as shown_pattern
+from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
 from headrace.testing.files import FileFormat, file_format
 from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows
 

@@ -40,7 +40,9 @@ def test_the_folder_is_the_pipelines_and_arguments_are_passed_on(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("headrace.sources.files.read", lambda *given, **named: seen.append((given, named)))
+    monkeypatch.setattr(
+        "headrace.sources.files.read.read", lambda *given, **named: seen.append((given, named))
+    )
     read(root, Path("landing"), format="text", recursive=True, glob="*.txt", max_files_per_trigger=3)
     read(root, (root / "landing").as_uri(), format="text", max_bytes_per_trigger=9)
     ((session, folder), named), ((_, by_uri), limited) = seen

@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation
 from headrace.plan.options import ADAPTIVE, ReadRequest, protocol_options
-from headrace.sources.kafka import LOSS_POLICY
+from headrace.sources.kafka.read import LOSS_POLICY
 from headrace.sources.limits import (
     FILES_MAX_AGE,
     FILES_MAX_BYTES_PER_TRIGGER,

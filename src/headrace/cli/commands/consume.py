@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.cli.output import Output
-    from headrace.sources.reader import Start, TopicRecord
+    from headrace.sources.kafka.consumer import Start, TopicRecord
 
 _PLACE_WIDTH = 8
 _KEY_WIDTH = 12
@@ -79,8 +79,8 @@ def command(
     as 0x.. With --json a value that is a JSON object or array stands as it is, any other as a string.
     """
     from headrace.cli.kafka import not_found, reach_kafka
-    from headrace.sources.cluster import KafkaCluster
-    from headrace.sources.reader import TopicReader
+    from headrace.sources.kafka.cluster import KafkaCluster
+    from headrace.sources.kafka.consumer import TopicReader
 
     output = invocation.output
     kafka = reach_kafka(invocation)

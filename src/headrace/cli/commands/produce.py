@@ -134,7 +134,7 @@ def _open_topic(topic: str, kafka: ReachedKafka, output: Output) -> tuple[bool, 
     """Make sure that the topic is there: whether it was made, and the offsets that it holds."""
     from headrace.cli.kafka import not_found
     from headrace.runtime.broker import Broker
-    from headrace.sources.cluster import KafkaCluster
+    from headrace.sources.kafka.cluster import KafkaCluster
 
     cluster = KafkaCluster(kafka.connection)
     try:

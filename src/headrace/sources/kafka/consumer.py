@@ -13,7 +13,7 @@ from headrace.errors import BrokerUnreachableError, ConsumeFailedError, OffsetUn
 from headrace.model.connections import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.network import connection_errors
-from headrace.sources.cluster import KafkaCluster
+from headrace.sources.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from headrace.errors import SourceLocation, StartInvalidError
-from headrace.sources.cluster import KafkaCluster, Offsets
-from headrace.sources.starting import Start, check_start
+from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.starting import Start, check_start
 from headrace.state.facts import KafkaFacts
 
 HERE = SourceLocation("orders.py", 3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.sources.subscription import Subscription, matching, shown, whole
+from headrace.sources.kafka.subscription import Subscription, matching, shown, whole
 
 
 def test_topics_are_named_matched_or_assigned() -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
+from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
 from headrace.sources.records import parse_json
-from headrace.sources.subscription import EARLIEST, LATEST, whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -12,7 +12,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import connection_errors
-from headrace.sources.subscription import is_topic_name, matching
+from headrace.sources.kafka.subscription import is_topic_name, matching
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import SourceLocation, StartInvalidError
-from headrace.sources.cluster import KafkaCluster, Offsets
-from headrace.sources.subscription import EARLIEST, LATEST
+from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.subscription import EARLIEST, LATEST
 from headrace.state.facts import KafkaFacts
 
 _CLOCK_MS = 60_000

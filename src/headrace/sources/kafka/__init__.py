@@ -1,0 +1,1 @@
+"""Kafka topics as streaming sources, and what tools read from and write to topics."""
