@@ -12,6 +12,7 @@ import pytest
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import BatchStamp, OpenedGeneration, refresh_metadata
 from headrace.state.facts import FENCED, Open
+from headrace.verify import source_range
 from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_said
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
 
@@ -49,6 +50,16 @@ SEED = SourceRange(
     start={"t": {"0": 9}},
     until={"t": {"0": 9}},
 )
+
+
+def as_read(one: SourceRange) -> source_range.SourceRange:
+    """A range as `verify` has it."""
+    said = one.to_json()
+    names = {"start": "from", "until": "until", "seen": "seen", "files": "files"}
+    values = {name: said.get(key) for name, key in names.items()}
+    return source_range.SourceRange(index=one.index, kind=one.kind, identity=one.identity, **values)
+
+
 LOSS = {"source": 0, "topic": "t", "partition": 0, "from": 4, "until": 9}
 
 
@@ -134,7 +145,7 @@ def test_verify_reads_a_batch() -> None:
             input=7,
             accepted=5,
             rejected=2,
-            sources=RANGES,
+            sources=tuple(map(as_read, RANGES)),
         ),
     )
 
@@ -155,7 +166,7 @@ def test_verify_reads_a_seeded_opening_and_its_losses() -> None:
     assert (opening.reason, opening.fences, opening.fenced) == ("data-loss", "headrace-1", True)
     assert opening.losses == (LOSS,)
     (batch,) = said.batches
-    assert (batch.first, batch.accepted, batch.sources) == (0, 0, (SEED,))
+    assert (batch.first, batch.accepted, batch.sources) == (0, 0, (as_read(SEED),))
 
 
 def test_verify_reads_a_renamed_flow() -> None:

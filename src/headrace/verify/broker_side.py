@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import Storage, TableName
-from headrace.model.ranges import SourceRange
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.claims import (
@@ -37,6 +36,7 @@ from headrace.verify.records import (
     unjudged_records,
 )
 from headrace.verify.report import GradeReport
+from headrace.verify.source_range import SourceRange
 from headrace.verify.table_records import read_others, read_table_records
 from headrace.verify.upstream import find_upstream
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.model.ranges import SourceRange
 from headrace.verify.commits import Batches, CommitClaims, Ledger, Opening, feeding_checkpoints
+from headrace.verify.source_range import SourceRange
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.model.ranges import Position
+from headrace.verify.source_range import Position
 
 _KEPT = 200
 """Spark keeps the last hundred batches; more are not read even where somebody told it to keep more."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.model.ranges import SourceRange
 from headrace.verify.delta_log import Commit, TableLog
+from headrace.verify.source_range import SourceRange
 from headrace.verify.wording import counted
 
 FENCED = 2**63 - 1

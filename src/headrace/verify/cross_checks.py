@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from headrace.model.ranges import SourceRange
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches, CommitClaims, Fold, Ledger
 from headrace.verify.delta_log import commit_mark, list_versions
 from headrace.verify.ranges import order_of
 from headrace.verify.report import Finding
+from headrace.verify.source_range import SourceRange
 
 
 def compare_ledger(lineage: Lineage, ledger: Ledger, said: CommitClaims, first_version: int) -> list[Finding]:

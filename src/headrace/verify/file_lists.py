@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.model.folders import local_path
-from headrace.model.ranges import SourceRange
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches, Ledger
 from headrace.verify.report import Finding
+from headrace.verify.source_range import SourceRange
 from headrace.verify.wording import counted
 
 _ATTEMPTS = 5

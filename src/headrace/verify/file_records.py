@@ -6,10 +6,10 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from headrace.model.folders import FileFolder, FoundFile, local_path
-from headrace.model.ranges import SourceRange
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.file_lists import ListedFile
 from headrace.verify.report import GradeReport
+from headrace.verify.source_range import SourceRange
 from headrace.verify.wording import counted
 
 _SHOWN = 3

@@ -15,7 +15,6 @@ from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.ranges import SourceRange
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Ledger
@@ -53,6 +52,7 @@ from headrace.verify.report import (
     Proof,
     verdict_of,
 )
+from headrace.verify.source_range import SourceRange
 from headrace.verify.upstream import find_upstream
 from headrace.verify.views import Input, judge_view
 from headrace.verify.wording import counted

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from headrace.model.ranges import Position, SourceRange
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.commits import Batches, Ledger
 from headrace.verify.report import Finding, GradeReport, verdict_of
+from headrace.verify.source_range import Position, SourceRange
 from headrace.verify.wording import counted, spans_text
 
 Place = tuple[str, int]

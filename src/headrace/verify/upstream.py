@@ -7,8 +7,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from headrace.model.names import Storage, TableName
-from headrace.model.ranges import SourceRange
 from headrace.verify.delta_log import LogDamagedError, list_versions, load_table_log
+from headrace.verify.source_range import SourceRange
 
 
 @dataclass(frozen=True)
