@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
-from headrace.sources.kafka.read import read as kafka
+from headrace.sources.kafka import read as kafka
 
 
 @pytest.mark.parametrize(
