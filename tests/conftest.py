@@ -17,7 +17,6 @@ import psutil
 import pytest
 
 from headrace.model.connections import EMBEDDED, KafkaConnection
-from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot
@@ -28,6 +27,7 @@ from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
+from headrace.storage.layout import Storage
 from workers import choose_workers
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def make_project(tmp_path: Path) -> Callable[[str], ProjectSettings]:
             name="shop",
             file=tmp_path / "headrace.yml",
             profile="dev",
-            storage=Storage(tmp_path / "lake"),
+            storage=Storage.at(tmp_path / "lake"),
             libraries=(),
             kafka=KafkaConnection({"bootstrap.servers": servers}),
         )

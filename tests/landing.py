@@ -14,9 +14,10 @@ from typing import Any
 
 import deltalake
 
+from disk import Disk
 from headrace.errors import HeadraceError
 from headrace.model.events import Event, FlowRetrying
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import VARIABLE, Point
@@ -75,8 +76,8 @@ class Site:
         return staged.rename(path)
 
     @property
-    def storage(self) -> Storage:
-        return Storage(self.root / "lake")
+    def storage(self) -> Disk:
+        return Disk(self.root / "lake")
 
     def name(self, table: str = "visits") -> TableName:
         return TableName(self.database, table)

@@ -98,7 +98,7 @@ def test_it_stands_until_something_changes(pipeline: Pipeline, bootstrap: str) -
     assert pipeline.run().views[0].outcome == "refreshed"
     assert is_standing(pipeline)
 
-    newest = sorted((pipeline.settings.storage.root / "checkpoints").rglob("commits/*"))[-1]
+    newest = sorted((pipeline.settings.storage.root.local_path / "checkpoints").rglob("commits/*"))[-1]
     newest.rename(newest.with_suffix(".away"))
     assert not is_standing(pipeline), "a batch has no commit in its checkpoint"
 

@@ -14,7 +14,7 @@ from headrace.declare.registry import ActivePipeline, activate
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow, MaterializedView
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import loading
 from headrace.plan.resolve import build_plan, evaluate
@@ -27,6 +27,7 @@ from headrace.plan.stages import (
     RunFlowStage,
 )
 from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.storage.layout import Storage
 from proof.shop import tables_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def settings(tmp_path: Path) -> ProjectSettings:
         name="shop",
         file=tmp_path / "headrace.yml",
         profile="dev",
-        storage=Storage(tmp_path / "lake"),
+        storage=Storage.at(tmp_path / "lake"),
         libraries=("*.py",),
         kafka=KafkaConnection({"bootstrap.servers": "127.0.0.1:9"}),
     )

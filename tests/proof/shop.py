@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import deltalake
 
+from disk import Disk
 from headrace.errors import HeadraceError
 from headrace.model.events import Event
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.project.pipeline import Pipeline
 from headrace.run.stop import StopSignal
@@ -139,8 +140,8 @@ class Shop:
     events: list[Event] = field(default_factory=list)
 
     @property
-    def storage(self) -> Storage:
-        return Storage(self.root / "lake")
+    def storage(self) -> Disk:
+        return Disk(self.root / "lake")
 
     def table(self, name: str) -> Path:
         return self.storage.table(TableName(self.database, name))

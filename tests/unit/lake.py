@@ -21,9 +21,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from disk import Disk
 from headrace.model.connections import KafkaConnection
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.storage.layout import Storage
 
 FENCED = 2**63 - 1
 COORDINATES = json.dumps(
@@ -78,12 +80,12 @@ class Lake:
     """A storage and its tables."""
 
     def __init__(self, root: Path) -> None:
-        self.storage = Storage(root)
+        self.storage = Disk(root)
         self.settings = ProjectSettings(
             name="shop",
             file=root.parent / "headrace.yml",
             profile="dev",
-            storage=self.storage,
+            storage=Storage.at(root),
             libraries=(),
             kafka=KafkaConnection({"bootstrap.servers": "127.0.0.1:9"}),
         )
@@ -98,7 +100,7 @@ class LakeTable:
 
     def __init__(
         self,
-        storage: Storage,
+        storage: Disk,
         name: TableName,
         *,
         kind: str = "streaming_table",

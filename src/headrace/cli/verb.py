@@ -11,6 +11,7 @@ import click
 
 from headrace.cli.output import Output, Result
 from headrace.model.secrets import is_secret_key
+from headrace.storage.locate import is_uri, locate
 
 if TYPE_CHECKING:
     from headrace.model.project import ProjectSettings
@@ -24,13 +25,17 @@ class Invocation:
     output: Output
     project: Path | None = None
     profile: str | None = None
-    storage: Path | None = None
+    storage: str | None = None
     set: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def overrides(self) -> Mapping[str, str]:
         """What the command line changes in the spec."""
-        return {**self.set, **({} if self.storage is None else {"storage": str(self.storage)})}
+        if self.storage is None:
+            return self.set
+        # A path on the command line begins where the user is, and one in the spec in the spec's folder.
+        storage = self.storage if is_uri(self.storage) else str(Path(self.storage).expanduser().absolute())
+        return {**self.set, "storage": storage}
 
     def settings(self) -> ProjectSettings:
         """The pipeline's settings; none of its files run, and no JVM starts."""
@@ -46,6 +51,22 @@ class Invocation:
         from headrace.project.pipeline import Pipeline
 
         return Pipeline(self.settings())
+
+
+class LocalFolder(click.Path):
+    """A folder of this machine, given as a path or as a ``file:`` URI."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(path_type=Path, **settings)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path.
+
+        Raises:
+            StorageUnsupportedError: The value is a URI of anything else.
+        """
+        local = locate(value).local_path if isinstance(value, str) and is_uri(value) else value
+        return super().convert(local, param, ctx)
 
 
 class Verb(click.Command):
@@ -114,7 +135,7 @@ def verb(
 
 
 def _project_options() -> list[click.Parameter]:
-    folder = click.Path(path_type=Path, resolve_path=True)
+    folder = LocalFolder(resolve_path=True)
     return [
         click.Option(
             ["--project"],
@@ -125,7 +146,7 @@ def _project_options() -> list[click.Parameter]:
         click.Option(
             ["--profile"], metavar="NAME", help="The profile of the spec; HEADRACE_PROFILE, then dev."
         ),
-        click.Option(["--storage"], type=folder, metavar="PATH", help="Another storage than the spec's."),
+        click.Option(["--storage"], metavar="PATH", help="Use another storage than the spec's."),
         click.Option(
             ["--set"],
             multiple=True,

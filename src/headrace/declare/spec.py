@@ -6,7 +6,6 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
@@ -22,13 +21,12 @@ from headrace.errors import (
     ProfileUnknownError,
     SpecInvalidError,
     SpecNotFoundError,
-    StorageUnsupportedError,
 )
 from headrace.model.connections import EMBEDDED, KafkaConnection
-from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
+from headrace.storage.layout import Storage
 
 SPEC_NAMES = ("headrace.yml", "headrace.yaml")
 PROFILE_VARIABLE = "HEADRACE_PROFILE"
@@ -91,7 +89,7 @@ def load_project(
         SpecFileUnreadableError: A value in force names a file that cannot be read.
         DotenvInvalidError: The ``.env`` file beside the spec cannot be understood.
         ProfileUnknownError: The spec has no such profile.
-        StorageUnsupportedError: The storage is not on a local path.
+        StorageUnsupportedError: The storage is of a kind that is not supported.
     """
     redactor = redactor or Redactor()
     file = find_spec(path)
@@ -209,7 +207,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         name=spec.name,
         file=file,
         profile=profile,
-        storage=Storage(_storage_root(spec.storage or DEFAULT_STORAGE, file, merged)),
+        storage=_storage(spec.storage or DEFAULT_STORAGE, file, merged),
         libraries=libraries,
         database=spec.database or "default",
         catalog=spec.catalog,
@@ -239,16 +237,6 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
         raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
 
 
-def _storage_root(text: str, file: Path, merged: Mapped) -> Path:
-    parts = urlsplit(text)
-    if not parts.scheme:
-        return (file.parent / Path(text).expanduser()).resolve()
-    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
-        return Path(unquote(parts.path)).resolve()
+def _storage(text: str, file: Path, merged: Mapped) -> Storage:
     entry = merged.items.get("storage")
-    raise StorageUnsupportedError(
-        f"storage `{text}` is on {parts.scheme}; only local paths work today",
-        location=entry.location if entry is not None else None,
-        remedies=["give a local path, in the spec or with --storage PATH"],
-        params={"storage": text, "scheme": parts.scheme},
-    )
+    return Storage.at(text, file.parent, None if entry is None else entry.location)

@@ -70,9 +70,9 @@ class ProfileUnknownError(UsageError):
 
 
 class StorageUnsupportedError(UsageError):
-    """The storage is on a system that Headrace cannot write yet; only local paths work.
+    """The location is of a kind of storage that Headrace does not support; local paths and ``file://`` work.
 
-    Give ``storage`` a local path.
+    Give a local path, in the spec or with `--storage`.
     """
 
     code = "STORAGE_UNSUPPORTED"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from headrace.model.connections import KafkaConnection
-from headrace.model.names import Storage
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
+
+if TYPE_CHECKING:
+    from headrace.storage.layout import Storage
 
 OnDataLoss = Literal["refuse", "record"]
 

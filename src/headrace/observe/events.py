@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import IO, Any
 
 from headrace.model.events import Event
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.state.files import hold, is_held, unwritable
+from headrace.storage.layout import Storage
 
 _KEPT_S = 30 * 86_400
 _LEAST_KEPT, _MOST_KEPT = 100, 5_000

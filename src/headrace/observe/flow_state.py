@@ -23,9 +23,10 @@ from headrace.model.events import (
     ViewRefreshed,
     ViewUpToDate,
 )
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.observe.events import event_from_json
 from headrace.state.lease import EXPIRES_S
+from headrace.storage.layout import Storage
 
 FlowState = Literal["new", "running", "retrying", "stopped", "failed"]
 

@@ -19,8 +19,9 @@ from headrace.errors import (
     TableUnknownError,
     TableUnreadableError,
 )
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.observe.versions import check_files, find_version
+from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
     import pandas as pd

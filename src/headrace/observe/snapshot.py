@@ -12,7 +12,7 @@ from typing import Any
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
 from headrace.model.folders import FileFolder, FoundFile, local_path
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import Driver, FlowState, LastFailure, find_driver, load_troubles
 from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
@@ -21,6 +21,8 @@ from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.state.file_log import folder_of, load_seen
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 
 _ANSWER_S = 1.0
 """How long the broker may take: a status that waits for the lag says nothing at all."""
@@ -40,7 +42,7 @@ class Snapshot:
     """
 
     pipeline: str
-    storage: Path
+    storage: Location
     datasets: tuple[DatasetStatus, ...]
     at: datetime
     broker: str | None = None

@@ -67,7 +67,7 @@ class Explanation:
         created = {change.dataset for change in changes if change.kind == "create"}
         is_new = bool(stored) and all(one.name in created for one in stored)
         flows = len([flow for one in datasets for flow in self.flows_of(one.name)])
-        storage = _shown_path(project.storage.root, project.root)
+        storage = _shown_path(project.storage.root.path, project.root)
         profile = "" if project.profile == "dev" else f" · profile {project.profile}"
         return (
             f"{project.name}{profile} · {_count(len(datasets), 'dataset')}, {_count(flows, 'flow')} · "
@@ -247,7 +247,7 @@ class Explanation:
             return f"kafka {', '.join(source.topics) if pattern is None else shown(pattern)}"
         if source.table is not None:
             return self.name_of(source.table)
-        path = _shown_path(Path(source.path or ""), self.plan.project.root)
+        path = _shown_path(source.path or "", self.plan.project.root)
         return f"{source.kind} {path}" if source.format is None else f"{source.format} files {path}"
 
     # -- parts of the plan -----------------------------------------------------------------------
@@ -418,8 +418,8 @@ def _location_json(location: SourceLocation) -> dict[str, Any]:
     return {"path": location.path, "line": location.line}
 
 
-def _shown_path(path: Path, root: Path) -> str:
-    return f"./{path.relative_to(root)}" if path.is_relative_to(root) else str(path)
+def _shown_path(path: str, root: Path) -> str:
+    return f"./{Path(path).relative_to(root)}" if Path(path).is_relative_to(root) else path
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from headrace.plan.logical import LogicalPlan
+from headrace.storage.location import Location
 
 _LEAF = re.compile(r"(Streaming(?:Execution)?Relation(?:V2)?|FileSource(?=\[))(?: |\[).*")
 """A plan that is nothing but a stream prints as its source."""
@@ -71,7 +72,7 @@ class CodeDigest:
         storage: The storage, which may lie within.
     """
 
-    def __init__(self, root: Path, storage: Path) -> None:
+    def __init__(self, root: Path, storage: Location) -> None:
         self._root = root
         self._storage = storage
         self._value: str | None = None
@@ -82,7 +83,7 @@ class CodeDigest:
         return self._value
 
 
-def _code_digest(root: Path, storage: Path) -> str:
+def _code_digest(root: Path, storage: Location) -> str:
     digest = hashlib.sha256()
     for path in sorted(_python_files(root, storage)):
         digest.update(str(path.relative_to(root)).encode())
@@ -90,9 +91,9 @@ def _code_digest(root: Path, storage: Path) -> str:
     return digest.hexdigest()
 
 
-def _python_files(folder: Path, storage: Path) -> Iterator[Path]:
+def _python_files(folder: Path, storage: Location) -> Iterator[Path]:
     for path in folder.iterdir():
-        if path.name.startswith((".", "__")) or path in (storage, storage.absolute()):
+        if path.name.startswith((".", "__")) or str(path.absolute()) == storage.path:
             continue
         if path.suffix == ".py" and path.is_file():
             yield path

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.storage.layout import Storage
 
 SPARK_CATALOG = "spark_catalog"
 _PART = r"`((?:[^`]|``)+)`|([^\s`.]+)"

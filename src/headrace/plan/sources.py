@@ -18,7 +18,7 @@ from headrace.errors import (
     SourceUnsupportedError,
 )
 from headrace.model.folders import local_path
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.kafka_options import same_servers
@@ -28,6 +28,7 @@ from headrace.plan.stages import PlannedSource
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.subscription import Subscription, matching, shown
+from headrace.storage.layout import Storage
 
 
 class KnownFolders(Protocol):

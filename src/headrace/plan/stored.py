@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.state.table_log import versions
+from headrace.storage.layout import Storage
 
 _CHECKPOINT = "headrace.checkpoint."
 _CLUSTERING = "delta.clustering"

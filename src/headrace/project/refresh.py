@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -251,7 +250,7 @@ def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
             held.callback(context.heart.release, lease)
         if not is_table(storage.table(name)):
             # Nothing to empty: without its table a checkpoint is worth nothing.
-            shutil.rmtree(storage.root / "checkpoints" / str(name), ignore_errors=True)
+            storage.checkpoints(name).delete_folder()
             return
         open_table(opening, flows, context, emptied=True)
         layout = TableLayout(schema=layout_schema(opening), partition_cols=opening.table.partition_cols)

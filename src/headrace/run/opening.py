@@ -14,7 +14,7 @@ from headrace.errors import (
 )
 from headrace.model.declarations import Flow
 from headrace.model.events import ForeignCommitSeen
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
@@ -44,6 +44,7 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state, seed_files
 from headrace.state.opening import decide
 from headrace.state.table_log import see_version
+from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

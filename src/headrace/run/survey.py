@@ -15,7 +15,6 @@ from headrace.errors import (
     UpstreamMissingError,
 )
 from headrace.model.folders import FileFolder, local_path
-from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
@@ -33,6 +32,7 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_next_positions, load_state
 from headrace.state.opening import resume_remedy
 from headrace.state.table_log import describe_rollback, follow_commits, versions
+from headrace.storage.layout import Storage
 
 ReadTable = Callable[[Path], TableState]
 """Reads a table's newest snapshot: through Spark, or without a JVM."""

@@ -8,7 +8,6 @@ from typing import Any
 
 from headrace.errors import SchemaMismatchError, TableFolderTakenError
 from headrace.model.declarations import MaterializedView, StreamingTable
-from headrace.model.names import Storage
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, TIMESTAMP
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
@@ -27,6 +26,7 @@ from headrace.sinks.delta.table import (
     register_table,
 )
 from headrace.state.files import unwritable
+from headrace.storage.layout import Storage
 
 PLACES = (COORDINATES, TIMESTAMP)
 """Properties that say where in Kafka each row comes from."""

@@ -232,9 +232,7 @@ def _turned_away(error: HeadraceError) -> Check:
 
 
 def _storage(project: ProjectSettings) -> Check:
-    root = project.storage.root
-    if "://" in str(root) or str(root).startswith(("s3a:", "s3:", "gs:", "abfss:")):
-        return Check("storage", "ok", f"{root} is not on this machine; a run tells whether it can be written")
+    root = project.storage.root.local_path
     if root.exists() and not root.is_dir():
         return Check("storage", "fail", f"{root} is not a folder", f"change `storage` in {project.file}")
     if root.is_dir() and not os.access(root, os.W_OK | os.X_OK):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import SourceLocation, TopicNotFoundError
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import SourceKind
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
@@ -16,6 +16,7 @@ from headrace.sources.kafka.subscription import shown
 from headrace.sources.limits import FILES_MAX_AGE
 from headrace.state.facts import KafkaFacts
 from headrace.state.identity import SourceIdentity
+from headrace.storage.layout import Storage
 
 
 class DescribedSource(Protocol):

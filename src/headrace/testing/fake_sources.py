@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import RowsMissingError, SourceLocation, UnusedTestInputError
 from headrace.model.folders import FileFolder
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.bounded import kafka_columns
 from headrace.plan.intercept import LOCATION_OPTION, SourceRead, TableAccess
@@ -23,6 +23,7 @@ from headrace.plan.names import shown
 from headrace.plan.options import ReadRequest
 from headrace.plan.stored import load_stored
 from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
+from headrace.storage.layout import Storage
 from headrace.testing.files import FileFormat, file_format
 from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from headrace.errors import ArgumentInvalidError, HeadraceError
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import TemporaryView
-from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import SourceOverrides
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.session import RunningSpark, open_spark
+from headrace.storage.layout import Storage
 from headrace.testing.fake_sources import FakeSources
 from headrace.testing.rows import Batches, Given, checked_sources
 from headrace.testing.tables import Tables
@@ -108,8 +108,8 @@ def _kept(storage: str | Path, real: Storage) -> Path:
         ArgumentInvalidError: It is the pipeline's own or lies within it, lies within a table, or has tables
             that no overrides has made.
     """
-    root = Path(storage).expanduser().resolve()
-    own = real.root.resolve()
+    root = Storage.at(storage).root.local_path
+    own = real.root.local_path
     foreign = (root / "tables").exists() and not (root / SOURCES).exists()
     within = root.is_relative_to(own) or own.is_relative_to(root)
     if foreign or within or any((above / "_delta_log").is_dir() for above in (root, *root.parents)):
@@ -125,7 +125,7 @@ def _kept(storage: str | Path, real: Storage) -> Path:
 def _rehearsed(settings: ProjectSettings, root: Path) -> ProjectSettings:
     return replace(
         settings,
-        storage=Storage(root),
+        storage=Storage.at(root),
         kafka=_NOWHERE,
         consumer_groups=False,
         configuration={**_SETTINGS, **settings.configuration},
@@ -148,7 +148,7 @@ def _run(
         def elsewhere(name: object) -> bool:
             return catalog.copy_from(running.spark, name)  # type: ignore[arg-type]
 
-        stage = FakeSources(settings.storage.root / SOURCES, given, settings, real, elsewhere)
+        stage = FakeSources(settings.storage.root.local_path / SOURCES, given, settings, real, elsewhere)
         overrides = SourceOverrides(
             running=RunningSpark(session, owned=False, log_file=running.log_file),
             sources=stage.read,

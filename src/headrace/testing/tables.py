@@ -57,7 +57,7 @@ class Tables(Mapping[str, list[Row]]):
     @property
     def storage(self) -> Path:
         """The storage's folder."""
-        return self._settings.storage.root
+        return self._settings.storage.root.local_path
 
     def __getitem__(self, name: str) -> list[Row]:
         """The rows of a table.

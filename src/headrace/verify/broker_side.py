@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.claims import (
@@ -27,6 +27,7 @@ from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import Evidence, load_evidence
 from headrace.verify.file_lists import judge_lists
 from headrace.verify.file_records import judge_folder, reads_files_only
+from headrace.verify.layout import Storage
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.records import (
     READ_WHOLE,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.verify.checkpoint_history import Lineage, build_lineages
 from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
 from headrace.verify.commits import (
@@ -24,6 +24,7 @@ from headrace.verify.counts import Baseline, RowBalance, build_accounts, files_t
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
 from headrace.verify.file_lists import Lists, load_lists
+from headrace.verify.layout import Storage
 
 
 @dataclass(frozen=True, kw_only=True)

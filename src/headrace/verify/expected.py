@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.verify.commits import PROPERTY_DATASET, PROPERTY_PIPELINE
 from headrace.verify.evidence import Evidence
+from headrace.verify.layout import Storage
 from headrace.verify.report import DatasetProof, Finding, GradeReport
 
 Witness = Literal["checkpoint", "ledger", "plan"]

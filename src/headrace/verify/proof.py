@@ -42,6 +42,7 @@ from headrace.verify.expected import (
     prove_unread,
 )
 from headrace.verify.file_lists import ListJudgement, judge_lists
+from headrace.verify.layout import Storage
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
     DatasetProof,
@@ -87,21 +88,21 @@ def verify_pipeline(
     """
     from headrace.verify.broker_side import RecordsJudge
 
-    expected = load_expected(settings.storage, settings.name)
+    expected = load_expected(_storage(settings), settings.name)
     names = _chosen(settings, datasets, expected)
     evidence: dict[TableName, Evidence] = {}
     unread: list[DatasetProof] = []
     replaced: dict[TableName, Finding] = {}
     for name in names:
         table = expected.get(name)
-        if not has_log(settings.storage.table(name)):
+        if not has_log(_storage(settings).table(name)):
             if table is not None and table.was_made:
-                unread.append(prove_missing(settings.storage, table))
+                unread.append(prove_missing(_storage(settings), table))
             else:
                 unread.append(prove_not_created(name))
             continue
         try:
-            found = load_evidence(settings.storage, name, since)
+            found = load_evidence(_storage(settings), name, since)
         except LogDamagedError as error:
             finding = Finding(code="LOG_DAMAGED", text=str(error), place={"dataset": str(name)})
             unread.append(prove_unread(name, "the log cannot be read", finding))
@@ -118,7 +119,7 @@ def verify_pipeline(
             remedies=("headrace run",),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
-    records = RecordsJudge(settings.storage, evidence, connection, _ANSWER_S, explain)
+    records = RecordsJudge(_storage(settings), evidence, connection, _ANSWER_S, explain)
     proofs = []
     for name in in_reading_order(evidence):
         proof = _judge(settings, evidence[name], records.judge(evidence[name]))
@@ -131,7 +132,7 @@ def _chosen(
     settings: ProjectSettings, datasets: Sequence[TableName], expected: Iterable[TableName]
 ) -> list[TableName]:
     """The tables to judge: those that are named, or all that the storage holds or should hold."""
-    there = sorted({*list_tables(settings.storage), *expected})
+    there = sorted({*list_tables(_storage(settings)), *expected})
     for name in datasets:
         if name not in there:
             known = [str(one) for one in there]
@@ -228,15 +229,19 @@ def _with_findings(report: GradeReport, findings: Sequence[Finding]) -> GradeRep
 
 
 def _find_table(settings: ProjectSettings, source: SourceRange) -> Path | None:
-    found = find_upstream(settings.storage, source)
+    found = find_upstream(_storage(settings), source)
     return None if found is None else found.path
 
 
 def _find_input(settings: ProjectSettings, text: str) -> Input | None:
     name = TableName.parse(text, settings.database)
     try:
-        found = load_evidence(settings.storage, name, inspect=False)
+        found = load_evidence(_storage(settings), name, inspect=False)
     except LogDamagedError:
         return None
     changes = [commit.version for commit in found.log.commits if commit.changes_data]
     return Input(table_id=found.log.metadata.id, version=max(changes, default=found.log.base_version))
+
+
+def _storage(settings: ProjectSettings) -> Storage:
+    return Storage(settings.storage.root.local_path)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.verify.delta_log import LogDamagedError, list_versions, load_table_log
+from headrace.verify.layout import Storage
 from headrace.verify.source_range import SourceRange
 
 

@@ -329,3 +329,31 @@ def test_asking_where_nobody_can_answer_names_the_way_without(
     assert called.exit_code == 2
     assert "error[NOT_CONFIRMED]" in called.err
     assert "headrace full-refresh orders --yes" in called.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["status", "--storage", "s3://bucket/x"],
+        ["status", "--set", "storage=s3://bucket/x"],
+        ["read", "gold", "--storage", "s3a://bucket/x"],
+        ["status", "--project", "s3://bucket/x"],
+        ["init", "s3://bucket/x"],
+        ["demo", "--directory", "gs://bucket/x"],
+    ],
+)
+def test_a_uri_of_an_unsupported_kind_is_refused_before_anything_is_written(
+    headrace: Call, tmp_path: Path, arguments: list[str]
+) -> None:
+    (tmp_path / "headrace.yml").write_text("name: shop\n")
+    called = headrace(*arguments, "--json")
+    assert (called.exit_code, called.data["error"]["code"]) == (2, "STORAGE_UNSUPPORTED")
+    assert called.data["error"]["params"]["supported"] == ["file"]
+    assert [path.name for path in tmp_path.iterdir()] == ["headrace.yml"]
+
+
+def test_a_file_uri_is_a_storage(headrace: Call, tmp_path: Path) -> None:
+    (tmp_path / "headrace.yml").write_text("name: shop\n")
+    for given in (f"file://{tmp_path}/my%20lake", "my lake"):
+        found = headrace("status", "--json", "--storage", given)
+        assert found.data["storage"] == str(tmp_path / "my lake")

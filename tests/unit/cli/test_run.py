@@ -14,11 +14,11 @@ from headrace.cli.output import JsonOutput, TextOutput
 from headrace.cli.watching import Watch, show_outcome, stopping
 from headrace.errors import RefusedError
 from headrace.model.events import UpdateFinished, UpdateStarted
-from headrace.model.names import Storage
 from headrace.model.project import ProjectSettings
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import FlowResult
 from headrace.run.update import RunResult
+from headrace.storage.layout import Storage
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def _interrupts() -> Iterator[None]:
 @pytest.fixture
 def settings(tmp_path: Path) -> ProjectSettings:
     return ProjectSettings(
-        name="shop", file=tmp_path / "headrace.yml", profile="dev", storage=Storage(tmp_path), libraries=()
+        name="shop", file=tmp_path / "headrace.yml", profile="dev", storage=Storage.at(tmp_path), libraries=()
     )
 
 

@@ -27,7 +27,7 @@ def test_the_shortest_spec_has_working_defaults(write: Write) -> None:
     settings = load_project(root)
     assert settings.name == "shop"
     assert settings.profile == "dev"
-    assert settings.storage.root == (root / "lake").resolve()
+    assert settings.storage.root.local_path == (root / "lake").resolve()
     assert settings.libraries == ("transformations/**",)
     assert settings.kafka.is_embedded
     assert settings.on_data_loss == "refuse"
@@ -83,7 +83,7 @@ profiles:
 def test_a_profile_lies_over_the_spec_key_by_key(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_BROKERS", "a:1,b:2")
     settings = load_project(write({}, PROFILES), profile="prod")
-    assert settings.storage.root == Path("/srv/lake")
+    assert settings.storage.root.local_path == Path("/srv/lake")
     # An empty value takes the key of the base away.
     assert settings.kafka.settings == {"bootstrap.servers": "a:1,b:2"}
 
@@ -139,9 +139,8 @@ def test_overrides_win_over_the_profile(write: Write) -> None:
 
 
 def test_a_file_address_is_a_local_path(write: Write) -> None:
-    assert load_project(write({}, "name: a\nstorage: file:///srv/my%20lake\n")).storage.root == Path(
-        "/srv/my lake"
-    )
+    settings = load_project(write({}, "name: a\nstorage: file:///srv/my%20lake\n"))
+    assert settings.storage.root.local_path == Path("/srv/my lake")
 
 
 @pytest.mark.parametrize("storage", ["s3a://bucket/x", "hdfs:///x", "abfss://c@a.dfs/x", "file://host/x"])

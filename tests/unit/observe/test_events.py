@@ -21,7 +21,7 @@ from headrace.model.events import (
     UpdateStarted,
     ViewRefreshed,
 )
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 from headrace.observe import events as events_module
 from headrace.observe.events import (
@@ -32,6 +32,7 @@ from headrace.observe.events import (
     prune_events,
     read_events,
 )
+from headrace.storage.layout import Storage
 
 NAME = TableName("sales", "orders")
 RANGE = SourceRange(0, "kafka", {"topics": {"t": "id"}}, {"t": {"0": 1}}, {"t": {"0": 5}})
@@ -55,7 +56,7 @@ def test_an_event_comes_back_as_it_was(event: Event) -> None:
 
 
 def test_a_log_is_read_back_in_order(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     with EventLog.open(storage, "u1") as log:
         for event in EVENTS:
             log(event)
@@ -76,7 +77,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
         for _ in range(50):
             log(EVENTS[1])
 
-    with EventLog.open(Storage(tmp_path), "u") as log:
+    with EventLog.open(Storage.at(tmp_path), "u") as log:
         threads = [threading.Thread(target=write) for _ in range(4)]
         for thread in threads:
             thread.start()
@@ -88,7 +89,7 @@ def test_lines_of_several_threads_stay_whole(tmp_path: Path) -> None:
 def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "events").write_text("a file in the way")
     with pytest.raises(StorageUnwritableError):
-        EventLog.open(Storage(tmp_path), "u")
+        EventLog.open(Storage.at(tmp_path), "u")
 
 
 class FullDisk:
@@ -110,7 +111,7 @@ def test_a_full_disk_does_not_stop_the_work(tmp_path: Path) -> None:
 
 
 def test_old_logs_are_removed_and_enough_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     monkeypatch.setattr(events_module, "_LEAST_KEPT", 3)
     monkeypatch.setattr(events_module, "_MOST_KEPT", 6)
     storage.events.mkdir()

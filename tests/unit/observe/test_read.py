@@ -95,15 +95,15 @@ def test_text_that_is_compared_with_a_number_says_nothing_against_the_table(tmp_
 
 def test_a_table_is_found_by_name_and_by_folder(lake: Lake, flow: HandFlow) -> None:
     path = flow.table.path
-    assert find_table("bronze", lake.storage, "default") == path
-    assert find_table("default.bronze", lake.storage, "other") == path
-    assert find_table(str(path), lake.storage, "default") == path
+    assert find_table("bronze", lake.settings.storage, "default") == path
+    assert find_table("default.bronze", lake.settings.storage, "other") == path
+    assert find_table(str(path), lake.settings.storage, "default") == path
     assert find_table(str(path), None, "default") == path
 
 
 def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, flow: HandFlow) -> None:
     with pytest.raises(TableUnknownError) as raised:
-        find_table("bronce", lake.storage, "default")
+        find_table("bronce", lake.settings.storage, "default")
     assert raised.value.remedies == ("did you mean `bronze`?",)
 
 

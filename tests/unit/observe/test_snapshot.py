@@ -183,11 +183,11 @@ class TestState:
     def test_a_failed_flow_says_why(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})
         error = {"code": "TOPIC_RECREATED", "summary": "another topic"}
-        with EventLog.open(lake.storage, "20260101T000000-a") as log:
+        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
             log(FlowStarted(update="a", flow="bronze", dataset=BRONZE, checkpoint="c"))
             log(FlowFailed(update="a", flow="bronze", dataset=BRONZE, error=error))
         assert (status(lake).state, status(lake).error) == ("failed", error)
-        with EventLog.open(lake.storage, "20260102T000000-b") as log:
+        with EventLog.open(lake.settings.storage, "20260102T000000-b") as log:
             log(FlowStarted(update="b", flow="bronze", dataset=BRONZE, checkpoint="c"))
         assert (status(lake).state, status(lake).error) == ("stopped", None)
 
@@ -219,7 +219,7 @@ class TestState:
     def test_a_flow_that_is_retried_says_why(self, lake: Lake, flow: HandFlow) -> None:
         write_lease(lake)
         error = {"code": "BROKER_UNREACHABLE", "summary": "away"}
-        with EventLog.open(lake.storage, "20260101T000000-a") as log:
+        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
             log(FlowRetrying(update="a", flow="bronze", dataset=BRONZE, error=error, attempt=1, wait_s=1))
             assert (status(lake).state, status(lake).error) == ("retrying", error)
             log(

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import Flow, MaterializedView, StreamingTable, TemporaryView
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.plan.drawing import Graph, Node, draw_text
@@ -26,6 +26,7 @@ from headrace.plan.stages import (
     RunFlowStage,
     TableRead,
 )
+from headrace.storage.layout import Storage
 
 ROOT = Path("/home/me/shop")
 
@@ -99,7 +100,7 @@ def build_plan(changes: tuple[Change, ...] | None = None, partitions: dict[str, 
     ]
     return Plan(
         project=ProjectSettings(
-            name="shop", file=ROOT / "headrace.yml", profile="dev", storage=Storage(ROOT / "lake"),
+            name="shop", file=ROOT / "headrace.yml", profile="dev", storage=Storage.at(ROOT / "lake"),
             libraries=(), kafka=KafkaConnection(),
         ),
         datasets=datasets,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headrace.plan.fingerprint import CodeDigest, canonical
+from headrace.storage.locate import locate
 
 FIRST = """\
 ~Project [value#8, rand(-7729426205726001887) AS r#20, uuid(Some(4452066952966923810)) AS u#23L]
@@ -51,7 +52,7 @@ def test_which_column_is_meant_makes_a_difference() -> None:
 
 
 def test_code_is_the_pipelines_own_python(tmp_path: Path) -> None:
-    storage = tmp_path / "lake"
+    storage = locate(tmp_path / "lake")
     for name in ("a.py", "parts/b.py", "lake/left.py", ".venv/c.py", "notes.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x = 1")

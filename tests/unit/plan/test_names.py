@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.plan.names import NameRules, quoted, split_name
+from headrace.storage.layout import Storage
 
 
 @pytest.fixture
 def rules(tmp_path: Path) -> NameRules:
     return NameRules(
-        default_schema="shop", storage=Storage(tmp_path / "lake"), catalogs=frozenset({"iceberg"})
+        default_schema="shop", storage=Storage.at(tmp_path / "lake"), catalogs=frozenset({"iceberg"})
     )
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as parquet
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.plan.stored import load_stored, stored_names
+from headrace.storage.layout import Storage
 
 ORDERS = TableName("shop", "orders")
 SCHEMA = {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
@@ -49,7 +50,7 @@ def checkpoint(path: Path, version: int, actions: list[dict[str, Any]]) -> None:
 
 
 def test_the_newest_commit_with_metadata_wins(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     path = storage.table(ORDERS)
     commit(path, 0, {"metaData": metadata(old="1")})
     commit(path, 1, {"metaData": metadata(**{"headrace.pipeline": "shop", "headrace.checkpoint.web": "c1"})})
@@ -67,7 +68,7 @@ def clustering(*columns: list[str], removed: bool = False) -> dict[str, Any]:
 
 
 def test_the_newest_clustering_is_told_by_logical_names(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     path = storage.table(ORDERS)
     inner = {"type": "struct", "fields": [{"name": "at", "type": "long", "metadata": {}}]}
     renamed = {"name": "place", "type": inner, "metadata": {"delta.columnMapping.physicalName": "c-1"}}
@@ -95,7 +96,7 @@ def test_the_newest_clustering_is_told_by_logical_names(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     path = storage.table(ORDERS)
     commit(path, 11, {"add": {"path": "x"}})
     checkpoint(path, 10, [None, metadata(**{"headrace.kind": "materialized_view"})])  # type: ignore[list-item]
@@ -105,7 +106,7 @@ def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
 
 
 def test_what_is_no_table_is_not_found(tmp_path: Path) -> None:
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     assert load_stored(storage, ORDERS) is None
     assert stored_names(storage) == ()
     commit(storage.table(ORDERS), 0, {"metaData": metadata()})

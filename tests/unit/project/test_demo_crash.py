@@ -10,17 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.project.demo.crash import Crash, await_batch, look_at_crash
 from headrace.project.demo.driver import end_leftover
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
+from headrace.storage.layout import Storage
 
 BRONZE = TableName("default", "bronze")
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     identity = CheckpointIdentity.create(
         pipeline="demo", flow="bronze", dataset=str(BRONZE), generation=1, table_id="t", sources=()
     )

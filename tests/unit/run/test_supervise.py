@@ -14,7 +14,7 @@ import pytest
 from headrace.errors import BrokerUnreachableError, FlowFailedError, HeadraceError, SourceLocation
 from headrace.model.declarations import Flow
 from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.batch import Progress
 from headrace.run.context import UpdateContext
@@ -22,6 +22,7 @@ from headrace.run.flow import FlowRunner
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import TRIGGERED_ATTEMPTS, supervise
 from headrace.state.lease import Heart, Lease
+from headrace.storage.layout import Storage
 
 FLOW = Flow(
     name="sales",
@@ -89,7 +90,7 @@ def make(tmp_path: Path) -> Any:
         context = SimpleNamespace(
             update="u1",
             mode=mode,
-            settings=SimpleNamespace(storage=Storage(tmp_path)),
+            settings=SimpleNamespace(storage=Storage.at(tmp_path)),
             emit=events.append,
             heart=hearts[-1],
             stop=stop,
@@ -107,7 +108,7 @@ def test_a_flow_that_ends_well_gives_its_lease_back(make: Any, tmp_path: Path) -
     result = update.supervise(Runner(["drained"]))
     assert (result.outcome, result.error) == ("drained", None)
     assert update.count(FlowFinished) == 1
-    assert not list(Storage(tmp_path).leases.iterdir())
+    assert not list(Storage.at(tmp_path).leases.iterdir())
 
 
 def test_what_passes_is_tried_again_after_longer_and_longer_waits(make: Any) -> None:
@@ -162,7 +163,7 @@ def test_what_does_not_pass_is_told_at_a_stop_too(make: Any) -> None:
 
 
 def test_a_second_driver_never_starts_the_flow(make: Any, tmp_path: Path) -> None:
-    other = Lease.acquire(Storage(tmp_path).lease(FLOW.target, FLOW.name), FLOW.name)
+    other = Lease.acquire(Storage.at(tmp_path).lease(FLOW.target, FLOW.name), FLOW.name)
     update = make()
     runner = Runner(["drained"])
     result = update.supervise(runner)

@@ -11,12 +11,13 @@ import pytest
 
 from headrace.errors import SourceLocation
 from headrace.model.declarations import Flow
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.plan.stages import PlannedFlow, PlannedSource
 from headrace.run.survey import is_drained
 from headrace.state.facts import CheckpointFacts
 from headrace.state.identity import CheckpointIdentity
+from headrace.storage.layout import Storage
 
 UPSTREAM = TableName("default", "bronze")
 HERE = SourceLocation("shop.py", 1)
@@ -49,7 +50,7 @@ def at(version: int) -> CheckpointFacts:
 @pytest.fixture
 def storage(tmp_path: Path) -> Storage:
     """A table of versions 0 to 2."""
-    storage = Storage(tmp_path)
+    storage = Storage.at(tmp_path)
     for number in range(3):
         deltalake.write_deltalake(storage.table(UPSTREAM), pa.table({"id": [number, 10]}), mode="append")
     return storage

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from headrace.cli.output import Output, Result, TextOutput
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import Invocation, LocalFolder, verb
 
 if TYPE_CHECKING:
     from headrace.project.demo.story import Screen
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--directory",
-    type=click.Path(path_type=Path),
+    type=LocalFolder(),
     default=Path("headrace-demo"),
     metavar="PATH",
     help="Where the pipeline is written; ./headrace-demo by default.",

@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from headrace.cli.output import Result
-from headrace.cli.verb import Invocation, verb
+from headrace.cli.verb import Invocation, LocalFolder, verb
 
 
 @verb(examples=("headrace init shop", "headrace init ./pipelines/orders"), project=False)
-@click.argument("folder", default=".", metavar="[DIR]", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("folder", default=".", metavar="[DIR]", type=LocalFolder(file_okay=False))
 def command(invocation: Invocation, folder: Path) -> Result:
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 

@@ -124,7 +124,7 @@ def _reading_lines(result: DemoResult) -> Iterator[str]:
     gold = _shown(settings.storage.table(result.gold))
     broker = _shown(result.folder.broker)
     headrace = _command()
-    yield f"Everything in {_shown(settings.storage.root)} is plain Delta:"
+    yield f"Everything in {_shown(settings.storage.root.local_path)} is plain Delta:"
     yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
     yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\"   # pip install polars"
     yield f"  {headrace} read gold --limit 5 --project {project}"

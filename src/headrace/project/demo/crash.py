@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.state.identity import generations, load_identity
 from headrace.state.offset_log import load_state
 from headrace.state.table_log import find_batch
+from headrace.storage.layout import Storage
 
 _LOOK_S = 0.001
 

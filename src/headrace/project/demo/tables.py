@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from headrace.model.names import Storage, TableName
+from headrace.model.names import TableName
 from headrace.sinks.delta.table import is_table
 from headrace.state.table_log import load_commit, versions
+from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -1,0 +1,1 @@
+"""The layout of a storage root, and the small files in it."""

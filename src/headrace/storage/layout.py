@@ -1,0 +1,75 @@
+"""The layout of a storage root. It describes itself, so no metastore is needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from headrace.errors import SourceLocation
+from headrace.model.names import TableName
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+
+
+@dataclass(frozen=True)
+class Storage:
+    """A storage root, and where everything in it lies."""
+
+    root: Location
+
+    @classmethod
+    def at(
+        cls, text: str | Path, folder: Path | None = None, source: SourceLocation | None = None
+    ) -> Storage:
+        """The storage at a path or a URI; its folder need not exist yet.
+
+        Args:
+            text: The path or the URI.
+            folder: Where relative paths begin; by default the current folder.
+            source: Where the user has written the text.
+
+        Raises:
+            StorageUnsupportedError: The URI is of a kind of storage that is not supported.
+        """
+        root = locate(text, folder, source)
+        return cls(locate(root.local_path.resolve()))
+
+    @property
+    def tables(self) -> Path:
+        return self.root.local_path / "tables"
+
+    @property
+    def events(self) -> Path:
+        return self.root.local_path / "events"
+
+    @property
+    def leases(self) -> Path:
+        return self.root.local_path / "leases"
+
+    @property
+    def plans(self) -> Path:
+        return self.root.local_path / "plans"
+
+    @property
+    def schemas(self) -> Path:
+        return self.root.local_path / "schemas"
+
+    def table(self, dataset: TableName) -> Path:
+        return self.tables / dataset.schema / dataset.name
+
+    def checkpoints(self, dataset: TableName) -> Location:
+        """The folder of the checkpoints of all flows of a table."""
+        return self.root / "checkpoints" / str(dataset)
+
+    def flow_checkpoints(self, dataset: TableName, flow: str) -> Path:
+        """The folder that holds the flow's generations, each a checkpoint of its own."""
+        return self.checkpoints(dataset).local_path / flow
+
+    def checkpoint(self, dataset: TableName, flow: str, generation: int) -> Path:
+        return self.flow_checkpoints(dataset, flow) / f"{generation:04d}"
+
+    def ledger(self, dataset: TableName, flow: str) -> Path:
+        return self.root.local_path / "ledger" / str(dataset) / flow
+
+    def lease(self, dataset: TableName, flow: str) -> Path:
+        return self.leases / f"{dataset}.{flow}.json"

@@ -1,0 +1,156 @@
+"""Files on a local disk, or on a disk of another machine that is mounted here."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+
+class LocalFiles:
+    """The files of this machine, as `headrace.storage.location.Files` describes them."""
+
+    scheme = "file"
+
+    def open(self, path: str) -> BinaryIO:
+        return Path(path).open("rb")
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def list_files(self, folder: str) -> list[str]:
+        return _list(folder, folders=False)
+
+    def list_folders(self, folder: str) -> list[str]:
+        return _list(folder, folders=True)
+
+    def modified(self, path: str) -> float:
+        return Path(path).stat().st_mtime
+
+    def create(self, path: str, data: bytes) -> bool:
+        target = Path(path)
+        with _staged(target, data) as staged:
+            try:
+                os.link(staged, target)
+            except FileExistsError:
+                return False
+            except OSError:
+                # A file system without hard links: a reader can see the file while it is still empty.
+                return _create_in_place(target, data)
+        return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        with _staged(Path(path), data) as staged:
+            staged.replace(path)
+
+    def swap(self, path: str, expected: bytes, data: bytes) -> bool:
+        """Replace a file if its content is still the expected one.
+
+        A lock on the file keeps two processes of this machine apart. A file system without locks, and
+        processes of two machines, have a short time in which both can succeed.
+        """
+        try:
+            with Path(path).open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+                except OSError:
+                    pass
+                # Another process may have replaced the file before it was locked here.
+                if os.fstat(file.fileno()).st_ino != Path(path).stat().st_ino or file.read() != expected:
+                    return False
+                self.replace(path, data)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def append(self, path: str) -> LocalAppender:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        return LocalAppender(path)
+
+    def is_in_use(self, path: str) -> bool:
+        return is_locked(Path(path))
+
+    def delete(self, path: str) -> None:
+        Path(path).unlink(missing_ok=True)
+
+    def delete_folder(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+    def move(self, path: str, new: str) -> None:
+        Path(new).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).rename(new)
+
+
+class LocalAppender:
+    """A file that grows; a lock shows other processes that it is in use."""
+
+    def __init__(self, path: str) -> None:
+        self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
+        lock_shared(self._stream)
+
+    def write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def lock_shared(stream: IO[Any]) -> None:
+    """Show other processes that a file is in use. The lock ends with the stream, or with the process."""
+    # A file system without locks: the files' age and number decide what is removed.
+    with contextlib.suppress(OSError):
+        fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process has a file open that `lock_shared` has locked."""
+    try:
+        with file.open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _list(folder: str, *, folders: bool) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_dir() == folders]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+@contextlib.contextmanager
+def _staged(target: Path, data: bytes) -> Iterator[Path]:
+    """A durable file beside the target, which is gone after the block."""
+    staged = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with staged.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield staged
+    finally:
+        with contextlib.suppress(OSError):
+            staged.unlink(missing_ok=True)
+
+
+def _create_in_place(target: Path, data: bytes) -> bool:
+    try:
+        with target.open("xb") as file:
+            file.write(data)
+    except FileExistsError:
+        return False
+    return True

@@ -1,0 +1,47 @@
+"""From a path or a URI, as a user or a checkpoint gives it, to its location."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import SourceLocation, StorageUnsupportedError
+from headrace.storage.local import LocalFiles
+from headrace.storage.location import Files, Location
+
+_LOCAL = LocalFiles()
+_KINDS: Mapping[str, Files] = {_LOCAL.scheme: _LOCAL}
+
+
+def locate(text: str | Path, folder: Path | None = None, source: SourceLocation | None = None) -> Location:
+    """Return the location of a path or a URI.
+
+    Args:
+        text: A path, a ``file:`` URI, or a URI of another kind of storage.
+        folder: Where relative paths begin; by default the current folder.
+        source: Where the user has written the text.
+
+    Raises:
+        StorageUnsupportedError: The URI is of a kind of storage that is not supported.
+    """
+    if isinstance(text, Path):
+        return Location(os.path.normpath(text.absolute()), _LOCAL)
+    parts = urlsplit(text)
+    if not parts.scheme:
+        return Location(os.path.normpath((folder or Path.cwd()) / Path(text).expanduser()), _LOCAL)
+    if parts.scheme == _LOCAL.scheme and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
+        return Location(os.path.normpath(unquote(parts.path)), _LOCAL)
+    raise StorageUnsupportedError(
+        f"the location `{text}` is not supported",
+        location=source,
+        facts=("supported: a local path, and file:///PATH", "nothing was read or written"),
+        remedies=("give a local path, such as ./lake",),
+        params={"storage": text, "scheme": parts.scheme, "supported": sorted(_KINDS)},
+    )
+
+
+def is_uri(text: str) -> bool:
+    """Return whether a text is a URI, of any scheme, and not a path."""
+    return bool(urlsplit(text).scheme)

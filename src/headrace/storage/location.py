@@ -1,0 +1,255 @@
+"""The location of a file or a folder in a storage, and what can be done with it.
+
+A kind of storage (local disks, later object stores) is one implementation of `Files`. Everything else
+works with `Location`, which has the methods of a path and no method that only a local disk could offer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from headrace.errors import StorageUnsupportedError, StorageUnwritableError
+
+
+class Appender(Protocol):
+    """A file that grows: what is written to it can be read at once."""
+
+    def write(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Files(Protocol):
+    """The files of one kind of storage, by their paths.
+
+    A method that reads raises `FileNotFoundError` for a missing file. All methods raise `OSError` where the
+    storage cannot be reached or refuses the access.
+    """
+
+    @property
+    def scheme(self) -> str:
+        """The URI scheme of this kind of storage."""
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file to read it, also from the middle."""
+
+    def exists(self, path: str) -> bool:
+        """Return whether there is a file or a folder at this path."""
+
+    def list_files(self, folder: str) -> list[str]:
+        """Return the names of the files of a folder, without order; none if the folder does not exist."""
+
+    def list_folders(self, folder: str) -> list[str]:
+        """Return the names of the folders of a folder, without order; none if the folder does not exist."""
+
+    def modified(self, path: str) -> float:
+        """Return when a file was last written, in seconds since 1970."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a file whole if it does not exist; return whether this call has written it."""
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Write a file whole: a reader sees the old content or the new one."""
+
+    def swap(self, path: str, expected: bytes, data: bytes) -> bool:
+        """Replace a file if its content is still the expected one; return whether this call has done it."""
+
+    def append(self, path: str) -> Appender:
+        """Open a file to add text at its end. The file is in use until it is closed, or the process ends."""
+
+    def is_in_use(self, path: str) -> bool:
+        """Return whether a process has the file open to append to it."""
+
+    def delete(self, path: str) -> None:
+        """Delete a file; a missing one is fine."""
+
+    def delete_folder(self, path: str) -> None:
+        """Delete a folder with everything in it; a missing one is fine."""
+
+    def move(self, path: str, new: str) -> None:
+        """Give a file or a folder another path, at which there is nothing yet."""
+
+
+@dataclass(frozen=True, order=True)
+class Location:
+    """A file or a folder in a storage.
+
+    Args:
+        path: Its path as Spark and Delta take it: a plain path on a local disk, else a URI.
+        files: The kind of storage.
+    """
+
+    path: str
+    files: Files = field(repr=False, compare=False)
+
+    def __str__(self) -> str:
+        return self.path
+
+    def __truediv__(self, name: str) -> Location:
+        return Location(f"{self.path.rstrip('/')}/{name}", self.files)
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
+
+    @property
+    def stem(self) -> str:
+        """The name without its last suffix."""
+        return self.name.rpartition(".")[0] or self.name
+
+    @property
+    def parent(self) -> Location:
+        return Location(self.path.rpartition("/")[0] or "/", self.files)
+
+    @property
+    def uri(self) -> str:
+        return Path(self.path).as_uri() if self.files.scheme == "file" else self.path
+
+    @property
+    def local_path(self) -> Path:
+        """The path on a local disk.
+
+        Raises:
+            StorageUnsupportedError: The location is not on a local disk.
+        """
+        if self.files.scheme != "file":
+            raise StorageUnsupportedError(
+                f"`{self.path}` is not on a local disk",
+                params={"storage": self.path, "scheme": self.files.scheme},
+            )
+        return Path(self.path)
+
+    def open(self) -> BinaryIO:
+        """Open the file to read it, also from the middle."""
+        return self.files.open(self.path)
+
+    def read_bytes(self) -> bytes:
+        with self.files.open(self.path) as file:
+            return file.read()
+
+    def read_text(self) -> str:
+        return self.read_bytes().decode("utf-8")
+
+    def read_json(self) -> Any:
+        return json.loads(self.read_bytes())
+
+    def read_lines(self) -> Iterator[str]:
+        """The lines of the file, one after another, without their ends."""
+        with self.files.open(self.path) as file:
+            for line in file:
+                yield line.decode("utf-8").rstrip("\r\n")
+
+    def exists(self) -> bool:
+        return self.files.exists(self.path)
+
+    def list_files(self) -> list[str]:
+        """The names of the files in the folder, sorted; none if the folder does not exist."""
+        return sorted(self.files.list_files(self.path))
+
+    def list_folders(self) -> list[str]:
+        """The names of the folders in the folder, sorted; none if the folder does not exist."""
+        return sorted(self.files.list_folders(self.path))
+
+    def modified(self) -> float:
+        """When the file was last written, in seconds since 1970."""
+        return self.files.modified(self.path)
+
+    def create(self, text: str) -> bool:
+        """Write the file whole if it does not exist, and return whether this call has written it.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            return self.files.create(self.path, text.encode())
+
+    def create_json(self, value: Any) -> bool:
+        """Write the file as JSON if it does not exist, and return whether this call has written it.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        return self.create(json.dumps(value))
+
+    def replace(self, text: str) -> None:
+        """Write the file whole: a reader sees the old content or the new one.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            self.files.replace(self.path, text.encode())
+
+    def replace_json(self, value: Any) -> None:
+        """Write the file as JSON: a reader sees the old content or the new one.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        self.replace(json.dumps(value))
+
+    def swap(self, expected: bytes, text: str) -> bool:
+        """Replace the file if its content is still the expected one, and return whether that was so.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            return self.files.swap(self.path, expected, text.encode())
+
+    def append(self) -> Appender:
+        """Open the file to add text at its end; it is created if it does not exist.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            return self.files.append(self.path)
+
+    def is_in_use(self) -> bool:
+        """Whether a process has the file open to append to it."""
+        return self.files.is_in_use(self.path)
+
+    def delete(self) -> None:
+        """Delete the file; a missing one is fine.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            self.files.delete(self.path)
+
+    def delete_folder(self) -> None:
+        """Delete the folder with everything in it; a missing one is fine.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            self.files.delete_folder(self.path)
+
+    def move(self, new: Location) -> None:
+        """Give the file or the folder another path in the same storage, at which there is nothing yet.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            self.files.move(self.path, new.path)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StorageUnwritableError(
+                f"cannot write to the storage: {self.path}",
+                facts=(f"the system's error: {error.strerror or error}",),
+                remedies=("headrace doctor",),
+                params={"path": self.path},
+            ) from error

@@ -1,0 +1,115 @@
+"""The files of an object store, as `headrace.storage.location.Files` describes them.
+
+The tests of what lies in a storage run over obstore's memory store, too: it has the conditional puts of S3,
+and no folders, so nothing can depend on what only a local disk offers.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import BinaryIO
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, PreconditionError
+from obstore.store import MemoryStore
+
+from headrace.storage.location import Location
+
+
+def memory_location() -> Location:
+    """The root of a storage of its own in memory."""
+    return Location("memory://lake", ObjectFiles(MemoryStore()))
+
+
+class ObjectFiles:
+    """The objects of one store; a path is ``memory://bucket/key``."""
+
+    scheme = "memory"
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._in_use: set[str] = set()
+
+    def open(self, path: str) -> BinaryIO:
+        return io.BytesIO(bytes(obstore.get(self._store, _key(path)).bytes()))
+
+    def exists(self, path: str) -> bool:
+        try:
+            obstore.head(self._store, _key(path))
+        except FileNotFoundError:
+            return bool(self.list_files(path) or self.list_folders(path))
+        return True
+
+    def list_files(self, folder: str) -> list[str]:
+        found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")["objects"]
+        return [one["path"].rpartition("/")[2] for one in found]
+
+    def list_folders(self, folder: str) -> list[str]:
+        found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")["common_prefixes"]
+        return [prefix.rstrip("/").rpartition("/")[2] for prefix in found]
+
+    def modified(self, path: str) -> float:
+        return obstore.head(self._store, _key(path))["last_modified"].timestamp()
+
+    def create(self, path: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._store, _key(path), data, mode="create")
+        except AlreadyExistsError:
+            return False
+        return True
+
+    def replace(self, path: str, data: bytes) -> None:
+        obstore.put(self._store, _key(path), data)
+
+    def swap(self, path: str, expected: bytes, data: bytes) -> bool:
+        try:
+            found = obstore.get(self._store, _key(path))
+            if bytes(found.bytes()) != expected:
+                return False
+            obstore.put(self._store, _key(path), data, mode={"e_tag": found.meta["e_tag"]})
+        except (FileNotFoundError, PreconditionError):
+            return False
+        return True
+
+    def append(self, path: str) -> ObjectAppender:
+        self._in_use.add(path)
+        return ObjectAppender(self, path)
+
+    def is_in_use(self, path: str) -> bool:
+        return path in self._in_use
+
+    def delete(self, path: str) -> None:
+        obstore.delete(self._store, _key(path))
+
+    def delete_folder(self, path: str) -> None:
+        obstore.delete(self._store, self._below(path))
+
+    def move(self, path: str, new: str) -> None:
+        for key in self._below(path) or [_key(path)]:
+            obstore.rename(self._store, key, _key(new) + key.removeprefix(_key(path)), overwrite=False)
+
+    def close(self, path: str) -> None:
+        self._in_use.discard(path)
+
+    def _below(self, folder: str) -> list[str]:
+        return [one["path"] for one in obstore.list(self._store, f"{_key(folder)}/").collect()]
+
+
+class ObjectAppender:
+    """Writes the whole object again with each text: a test writes little."""
+
+    def __init__(self, files: ObjectFiles, path: str) -> None:
+        self._files = files
+        self._path = path
+        self._text = files.open(path).read() if files.exists(path) else b""
+
+    def write(self, text: str) -> None:
+        self._text += text.encode()
+        self._files.replace(self._path, self._text)
+
+    def close(self) -> None:
+        self._files.close(self._path)
+
+
+def _key(path: str) -> str:
+    return path.removeprefix("memory://")

@@ -1,0 +1,167 @@
+"""Files and folders of a storage, on every kind of storage."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from headrace.errors import StorageUnsupportedError, StorageUnwritableError
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+
+
+def test_what_is_written_is_read(location: Location) -> None:
+    file = location / "plans" / "last.json"
+    file.replace_json({"a": "ä"})
+    assert file.read_json() == {"a": "ä"}
+    file.replace("one\ntwo \u2028 two\n")
+    assert list(file.read_lines()) == ["one", "two \u2028 two"]
+    with file.open() as opened:
+        opened.seek(4)
+        assert opened.read(3) == b"two"
+
+
+def test_a_missing_file_is_told_from_an_empty_one(location: Location) -> None:
+    file = location / "f"
+    with pytest.raises(FileNotFoundError):
+        file.read_bytes()
+    assert not file.exists()
+    file.replace("")
+    assert file.exists()
+    assert file.read_bytes() == b""
+
+
+def test_a_folder_lists_its_own_files_and_folders(location: Location) -> None:
+    for name in ("b", "a", "x/c", "x/y/d"):
+        (location / name).replace(name)
+    assert location.list_files() == ["a", "b"]
+    assert location.list_folders() == ["x"]
+    assert (location / "x").list_files() == ["c"]
+    assert (location / "x").exists()
+    assert (location / "nowhere").list_files() == (location / "nowhere").list_folders() == []
+    assert (location / "a").list_files() == []
+
+
+def test_a_file_is_created_once(location: Location) -> None:
+    file = location / "schemas" / "one.json"
+    assert file.create("first")
+    assert not file.create("second")
+    assert file.read_text() == "first"
+    assert file.parent.list_files() == ["one.json"]
+
+
+def test_of_many_that_create_a_file_one_succeeds(location: Location) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda number: (location / "f").create(str(number)), range(32)))
+    assert done.count(True) == 1
+    assert (location / "f").read_text() == str(done.index(True))
+
+
+def test_a_file_is_swapped_only_if_nobody_has_changed_it(location: Location) -> None:
+    file = location / "lease"
+    assert not file.swap(b"", "new")
+    file.replace("old")
+    assert not file.swap(b"other", "new")
+    assert file.swap(b"old", "new")
+    assert not file.swap(b"old", "newer")
+    assert file.read_text() == "new"
+
+
+def test_of_many_that_swap_a_file_one_succeeds(location: Location) -> None:
+    file = location / "lease"
+    file.replace("old")
+    with ThreadPoolExecutor(8) as pool:
+        done = list(pool.map(lambda number: file.swap(b"old", str(number)), range(32)))
+    assert done.count(True) == 1
+    assert file.read_text() == str(done.index(True))
+
+
+def test_a_file_grows_and_shows_that_it_is_in_use(location: Location) -> None:
+    file = location / "events" / "u.jsonl"
+    appender = file.append()
+    appender.write("one\n")
+    assert file.read_text() == "one\n"
+    assert file.is_in_use()
+    appender.close()
+    assert not file.is_in_use()
+    again = file.append()
+    again.write("two\n")
+    again.close()
+    assert file.read_text() == "one\ntwo\n"
+    assert file.modified() > 0
+
+
+def test_files_and_folders_are_deleted_and_moved(location: Location) -> None:
+    for name in ("a/one", "a/deep/two", "b"):
+        (location / name).replace(name)
+    (location / "a").move(location / "c" / "d")
+    assert (location / "c" / "d" / "deep" / "two").read_text() == "a/deep/two"
+    assert not (location / "a").exists()
+    (location / "b").move(location / "e")
+    assert (location / "e").read_text() == "b"
+    for _ in range(2):
+        (location / "c").delete_folder()
+        (location / "e").delete()
+    assert not (location / "c").exists()
+    assert not (location / "e").exists()
+
+
+def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lake").write_text("a file where the folder should be")
+    file = locate(tmp_path) / "lake" / "f"
+    for write in (file.replace, file.create):
+        with pytest.raises(StorageUnwritableError) as caught:
+            write("text")
+        assert caught.value.params == {"path": str(tmp_path / "lake" / "f")}
+    with pytest.raises(StorageUnwritableError):
+        file.append()
+
+
+def test_a_location_is_a_path_and_a_uri(tmp_path: Path) -> None:
+    found = locate(tmp_path / "a b") / "c.json"
+    assert (found.name, found.stem, found.parent.name) == ("c.json", "c", "a b")
+    assert str(found) == str(tmp_path / "a b" / "c.json")
+    assert found.uri == f"file://{tmp_path}/a%20b/c.json"
+    assert found.local_path == tmp_path / "a b" / "c.json"
+    assert locate(found.uri) == found
+    assert len({found, locate(found.uri)}) == 1
+
+
+def test_a_location_of_another_kind_has_no_local_path(location: Location) -> None:
+    if location.files.scheme == "file":
+        assert location.local_path.is_dir()
+        return
+    with pytest.raises(StorageUnsupportedError):
+        _ = location.local_path
+
+
+def test_relative_paths_begin_in_the_folder_that_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert locate("lake") == locate("./x/../lake/") == locate(tmp_path / "lake")
+    assert locate("lake", tmp_path / "shop") == locate(tmp_path / "shop" / "lake")
+    assert locate("/lake#1?", tmp_path).path == "/lake#1?"
+
+
+@pytest.mark.parametrize(
+    "text", ["file:///lake", "file:/lake", "file://localhost/lake", "file:///lake/", "/lake", "FILE:///lake"]
+)
+def test_a_file_uri_is_a_local_path(text: str) -> None:
+    assert locate(text).path == "/lake"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("s3://bucket/x", "s3:/bucket/x", "S3://bucket/x", "s3a://b/x", "gs://b/x", "abfss://c@a/x", "az:x"),
+        *("hdfs://n:8020/x", "https://h/x", "memory://x", "file://elsewhere/x", "file:lake"),
+    ],
+)
+def test_a_uri_of_another_kind_is_refused(text: str) -> None:
+    with pytest.raises(StorageUnsupportedError) as caught:
+        locate(text)
+    assert caught.value.params["storage"] == text
+    assert caught.value.params["supported"] == ["file"]
