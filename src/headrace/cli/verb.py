@@ -11,7 +11,6 @@ import click
 
 from headrace.cli.output import Output, Result
 from headrace.model.secrets import is_secret_key
-from headrace.storage.locate import is_uri, locate
 
 if TYPE_CHECKING:
     from headrace.model.project import ProjectSettings
@@ -33,6 +32,8 @@ class Invocation:
         """What the command line changes in the spec."""
         if self.storage is None:
             return self.set
+        from headrace.storage.locate import is_uri
+
         # A path on the command line begins where the user is, and one in the spec in the spec's folder.
         storage = self.storage if is_uri(self.storage) else str(Path(self.storage).expanduser().absolute())
         return {**self.set, "storage": storage}
@@ -65,6 +66,8 @@ class LocalFolder(click.Path):
         Raises:
             StorageUnsupportedError: The value is a URI of anything else.
         """
+        from headrace.storage.locate import is_uri, locate
+
         local = locate(value).local_path if isinstance(value, str) and is_uri(value) else value
         return super().convert(local, param, ctx)
 

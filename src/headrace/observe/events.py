@@ -7,18 +7,20 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
+from headrace.errors import StorageUnwritableError
 from headrace.model.events import Event
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
-from headrace.state.files import hold, is_held, unwritable
 from headrace.storage.layout import Storage
+from headrace.storage.location import Appender, Location
 
+_SUFFIX = ".jsonl"
+_TAIL_BYTES = 512 * 1024
 _KEPT_S = 30 * 86_400
 _LEAST_KEPT, _MOST_KEPT = 100, 5_000
 """Logs that are kept however old they are, and in all."""
@@ -34,11 +36,11 @@ class EventLog:
         ...     log(event)
     """
 
-    def __init__(self, file: Path, stream: IO[str]) -> None:
+    def __init__(self, file: Location, appender: Appender) -> None:
         self.file = file
         self.failure: OSError | None = None
-        """Why nothing is written any more. A run goes on without its log, but not without a word."""
-        self._stream = stream
+        """Why events are not written any more. The run goes on without its log, and warns once."""
+        self._appender: Appender | None = appender
         self._lock = threading.Lock()
 
     @classmethod
@@ -46,23 +48,18 @@ class EventLog:
         """Open the log of an update.
 
         Raises:
-            StorageUnwritableError: The storage's folder cannot be written.
+            StorageUnwritableError: The storage cannot be written.
         """
-        file = storage.events / f"{update}.jsonl"
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            return cls(file, hold(file.open("a", encoding="utf-8")))
-        except OSError as error:
-            raise unwritable(file, error) from error
+        file = event_file(storage, update)
+        return cls(file, file.append())
 
     def __call__(self, event: Event) -> None:
         line = json.dumps(event_to_json(event), ensure_ascii=False, default=str)
         with self._lock:
-            if self.failure is not None or self._stream.closed:
+            if self.failure is not None or self._appender is None:
                 return
             try:
-                self._stream.write(line + "\n")
-                self._stream.flush()
+                self._appender.write(line + "\n")
             except OSError as error:
                 # What watches the work must not stop the work.
                 self.failure = error
@@ -75,7 +72,9 @@ class EventLog:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            self._stream.close()
+            if self._appender is not None:
+                self._appender.close()
+            self._appender = None
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
@@ -94,39 +93,61 @@ def event_from_json(data: Mapping[str, Any]) -> Event | None:
     return kind(**{name: _decode(name, value) for name, value in values.items()})
 
 
-def read_events(file: Path) -> Iterator[Event]:
-    """The events of one log, in order. A last line that was not written whole is left out."""
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            try:
-                data = json.loads(line)
-            except ValueError:
-                continue
-            event = event_from_json(data) if isinstance(data, dict) else None
-            if event is not None:
-                yield event
+def event_file(storage: Storage, update: str) -> Location:
+    """The log of an update."""
+    return storage.events / f"{update}{_SUFFIX}"
+
+
+def read_events(file: Location) -> Iterator[Event]:
+    """The events of one log, in order, without a last line that was not written whole."""
+    return _parse(file.read_lines())
+
+
+def read_last_events(file: Location) -> list[Event]:
+    """The events at the end of a log, which can be very long; none if the log cannot be read."""
+    try:
+        with file.open() as stream:
+            size = stream.seek(0, 2)
+            stream.seek(max(0, size - _TAIL_BYTES))
+            lines = stream.read().decode("utf-8", errors="replace").split("\n")
+    except OSError:
+        return []
+    return list(_parse(lines[1:] if size > _TAIL_BYTES else lines))
 
 
 def prune_events(storage: Storage) -> None:
-    """Remove the logs of updates that are long over: older than a month and not among the last, or too many.
+    """Remove the logs of old updates: older than a month and not among the last ones, or too many.
 
-    The log of an update that runs is kept, however old it is.
+    The log of a running update is kept, however old it is.
     """
-    files = sorted(storage.events.glob("*.jsonl"))
-    too_many, old = files[:-_MOST_KEPT], files[-_MOST_KEPT:-_LEAST_KEPT]
+    updates = list_updates(storage)
+    too_many, old = updates[:-_MOST_KEPT], updates[-_MOST_KEPT:-_LEAST_KEPT]
     before = time.time() - _KEPT_S
-    for file in (*too_many, *old):
+    for update in (*too_many, *old):
+        file = event_file(storage, update)
         try:
-            if (file in too_many or file.stat().st_mtime < before) and not is_held(file):
-                file.unlink()
-        except OSError as error:
-            _logger.warning("an old log of events is left: %s: %s", file, error)
+            if (update in too_many or file.modified() < before) and not file.is_in_use():
+                file.delete()
+        except (OSError, StorageUnwritableError) as error:
+            _logger.warning("cannot remove an old event log: %s: %s", file, error)
             return
 
 
 def list_updates(storage: Storage) -> list[str]:
     """The updates that have a log, oldest first; their ids begin with the time."""
-    return sorted(file.stem for file in storage.events.glob("*.jsonl"))
+    names = storage.events.list_files()
+    return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)]
+
+
+def _parse(lines: Iterable[str]) -> Iterator[Event]:
+    for line in lines:
+        try:
+            event = event_from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # A line that is being written right now, or that another version wrote.
+            continue
+        if event is not None:
+            yield event
 
 
 def _all_kinds(kind: type[Event]) -> Iterator[type[Event]]:

@@ -39,7 +39,7 @@ from headrace.model.secrets import Redactor
 from headrace.observe.events import event_to_json
 from headrace.observe.log_tap import TAP
 from headrace.runtime.places import logs_folder
-from headrace.state.files import hold, is_held
+from headrace.storage.local import is_locked, lock_shared
 
 FORMAT_VARIABLE: Final = "HEADRACE_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "HEADRACE_LOG_LEVEL"
@@ -206,7 +206,7 @@ class _HeldFile(logging.handlers.RotatingFileHandler):
 
     def _open(self) -> io.TextIOWrapper:
         stream = super()._open()
-        hold(stream)
+        lock_shared(stream)
         return stream
 
     def format(self, record: logging.LogRecord) -> str:
@@ -227,7 +227,7 @@ def _prune(folder: Path) -> None:
     for file in folder.iterdir():
         by_update.setdefault(file.name.split(".")[0], []).append(file)
     for update in sorted(by_update)[:-_KEPT]:
-        if any(is_held(file) for file in by_update[update]):
+        if any(is_locked(file) for file in by_update[update]):
             continue
         for file in by_update[update]:
             with contextlib.suppress(OSError):

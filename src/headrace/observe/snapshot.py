@@ -14,12 +14,13 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.folders import FileFolder, FoundFile, local_path
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.flow_state import Driver, FlowState, LastFailure, find_driver, load_troubles
+from headrace.observe.flow_state import FlowState, LastFailure, load_troubles
 from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.state.file_log import folder_of, load_seen
 from headrace.state.identity import generations, load_identity
+from headrace.state.lease import Driver, find_driver
 from headrace.state.ledger import Ledger
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location

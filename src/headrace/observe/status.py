@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from headrace.model.names import TableName
-from headrace.observe.flow_state import Driver, FlowState
+from headrace.observe.flow_state import FlowState
+from headrace.state.lease import Driver
 
 ViewState = Literal["fresh", "stale", "failed", "new"]
 

@@ -8,7 +8,6 @@ Whatever cannot be told for sure is left to Spark.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +30,6 @@ from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.state.facts import Continue
-from headrace.state.files import write_json
 from headrace.state.opening import decide
 from headrace.state.table_log import commit_mark
 
@@ -99,7 +97,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         "flows": flows,
         "views": views,
     }
-    write_json(plan.project.storage.plans / _FILE, record)
+    (plan.project.storage.plans / _FILE).replace_json(record)
 
 
 def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnection]) -> UpToDate | None:
@@ -110,7 +108,7 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         connect: Gives the way to its broker; called where a flow reads Kafka.
     """
     try:
-        record = json.loads((settings.storage.plans / _FILE).read_text(encoding="utf-8"))
+        record = (settings.storage.plans / _FILE).read_json()
         if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
             return None
         _require_schemas(record["schema_files"], settings)

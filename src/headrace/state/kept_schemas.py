@@ -1,4 +1,4 @@
-"""Schemas that were inferred once, and hold from then on, whatever later files look like."""
+"""Schemas that were inferred from files once. They stay the same, whatever later files contain."""
 
 from __future__ import annotations
 
@@ -7,46 +7,46 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from headrace.errors import KeptSchemaUnreadableError, StorageNewerError
-from headrace.state.files import write_json
+from headrace.storage.location import Location
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaKey:
-    """What a schema was inferred from.
+    """The files that a schema was inferred from.
 
     Args:
         format: The files' format.
         path: Their folder.
-        options: What decides how they are read.
+        options: The options that decide how they are read.
     """
 
     format: str
     path: str
     options: Mapping[str, str]
 
-    def file(self, folder: Path) -> Path:
-        """Where the schema is kept: named for the folder, and told apart by everything else."""
-        said = json.dumps([self.format, self.path, sorted(self.options.items())])
-        name = "".join(c if c.isalnum() or c in "-_" else "-" for c in Path(self.path).name)[:40]
-        return folder / f"{name or 'files'}-{hashlib.sha256(said.encode()).hexdigest()[:12]}.json"
+    def file(self, folder: Location) -> Location:
+        """Return the file of the schema: the name of the files' folder, and a hash of the whole key."""
+        key = json.dumps([self.format, self.path, sorted(self.options.items())])
+        name = self.path.rstrip("/").rpartition("/")[2]
+        name = "".join(c if c.isalnum() or c in "-_" else "-" for c in name)[:40]
+        return folder / f"{name or 'files'}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
 
 
-def load_schema(folder: Path, key: SchemaKey) -> Mapping[str, Any] | None:
-    """The schema that is kept for these files; ``None`` before a run has inferred one.
+def load_schema(folder: Location, key: SchemaKey) -> Mapping[str, Any] | None:
+    """Return the schema that a run has inferred for these files, or ``None``.
 
     Raises:
-        KeptSchemaUnreadableError: It cannot be read.
-        StorageNewerError: A newer version of Headrace wrote it.
+        KeptSchemaUnreadableError: The schema cannot be read.
+        StorageNewerError: A newer version of Headrace wrote the schema.
     """
     path = key.file(folder)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = path.read_json()
         if value["headrace"] > FORMAT:
             raise StorageNewerError(
                 f"the schema {path} was written by a newer version of Headrace",
@@ -65,15 +65,12 @@ def load_schema(folder: Path, key: SchemaKey) -> Mapping[str, Any] | None:
         ) from error
 
 
-def keep_schema(folder: Path, key: SchemaKey, schema: Mapping[str, Any]) -> None:
-    """Keep a schema that has just been inferred; one that is there already stays.
+def keep_schema(folder: Location, key: SchemaKey, schema: Mapping[str, Any]) -> None:
+    """Keep an inferred schema, unless there is one already.
 
     Raises:
         StorageUnwritableError: The storage cannot be written.
     """
-    path = key.file(folder)
-    if path.exists():
-        return
     record = {
         "headrace": FORMAT,
         "format": key.format,
@@ -82,4 +79,4 @@ def keep_schema(folder: Path, key: SchemaKey, schema: Mapping[str, Any]) -> None
         "inferred": datetime.now(UTC).isoformat(timespec="seconds"),
         "schema": schema,
     }
-    write_json(path, record)
+    key.file(folder).create_json(record)

@@ -1,7 +1,7 @@
 """One driver for a flow: a file with a heartbeat.
 
-The lease is a courtesy, the commit is the fence: two drivers that both believe they hold it
-still cannot commit a batch twice.
+The lease only avoids needless work. If two drivers hold it at once, the commit's transaction id still
+keeps a batch from being committed twice.
 """
 
 from __future__ import annotations
@@ -14,100 +14,113 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psutil
 
 from headrace.errors import LeaseLostError, SecondDriverError
-from headrace.state.files import unwritable, write_json
+from headrace.storage.location import Location
 
 HEARTBEAT_S = 2.0
 EXPIRES_S = 20.0
-"""A driver that has not beaten for this long is taken to be gone."""
+"""A driver without a heartbeat for this long has ended."""
 EXPIRES_VARIABLE = "HEADRACE_LEASE_EXPIRES_S"
-"""Overrides `EXPIRES_S`, for whoever cannot wait so long."""
+"""The environment variable that overrides `EXPIRES_S`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """The process that holds a lease."""
+
+    pid: int
+    host: str
+
+
+def find_driver(location: Location) -> Driver | None:
+    """Return the live process that holds a lease, or ``None``."""
+    try:
+        return _driver_of(location.read_bytes())
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True)
 class Lease:
-    """A flow's lease as this process holds it."""
+    """A flow's lease, held by this process."""
 
-    path: Path
+    location: Location
     owner: str
 
     @classmethod
-    def acquire(cls, path: Path, flow: str) -> Lease:
-        """Take the lease, or take it over from a driver that is gone.
+    def acquire(cls, location: Location, flow: str) -> Lease:
+        """Take the lease if it is free, or if its driver has ended.
 
         Raises:
             SecondDriverError: Another driver holds it.
             StorageUnwritableError: The lease cannot be written.
         """
+        lease = cls(location, uuid.uuid4().hex)
         try:
-            held = _load(path)
+            held = _read(location)
         except OSError as error:
-            raise unwritable(path, error) from error
-        expires_s = float(os.environ.get(EXPIRES_VARIABLE) or EXPIRES_S)
-        if held is not None and _is_alive(held, expires_s):
-            raise SecondDriverError(
-                f"another process runs flow {flow}: pid {held.get('pid')} on {held.get('host')}",
-                facts=("nothing was read or written",),
-                remedies=("stop that process, or wait until it has ended",),
-                params={"flow": flow, "pid": held.get("pid"), "host": held.get("host")},
-            )
-        lease = cls(path, uuid.uuid4().hex)
-        if held is not None:
-            with contextlib.suppress(FileNotFoundError):
-                path.unlink()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("x", encoding="utf-8") as file:
-                json.dump(lease._record(), file)
-        except FileExistsError as error:
-            raise SecondDriverError(
-                f"another process has just started flow {flow}",
-                facts=("nothing was read or written",),
-                remedies=("stop that process, or wait until it has ended",),
-                params={"flow": flow},
-            ) from error
-        except OSError as error:
-            raise unwritable(path, error) from error
-        return lease
+            raise location.unwritable(error) from error
+        driver = None if held is None else _driver_of(held)
+        if driver is None and (
+            location.create(lease._record()) if held is None else location.swap(held, lease._record())
+        ):
+            return lease
+        summary = f"another process has just started flow {flow}"
+        if driver is not None:
+            summary = f"another process runs flow {flow}: pid {driver.pid} on {driver.host}"
+        raise SecondDriverError(
+            summary,
+            facts=("nothing was read or written",),
+            remedies=("stop that process, or wait until it has ended",),
+            params={
+                "flow": flow,
+                "pid": None if driver is None else driver.pid,
+                "host": None if driver is None else driver.host,
+            },
+        )
 
     def check(self, flow: str) -> None:
-        """Make sure that nobody has taken the lease over.
+        """Make sure that no other process has taken the lease.
 
         Raises:
-            LeaseLostError: Somebody has.
+            LeaseLostError: Another process has.
         """
-        held = _load(self.path)
-        if held is None or held.get("owner") != self.owner:
+        held = _read(self.location)
+        if not self._owns(held):
+            driver = None if held is None else _driver_of(held)
             raise LeaseLostError(
-                f"another process has taken over flow {flow} while this one was away",
+                f"another process has taken over flow {flow} while this one was suspended",
                 facts=("nothing was written since",),
-                params={"flow": flow, "pid": None if held is None else held.get("pid")},
+                params={"flow": flow, "pid": None if driver is None else driver.pid},
             )
 
     def beat(self) -> None:
-        """Show that this driver lives; a lease that somebody took is left alone."""
-        held = _load(self.path)
-        if held is not None and held.get("owner") == self.owner:
-            write_json(self.path, self._record())
+        """Write a new heartbeat, unless another process has taken the lease."""
+        held = _read(self.location)
+        if held is not None and self._owns(held):
+            self.location.swap(held, self._record())
 
     def release(self) -> None:
-        held = _load(self.path)
-        if held is not None and held.get("owner") == self.owner:
-            self.path.unlink(missing_ok=True)
+        """Give the lease back, unless another process has taken it."""
+        if self._owns(_read(self.location)):
+            self.location.delete()
 
-    def _record(self) -> dict[str, Any]:
-        return {
+    def _owns(self, held: bytes | None) -> bool:
+        return held is not None and _parse(held).get("owner") == self.owner
+
+    def _record(self) -> str:
+        record = {
             "owner": self.owner,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "started": psutil.Process().create_time(),
             "heartbeat": time.time(),
         }
+        return json.dumps(record)
 
 
 class Heart:
@@ -115,7 +128,7 @@ class Heart:
 
     def __init__(self, interval_s: float = HEARTBEAT_S) -> None:
         self._interval_s = interval_s
-        self._leases: dict[Path, Lease] = {}
+        self._leases: dict[Location, Lease] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-leases", daemon=True)
@@ -123,11 +136,11 @@ class Heart:
 
     def add(self, lease: Lease) -> None:
         with self._lock:
-            self._leases[lease.path] = lease
+            self._leases[lease.location] = lease
 
     def release(self, lease: Lease) -> None:
         with self._lock:
-            self._leases.pop(lease.path, None)
+            self._leases.pop(lease.location, None)
             lease.release()
 
     def stop(self) -> None:
@@ -145,24 +158,33 @@ class Heart:
                         lease.beat()
 
 
-def _load(path: Path) -> dict[str, Any] | None:
+def _read(location: Location) -> bytes | None:
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        return location.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def _parse(held: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(held)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def _is_alive(held: dict[str, Any], expires_s: float) -> bool:
+def _driver_of(held: bytes) -> Driver | None:
+    """The process that has written a lease; ``None`` if it has ended, or if the lease cannot be read."""
+    record = _parse(held)
     try:
-        if time.time() - float(held["heartbeat"]) > expires_s:
-            return False
-        if held.get("host") != socket.gethostname():
-            return True
-        process = psutil.Process(int(held["pid"]))
-        # A pid is used again: the time of creation tells the processes apart.
-        return abs(process.create_time() - float(held["started"])) < 1.0
-    except (psutil.NoSuchProcess, KeyError, TypeError, ValueError):
-        return False
+        driver = Driver(pid=int(record["pid"]), host=str(record["host"]))
+        expires_s = float(os.environ.get(EXPIRES_VARIABLE) or EXPIRES_S)
+        if time.time() - float(record["heartbeat"]) > expires_s:
+            return None
+        if driver.host != socket.gethostname():
+            return driver
+        # The system reuses process ids: the time of creation tells the processes apart.
+        created = psutil.Process(driver.pid).create_time()
+        return driver if abs(created - float(record["started"])) < 1.0 else None
+    except (psutil.Error, KeyError, TypeError, ValueError):
+        return None

@@ -39,20 +39,20 @@ class Storage:
         return self.root.local_path / "tables"
 
     @property
-    def events(self) -> Path:
-        return self.root.local_path / "events"
+    def events(self) -> Location:
+        return self.root / "events"
 
     @property
-    def leases(self) -> Path:
-        return self.root.local_path / "leases"
+    def leases(self) -> Location:
+        return self.root / "leases"
 
     @property
-    def plans(self) -> Path:
-        return self.root.local_path / "plans"
+    def plans(self) -> Location:
+        return self.root / "plans"
 
     @property
-    def schemas(self) -> Path:
-        return self.root.local_path / "schemas"
+    def schemas(self) -> Location:
+        return self.root / "schemas"
 
     def table(self, dataset: TableName) -> Path:
         return self.tables / dataset.schema / dataset.name
@@ -71,5 +71,5 @@ class Storage:
     def ledger(self, dataset: TableName, flow: str) -> Path:
         return self.root.local_path / "ledger" / str(dataset) / flow
 
-    def lease(self, dataset: TableName, flow: str) -> Path:
+    def lease(self, dataset: TableName, flow: str) -> Location:
         return self.leases / f"{dataset}.{flow}.json"

@@ -242,14 +242,18 @@ class Location:
         with self._writing():
             self.files.move(self.path, new.path)
 
+    def unwritable(self, error: OSError) -> StorageUnwritableError:
+        """The error to raise if the storage refuses to write here."""
+        return StorageUnwritableError(
+            f"cannot write to the storage: {self.path}",
+            facts=(f"the system's error: {error.strerror or error}",),
+            remedies=("headrace doctor",),
+            params={"path": self.path},
+        )
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise StorageUnwritableError(
-                f"cannot write to the storage: {self.path}",
-                facts=(f"the system's error: {error.strerror or error}",),
-                remedies=("headrace doctor",),
-                params={"path": self.path},
-            ) from error
+            raise self.unwritable(error) from error

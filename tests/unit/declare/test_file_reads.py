@@ -20,6 +20,7 @@ from headrace.errors import (
 )
 from headrace.model.folders import FileFolder
 from headrace.state.kept_schemas import SchemaKey, keep_schema, load_schema
+from headrace.storage.location import Location
 
 Write = Callable[..., Path]
 
@@ -92,18 +93,18 @@ def test_outside_of_a_pipeline_it_says_so() -> None:
         hr.read_files("landing", format="text")
 
 
-def test_a_schema_is_kept_once_for_each_way_of_reading(tmp_path: Path) -> None:
+def test_a_schema_is_kept_once_for_each_way_of_reading(location: Location) -> None:
     key = SchemaKey(format="csv", path="/in/day prices", options={"header": "true"})
-    assert load_schema(tmp_path, key) is None
-    keep_schema(tmp_path, key, {"fields": [1]})
-    keep_schema(tmp_path, key, {"fields": [2]})
-    assert load_schema(tmp_path, key) == {"fields": [1]}
-    assert load_schema(tmp_path, SchemaKey(format="csv", path="/in/day prices", options={})) is None
-    path = key.file(tmp_path)
+    assert load_schema(location, key) is None
+    keep_schema(location, key, {"fields": [1]})
+    keep_schema(location, key, {"fields": [2]})
+    assert load_schema(location, key) == {"fields": [1]}
+    assert load_schema(location, SchemaKey(format="csv", path="/in/day prices", options={})) is None
+    path = key.file(location)
     assert path.name.startswith("day-prices-")
-    path.write_text('{"headrace": 99}')
+    path.replace('{"headrace": 99}')
     with pytest.raises(StorageNewerError):
-        load_schema(tmp_path, key)
-    path.write_text("{")
+        load_schema(location, key)
+    path.replace("{")
     with pytest.raises(KeptSchemaUnreadableError):
-        load_schema(tmp_path, key)
+        load_schema(location, key)

@@ -33,6 +33,8 @@ from headrace.observe.events import (
     read_events,
 )
 from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
 
 NAME = TableName("sales", "orders")
 RANGE = SourceRange(0, "kafka", {"topics": {"t": "id"}}, {"t": {"0": 1}}, {"t": {"0": 5}})
@@ -55,8 +57,8 @@ def test_an_event_comes_back_as_it_was(event: Event) -> None:
     assert event_from_json(json.loads(json.dumps(event_to_json(event)))) == event
 
 
-def test_a_log_is_read_back_in_order(tmp_path: Path) -> None:
-    storage = Storage.at(tmp_path)
+def test_a_log_is_read_back_in_order(location: Location) -> None:
+    storage = Storage(location)
     with EventLog.open(storage, "u1") as log:
         for event in EVENTS:
             log(event)
@@ -66,9 +68,9 @@ def test_a_log_is_read_back_in_order(tmp_path: Path) -> None:
 
 
 def test_events_of_newer_versions_and_torn_lines_are_passed_over(tmp_path: Path) -> None:
-    file = tmp_path / "u.jsonl"
+    file = locate(tmp_path / "u.jsonl")
     known = json.dumps({**event_to_json(EVENTS[0]), "new_field": 1})
-    file.write_text('{"event": "NotYetKnown", "update": "u"}\n' + known + '\n{"event": "Upd')
+    file.replace('{"event": "NotYetKnown", "update": "u"}\n' + known + '\n{"event": "Upd')
     assert list(read_events(file)) == [EVENTS[0]]
 
 
@@ -93,18 +95,16 @@ def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 class FullDisk:
-    """A stream that takes nothing."""
+    """A file that takes nothing."""
 
-    closed = False
-
-    def write(self, text: str) -> int:
+    def write(self, text: str) -> None:
         raise OSError(28, "No space left on device")
 
-    def flush(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def test_a_full_disk_does_not_stop_the_work(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "u.jsonl", FullDisk())  # type: ignore[arg-type]
+    log = EventLog(locate(tmp_path / "u.jsonl"), FullDisk())
     for event in EVENTS:
         log(event)
     assert log.failure is not None
@@ -114,15 +114,16 @@ def test_old_logs_are_removed_and_enough_are_kept(tmp_path: Path, monkeypatch: p
     storage = Storage.at(tmp_path)
     monkeypatch.setattr(events_module, "_LEAST_KEPT", 3)
     monkeypatch.setattr(events_module, "_MOST_KEPT", 6)
-    storage.events.mkdir()
+    events = tmp_path / "events"
+    events.mkdir()
     month_ago = time.time() - 31 * 86_400
     for number in range(10):
-        file = storage.events / f"2026010{number}T000000-a.jsonl"
+        file = events / f"2026010{number}T000000-a.jsonl"
         file.touch()
         if number < 6:
             os.utime(file, (month_ago, month_ago))
     with EventLog.open(storage, "20260104T000000-a"):
-        os.utime(storage.events / "20260104T000000-a.jsonl", (month_ago, month_ago))
+        os.utime(events / "20260104T000000-a.jsonl", (month_ago, month_ago))
         prune_events(storage)
     # Too many: 0 to 3. A month old and not among the last three: 4 (an update that runs) and 5.
     assert list_updates(storage) == [f"2026010{number}T000000-a" for number in (4, 6, 7, 8, 9)]

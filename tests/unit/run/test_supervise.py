@@ -108,7 +108,7 @@ def test_a_flow_that_ends_well_gives_its_lease_back(make: Any, tmp_path: Path) -
     result = update.supervise(Runner(["drained"]))
     assert (result.outcome, result.error) == ("drained", None)
     assert update.count(FlowFinished) == 1
-    assert not list(Storage.at(tmp_path).leases.iterdir())
+    assert Storage.at(tmp_path).leases.list_files() == []
 
 
 def test_what_passes_is_tried_again_after_longer_and_longer_waits(make: Any) -> None:

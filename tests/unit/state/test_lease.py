@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +14,22 @@ import psutil
 import pytest
 
 from headrace.errors import LeaseLostError, SecondDriverError, StorageUnwritableError
-from headrace.state.lease import EXPIRES_S, EXPIRES_VARIABLE, Heart, Lease
+from headrace.state.lease import EXPIRES_S, EXPIRES_VARIABLE, Heart, Lease, find_driver
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "leases" / "default.sales.sales.json"
+def path(location: Location) -> Location:
+    return location / "leases" / "default.sales.sales.json"
 
 
-def held(path: Path) -> dict[str, Any]:
-    return dict(json.loads(path.read_text()))
+def held(path: Location) -> dict[str, Any]:
+    return dict(path.read_json())
 
 
-def alter(path: Path, **changes: Any) -> None:
-    path.write_text(json.dumps({**held(path), **changes}))
+def alter(path: Location, **changes: Any) -> None:
+    path.replace_json({**held(path), **changes})
 
 
 def dead_pid() -> int:
@@ -36,7 +38,7 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_a_lease_says_who_holds_it(path: Path) -> None:
+def test_a_lease_says_who_holds_it(path: Location) -> None:
     lease = Lease.acquire(path, "sales")
     said = held(path)
     assert (said["owner"], said["pid"]) == (lease.owner, os.getpid())
@@ -45,7 +47,7 @@ def test_a_lease_says_who_holds_it(path: Path) -> None:
     lease.check("sales")
 
 
-def test_a_second_driver_is_refused(path: Path) -> None:
+def test_a_second_driver_is_refused(path: Location) -> None:
     first = Lease.acquire(path, "sales")
     with pytest.raises(SecondDriverError) as caught:
         Lease.acquire(path, "sales")
@@ -53,7 +55,7 @@ def test_a_second_driver_is_refused(path: Path) -> None:
     first.check("sales")
 
 
-def test_a_released_lease_is_free(path: Path) -> None:
+def test_a_released_lease_is_free(path: Location) -> None:
     Lease.acquire(path, "sales").release()
     assert not path.exists()
     Lease.acquire(path, "sales")
@@ -70,7 +72,7 @@ def test_a_released_lease_is_free(path: Path) -> None:
         pytest.param({"heartbeat": None}, id="it has no heartbeat"),
     ],
 )
-def test_the_lease_of_a_driver_that_is_gone_is_taken_over(path: Path, changes: dict[str, Any]) -> None:
+def test_the_lease_of_a_driver_that_is_gone_is_taken_over(path: Location, changes: dict[str, Any]) -> None:
     gone = Lease.acquire(path, "sales")
     alter(path, **changes)
     lease = Lease.acquire(path, "sales")
@@ -80,20 +82,19 @@ def test_the_lease_of_a_driver_that_is_gone_is_taken_over(path: Path, changes: d
 
 
 @pytest.mark.parametrize("content", ["", "{half", "[]"])
-def test_a_lease_that_cannot_be_read_is_nobody_s(path: Path, content: str) -> None:
-    path.parent.mkdir()
-    path.write_text(content)
+def test_a_lease_that_cannot_be_read_is_nobody_s(path: Location, content: str) -> None:
+    path.replace(content)
     Lease.acquire(path, "sales").check("sales")
 
 
-def test_a_driver_on_another_machine_is_trusted_as_long_as_it_beats(path: Path) -> None:
+def test_a_driver_on_another_machine_is_trusted_as_long_as_it_beats(path: Location) -> None:
     Lease.acquire(path, "sales")
     alter(path, host="elsewhere", pid=dead_pid())
     with pytest.raises(SecondDriverError):
         Lease.acquire(path, "sales")
 
 
-def test_the_time_to_expire_can_be_set(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_to_expire_can_be_set(path: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     Lease.acquire(path, "sales")
     alter(path, heartbeat=time.time() - 5.0)
     with pytest.raises(SecondDriverError):
@@ -102,7 +103,7 @@ def test_the_time_to_expire_can_be_set(path: Path, monkeypatch: pytest.MonkeyPat
     Lease.acquire(path, "sales")
 
 
-def test_a_driver_that_lost_its_lease_leaves_the_new_one_alone(path: Path) -> None:
+def test_a_driver_that_lost_its_lease_leaves_the_new_one_alone(path: Location) -> None:
     gone = Lease.acquire(path, "sales")
     alter(path, heartbeat=0.0)
     Lease.acquire(path, "sales")
@@ -112,14 +113,14 @@ def test_a_driver_that_lost_its_lease_leaves_the_new_one_alone(path: Path) -> No
     assert held(path) == after
 
 
-def test_a_lease_that_somebody_removed_is_lost(path: Path) -> None:
+def test_a_lease_that_somebody_removed_is_lost(path: Location) -> None:
     lease = Lease.acquire(path, "sales")
-    path.unlink()
+    path.delete()
     with pytest.raises(LeaseLostError):
         lease.check("sales")
 
 
-def test_a_heart_beats_from_its_own_thread_until_the_lease_is_released(path: Path) -> None:
+def test_a_heart_beats_from_its_own_thread_until_the_lease_is_released(path: Location) -> None:
     lease = Lease.acquire(path, "sales")
     alter(path, heartbeat=0.0)
     heart = Heart(interval_s=0.01)
@@ -132,14 +133,38 @@ def test_a_heart_beats_from_its_own_thread_until_the_lease_is_released(path: Pat
     heart.stop()
 
 
-def test_a_heart_that_stops_gives_all_its_leases_back(path: Path) -> None:
+def test_a_heart_that_stops_gives_all_its_leases_back(path: Location) -> None:
     heart = Heart(interval_s=0.01)
     heart.add(Lease.acquire(path, "sales"))
     heart.stop()
     assert not path.exists()
 
 
-def test_a_storage_that_cannot_be_written_is_named(path: Path) -> None:
-    path.parent.parent.joinpath("leases").write_text("a file where the folder should be")
+def test_of_many_drivers_one_gets_the_lease_of_a_driver_that_is_gone(path: Location) -> None:
+    def acquire(number: int) -> bool:
+        try:
+            Lease.acquire(path, "sales")
+        except SecondDriverError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(acquire, range(16))).count(True) == 1
+        alter(path, heartbeat=0.0)
+        assert list(pool.map(acquire, range(16))).count(True) == 1
+
+
+def test_a_lease_names_its_live_driver(path: Location) -> None:
+    assert find_driver(path) is None
+    Lease.acquire(path, "sales")
+    driver = find_driver(path)
+    assert driver is not None
+    assert driver.pid == os.getpid()
+    alter(path, pid=dead_pid())
+    assert find_driver(path) is None
+
+
+def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "leases").write_text("a file where the folder should be")
     with pytest.raises(StorageUnwritableError):
-        Lease.acquire(path, "sales")
+        Lease.acquire(locate(tmp_path) / "leases" / "default.sales.sales.json", "sales")
