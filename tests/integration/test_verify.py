@@ -289,7 +289,7 @@ def test_records_that_the_broker_has_expired_lower_the_grade(proven: Proven) -> 
         future.result(30)
     report = proven.records()
     assert report.verdict == "partial"
-    assert f"{proven.topic}/1 from 40 on" in report.reasons[0]
+    assert f"{proven.topic}/1 (before offset 40)" in report.reasons[0]
     assert proven.verify().exit_code == 0
     assert proven.verify(datasets=["bronze"], require="records").exit_code == 3
 
@@ -319,7 +319,7 @@ def test_a_topic_that_was_created_again(proven: Proven, broker: Broker) -> None:
 
     admin = AdminClient({"bootstrap.servers": proven.bootstrap})
     admin.delete_topics([proven.topic])[proven.topic].result(30)
-    assert "any more" in proven.records().reasons[0]
+    assert "no longer has the topic" in proven.records().reasons[0]
     broker.create_topic(proven.topic, 3)
     report = proven.records()
     assert report.verdict == "unjudged"

@@ -46,7 +46,16 @@ _END_INDEX = 1 << 62
 
 
 class _CannotJudgeError(Exception):
-    """Why the third grade of a flow cannot be judged."""
+    """Why the third grade of a flow cannot be judged.
+
+    Args:
+        reason: One sentence.
+        applies: False where no flow of this kind can be judged by this grade.
+    """
+
+    def __init__(self, reason: str, *, applies: bool = True) -> None:
+        super().__init__(reason)
+        self.applies = applies
 
 
 class RecordsJudge:
@@ -84,27 +93,22 @@ class RecordsJudge:
             one.flow: _judge_files(evidence, one) for one in evidence.lineages if reads_files_only(one)
         }
         if of_files:
-            reason = "rows of other flows come from files, and have no place in Kafka"
-            return {**self._unjudged(evidence, reason), **of_files}
+            reason = "another flow of the table reads files, whose rows have no coordinates in Kafka"
+            return {**self._unjudged(evidence, reason, applies=False), **of_files}
         try:
             columns = find_columns(evidence.log.metadata)
         except CoordinatesUnreadableError as error:
             return self._unjudged(evidence, str(error))
         if columns is None:
-            return self._unjudged(
-                evidence, "the table keeps no coordinates (table property headrace.coordinates)"
-            )
+            reason = "the table keeps no coordinates of its records (table property headrace.coordinates)"
+            return self._unjudged(evidence, reason, applies=False)
         claims: dict[str, Claims] = {}
-        reports: dict[str, GradeReport] = {}
         for lineage in evidence.lineages:
             try:
                 claims[lineage.flow] = self._claims(evidence, lineage)
             except _CannotJudgeError as error:
-                reports[lineage.flow] = unjudged_records(str(error))
-        if reports:
-            # The rows of a flow that cannot be judged would be strangers to the others.
-            reason = next(iter(reports.values())).reasons[0]
-            return self._unjudged(evidence, reason)
+                # No other flow can be judged either: the rows of this one could not be told from theirs.
+                return self._unjudged(evidence, str(error), applies=error.applies)
         return self._judge_claims(evidence, columns, claims)
 
     def _judge_claims(
@@ -124,7 +128,7 @@ class RecordsJudge:
             stall_s = self._answer_s * 2
             found = load_offsets(self._connection, asked, stall_s, self._explain) if asked else {}
         except BrokerUnreachableError as error:
-            self._topics, self._silence = None, f"{error.summary}: ranges and counts"
+            self._topics, self._silence = None, error.summary
             return self.judge(evidence)
         compared = compare(together, table, asked, found, self._topics or {})
         return {
@@ -147,7 +151,8 @@ class RecordsJudge:
             case ["delta"]:
                 return self._derived(lineage)
             case found:
-                raise _CannotJudgeError(f"rows that come from {' and '.join(found)} have no place in Kafka")
+                reason = f"it reads {' and '.join(found)} sources, whose rows cannot be compared with Kafka"
+                raise _CannotJudgeError(reason, applies=False)
 
     def _ask_topics(self) -> None:
         """Ask the broker once for all topics of all flows."""
@@ -158,7 +163,7 @@ class RecordsJudge:
         try:
             self._topics = load_topics(self._connection, names, self._answer_s, self._explain)
         except BrokerUnreachableError as error:
-            self._silence = f"{error.summary}: ranges and counts"
+            self._silence = error.summary
 
     def _derived(self, lineage: Lineage) -> Claims:
         """A flow that reads another table must hold what that table held at the version it read."""
@@ -172,7 +177,8 @@ class RecordsJudge:
             try:
                 columns = find_columns(upstream.log.metadata)
                 if columns is None:
-                    raise _CannotJudgeError(f"{upstream.dataset}, which it reads, keeps no coordinates")
+                    reason = f"{upstream.dataset}, which it reads, keeps no coordinates"
+                    raise _CannotJudgeError(reason, applies=False)
                 must, may, whole = self._rows_read(upstream, columns, source)
             except (CoordinatesUnreadableError, LogDamagedError) as error:
                 raise _CannotJudgeError(
@@ -212,9 +218,8 @@ class RecordsJudge:
             if found is None or found.log.version < version - 1 or found.since is not None:
                 found = self._load(there.storage, there.name)
         if found is None or found.log.metadata.id != source.identity.get("table_id"):
-            raise _CannotJudgeError(
-                f"the table that it reads, {source.identity.get('path')}, is no dataset of a pipeline"
-            )
+            reason = f"it reads {source.identity.get('path')}, which is not a table of a pipeline"
+            raise _CannotJudgeError(reason, applies=False)
         return found
 
     def _load(self, storage: Storage, name: TableName) -> Evidence:
@@ -226,8 +231,8 @@ class RecordsJudge:
             self._evidence[name] = found
         return found
 
-    def _unjudged(self, evidence: Evidence, reason: str) -> dict[str, GradeReport]:
-        return {lineage.flow: unjudged_records(reason) for lineage in evidence.lineages}
+    def _unjudged(self, evidence: Evidence, reason: str, *, applies: bool = True) -> dict[str, GradeReport]:
+        return {lineage.flow: unjudged_records(reason, applies=applies) for lineage in evidence.lineages}
 
 
 def _judge_files(evidence: Evidence, lineage: Lineage) -> GradeReport:

@@ -101,19 +101,17 @@ def build_kafka_claims(
         below, above = spans.within(None, low), spans.within(high, None)
         parts.setdefault(place, []).append(Claim(live=live, past=Spans.joined([below, above])))
         if below:
-            expired.append(f"{topic}/{partition} from {low:,} on")
+            expired.append(f"{topic}/{partition} (before offset {low:,})")
         if above:
             reasons.append(
-                f"the broker's {topic}/{partition} ends at {high:,}, before {int(above.ends.max()):,}, "
-                "up to which it was read"
+                f"the broker's log of {topic}/{partition} ends at offset {high:,}, "
+                f"and it was read up to {int(above.ends.max()):,}"
             )
     for (topic, _, partition), spans in early.items():
         parts.setdefault((topic, partition), []).append(Claim(past=spans))
     if expired:
         more = "" if len(expired) <= _NAMED else f" and {len(expired) - _NAMED} more partitions"
-        reasons.insert(
-            0, f"records for offsets of {', '.join(expired[:_NAMED])}{more}; below: ranges and counts"
-        )
+        reasons.insert(0, f"the broker no longer holds records of {', '.join(expired[:_NAMED])}{more}")
     if topics is None and committed:
         reasons.insert(0, silence)
     claims = {
@@ -185,7 +183,7 @@ def _committed(
 
 def _why_gone(topic: str, identity: str | None, now: Topic | None) -> str:
     if now is None:
-        return f"the broker has no topic {topic} any more: ranges and counts"
+        return f"the broker no longer has the topic {topic}"
     if identity in (None, now.id):
-        return f"the broker's {topic} has fewer partitions than were read: ranges and counts"
-    return f"the topic {topic} that was read ({identity}) was deleted: ranges and counts for its rows"
+        return f"the topic {topic} has fewer partitions now than were read"
+    return f"the topic {topic} with the id {identity}, which was read, was deleted"

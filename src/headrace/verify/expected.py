@@ -116,12 +116,8 @@ def prove_unread(name: TableName, text: str, finding: Finding) -> DatasetProof:
 
 def prove_not_created(name: TableName) -> DatasetProof:
     """The report of a table that a run is about to create."""
-    return DatasetProof(
-        dataset=name,
-        kind="unknown",
-        version=-1,
-        table=GradeReport(grade="counts", verdict="unjudged", text="not created yet"),
-    )
+    table = GradeReport(grade="counts", verdict="unjudged", text="not created yet", applies=False)
+    return DatasetProof(dataset=name, kind="unknown", version=-1, table=table)
 
 
 def _newest_checkpoints(root: Path) -> Iterator[tuple[TableName, Mapping[str, Any]]]:

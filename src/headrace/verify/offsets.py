@@ -263,6 +263,6 @@ def _unreachable(connection: KafkaConnection, error: object) -> BrokerUnreachabl
     servers = connection.bootstrap_servers or "no address"
     reason = str(error) or type(error).__name__
     return BrokerUnreachableError(
-        f"the Kafka broker at {servers} gives no answer ({reason})",
+        f"the Kafka broker at {servers} does not answer ({reason})",
         params={"servers": servers},
     )

@@ -168,9 +168,16 @@ def judge_records(
     )
 
 
-def unjudged_records(reason: str) -> GradeReport:
-    """The third grade of a flow whose records cannot be told apart."""
-    return GradeReport(grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,))
+def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
+    """The third grade of a flow whose records cannot be compared.
+
+    Args:
+        reason: Why.
+        applies: False where no flow of this kind can be judged by this grade.
+    """
+    return GradeReport(
+        grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,), applies=applies
+    )
 
 
 def _compare_place(

@@ -42,7 +42,8 @@ class GradeReport:
         text: What was compared, in figures.
         reasons: Why the grade is ``partial`` or ``unjudged``.
         figures: The numbers of ``text``.
-        details: What stands behind them, for machines.
+        details: The facts behind the figures, for machines.
+        applies: Whether this kind of flow can be judged by this grade at all.
     """
 
     grade: Grade
@@ -52,6 +53,12 @@ class GradeReport:
     findings: tuple[Finding, ...] = ()
     figures: Mapping[str, int] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
+    applies: bool = True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the grade could be judged, and was not, or was only in part."""
+        return self.applies and self.verdict in ("partial", "unjudged")
 
     def to_json(self) -> dict[str, Any]:
         said = {
@@ -137,9 +144,18 @@ class DatasetProof:
     notes: tuple[str, ...] = ()
 
     @property
+    def reports(self) -> tuple[GradeReport, ...]:
+        """The grades of all flows, and the equation of the table."""
+        return (self.table, *(report for flow in self.flows for report in flow.grades))
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
-        reports = [self.table, *(report for flow in self.flows for report in flow.grades)]
-        return tuple(finding for report in reports for finding in report.findings)
+        return tuple(finding for report in self.reports for finding in report.findings)
+
+    @property
+    def is_not_created(self) -> bool:
+        """Whether a run is still to create the table."""
+        return self.version < 0 and not self.findings
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -53,15 +53,31 @@ def proof_lines(proof: Proof, default_schema: str = "default") -> list[str]:
 
 
 def conclusion(proof: Proof) -> list[str]:
-    """What it comes to."""
+    """The last lines: what was judged, and whether it holds."""
     if not proof.proven:
         return [f"Not proven: {counted(len(proof.findings), 'finding')}."]
+    lines = [_judged(proof)]
     if proof.unmet:
-        return ["Proven as far as it can be judged; what was required cannot be:", *proof.unmet]
-    reports = [r for d in proof.datasets for r in (d.table, *(g for flow in d.flows for g in flow.grades))]
-    if any(report.verdict == "partial" for report in reports):
-        return ["Proven as far as it can be judged; ~ says what cannot be."]
-    return ["Proven."]
+        lines += [f"Required, but not judged: {proof.require}", *proof.unmet]
+    return lines
+
+
+def _judged(proof: Proof) -> str:
+    """The last line of a proof without findings."""
+    reports = [report for dataset in proof.datasets for report in dataset.reports]
+    records = [report for report in reports if report.grade == "records"]
+    left = [report for report in reports if report.is_open]
+    missing = [str(one.dataset) for one in proof.datasets if one.is_not_created]
+    more = f" Not created yet: {', '.join(missing)}." if missing else ""
+    if not left:
+        is_whole = records and all(report.applies for report in records)
+        return ("Proven (records)." if is_whole else "Proven.") + more
+    if any(report.grade != "records" for report in left):
+        return f"What was judged holds; {MARKS['partial']} and {MARKS['unjudged']} mark what was not.{more}"
+    how = "not judged" if all(report.verdict == "unjudged" for report in left) else "judged in part"
+    reasons = list(dict.fromkeys(reason for report in left for reason in report.reasons))
+    others = f" (and {counted(len(reasons) - 1, 'other reason')})" if len(reasons) > 1 else ""
+    return f"Ranges and counts hold; records were {how}: {reasons[0]}{others}.{more}"
 
 
 def _dataset_lines(dataset: DatasetProof, default_schema: str) -> Iterator[Line]:

@@ -40,7 +40,10 @@ class TestVerify:
             " bronze  ranges   1 partition, 10 offsets, 1 commit, no gap, no overlap  ✓",
             "         counts   10 in = 10 accepted + 0 rejected                       ✓",
         ]
-        assert called.out.splitlines()[-1] == "Proven."
+        last = called.out.splitlines()[-1]
+        assert last.startswith(
+            "Ranges and counts hold; records were not judged: the Kafka broker at 127.0.0.1:9"
+        )
 
     def test_not_proven_names_what_is_wrong(self, flow: HandFlow, headrace: Call) -> None:
         flow.append({0: (0, 10)})
@@ -54,7 +57,7 @@ class TestVerify:
         flow.append({0: (0, 10)})
         called = headrace("verify", "--require", "records")
         assert called.exit_code == 3
-        assert "the Kafka broker at 127.0.0.1:9 gives no answer" in called.out.splitlines()[-1]
+        assert "the Kafka broker at 127.0.0.1:9 does not answer" in called.out.splitlines()[-1]
 
     def test_a_table_that_vanished_is_not_proven(self, flow: HandFlow, headrace: Call) -> None:
         flow.append({0: (0, 10)})

@@ -14,6 +14,7 @@ from lake import Lake, rows
 from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.names import TableName
 from headrace.verify import evidence
+from headrace.verify.text import proof_lines
 
 Verify = Any
 Broker = Any
@@ -232,6 +233,71 @@ class TestSince:
         table.forget_log(4)
         assert verify(since=3).proven
         assert verify(since=6).proven
+
+
+class TestConclusion:
+    """The last line says what was judged."""
+
+    def test_records(self, lake: Lake, verify: Verify, broker: Broker) -> None:
+        flow = lake.table().flow()
+        flow.append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        assert last_lines(verify) == ["Proven (records)."]
+        view(lake, "gold", rows(range(3)), bronze=(flow.table, 2))
+        assert last_lines(verify) == ["Proven (records)."]
+
+    def test_a_broker_that_is_down(self, lake: Lake, verify: Verify) -> None:
+        lake.table().flow().append({0: (0, 10)})
+        line = "Ranges and counts hold; records were not judged: no Kafka broker answers at nowhere."
+        assert last_lines(verify) == [line]
+        assert last_lines(verify, require="records") == [
+            line,
+            "Required, but not judged: records",
+            "bronze: records: no Kafka broker answers at nowhere",
+        ]
+
+    def test_records_that_were_judged_in_part(self, lake: Lake, verify: Verify, broker: Broker) -> None:
+        lake.table().flow().append({0: (0, 100)})
+        lake.table("none").flow().append({0: (0, 5)}, topic="gone")
+        broker.holds({0: range(40, 100)}, low={0: 40})
+        assert last_lines(verify) == [
+            "Ranges and counts hold; records were judged in part: the broker no longer holds records of "
+            "sales/0 (before offset 40) (and 1 other reason)."
+        ]
+
+    def test_flows_whose_records_cannot_be_judged_at_all(
+        self, lake: Lake, verify: Verify, broker: Broker
+    ) -> None:
+        lake.table("plain", coordinates=False).flow().append({0: (0, 10)})
+        lake.table().flow().append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        assert last_lines(verify) == ["Proven."]
+
+    def test_counts_that_were_judged_in_part(self, lake: Lake, verify: Verify, broker: Broker) -> None:
+        table = lake.table()
+        flow = table.flow()
+        flow.append({0: (0, 10)})
+        (add,) = table.active()
+        table.commit([table.remove(add), table.write(rows(range(8)))], operation="DELETE")
+        table.commit([table.remove(table.active()[0]), {"add": add}], operation="RESTORE")
+        broker.holds({0: range(10)})
+        assert last_lines(verify) == ["What was judged holds; ~ and - mark what was not."]
+
+    def test_a_table_that_is_not_created_yet(self, lake: Lake, verify: Verify, broker: Broker) -> None:
+        lake.table().flow().append({0: (0, 10)})
+        broker.holds({0: range(10)})
+        (lake.storage.table(TableName("default", "silver")) / "_delta_log").mkdir(parents=True)
+        assert last_lines(verify) == ["Proven (records). Not created yet: default.silver."]
+
+    def test_a_finding(self, lake: Lake, verify: Verify, broker: Broker) -> None:
+        lake.table().flow().append({0: (0, 10)}, accepted=9)
+        assert last_lines(verify) == ["Not proven: 1 finding."]
+
+
+def last_lines(verify: Verify, **settings: Any) -> list[str]:
+    """What follows the empty line."""
+    lines = proof_lines(verify(**settings))
+    return lines[lines.index("") + 1 :]
 
 
 class TestVerdict:

@@ -156,7 +156,7 @@ class TestWhatTheBrokerNoLongerHolds:
         broker.holds({0: range(40, 100)}, low={0: 40})
         report = verify.grade("records")
         assert report.verdict == "partial"
-        assert report.reasons == ("records for offsets of sales/0 from 40 on; below: ranges and counts",)
+        assert report.reasons == ("the broker no longer holds records of sales/0 (before offset 40)",)
         assert verify().exit_code == 0
         assert verify(require="records").exit_code == 3
         assert verify(require="counts").exit_code == 0
@@ -179,11 +179,11 @@ class TestWhatTheBrokerNoLongerHolds:
         flow.append({0: (0, 10)})
         report = verify.grade("records")
         assert report.verdict == "unjudged"
-        assert report.reasons == ("no Kafka broker answers at nowhere: ranges and counts",)
+        assert report.reasons == ("no Kafka broker answers at nowhere",)
         assert verify().exit_code == 0
         proof = verify(require="records")
         assert proof.exit_code == 3
-        assert proof.unmet == ("bronze: records: no Kafka broker answers at nowhere: ranges and counts",)
+        assert proof.unmet == ("bronze: records: no Kafka broker answers at nowhere",)
 
     def test_without_a_broker_a_doubled_row_is_still_found(
         self, flow: HandFlow, verify: Verify, broker: Broker
@@ -196,7 +196,7 @@ class TestWhatTheBrokerNoLongerHolds:
         broker.holds({0: range(5)}, topic="another")
         report = verify.grade("records")
         assert report.verdict == "unjudged"
-        assert report.reasons == ("the broker has no topic sales any more: ranges and counts",)
+        assert report.reasons == ("the broker no longer has the topic sales",)
 
     def test_a_topic_that_was_created_again_is_judged_by_its_own_records(
         self, flow: HandFlow, verify: Verify, broker: Broker
@@ -229,7 +229,7 @@ class TestWhatTheBrokerNoLongerHolds:
         broker.holds({0: range(8)})
         report = verify.grade("records")
         assert report.verdict == "partial"
-        assert "ends at 8, before 10" in report.reasons[0]
+        assert "ends at offset 8, and it was read up to 10" in report.reasons[0]
 
 
 class TestOthers:
@@ -432,7 +432,7 @@ class TestStreamsFromTables:
         table.id = table_id
         report = verify.grade("records", "silver")
         assert report.verdict == "unjudged"
-        assert "is no dataset of a pipeline" in report.reasons[0]
+        assert "not a table of a pipeline" in report.reasons[0]
 
 
 def test_a_table_without_coordinates_cannot_be_judged_by_records(lake: Lake, verify: Verify) -> None:
