@@ -123,7 +123,7 @@ class CrashError(Exception):
     """The process ended here."""
 
 
-@pytest.mark.parametrize("step", ["write_checkpoint", "open_generation"])
+@pytest.mark.parametrize("step", ["run.opening.write_checkpoint", "sinks.delta.append.commit_generation"])
 @pytest.mark.parametrize("reason", ["first", "resume", "losses"])
 def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, reason: str, step: str
@@ -145,13 +145,13 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
         expire(shop.ledger.bootstrap, shop.topic, {0: 15})
         shop.ledger.forget(lambda record: record.partition == 0 and 10 <= record.offset < 15)
     with monkeypatch.context() as patch:
-        patch.setattr(f"headrace.run.opening.{step}", crash)
+        patch.setattr(f"headrace.{step}", crash)
         assert shop.run(**remedy).errors[0].code == "FLOW_FAILED"
     shop.run_well(**remedy)
     shop.check()
 
 
-@pytest.mark.parametrize("step", ["open_generation", "write_json"])
+@pytest.mark.parametrize("step", ["sinks.delta.append.commit_generation", "run.opening.write_json"])
 def test_a_crash_while_a_flow_is_renamed_is_mended_by_renaming_again(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_crash_while_a_flow_is_renamed_is_mended_by_renaming_again(
     shop.write(named("new"))
     shop.produce(30)
     with monkeypatch.context() as patch:
-        patch.setattr(f"headrace.run.opening.{step}", crash)
+        patch.setattr(f"headrace.{step}", crash)
         assert shop.run(rename_flow={"new": "old"}).errors[0].code == "FLOW_FAILED"
     shop.run_well(rename_flow={"new": "old"})
     shop.check()

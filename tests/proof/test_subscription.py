@@ -294,7 +294,7 @@ def fail_before_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
         raise RuntimeError("the machine went off")
 
     with monkeypatch.context() as patch:
-        patch.setattr("headrace.run.batch.append", fail)
+        patch.setattr("headrace.sinks.delta.append.AppendTarget.begin", fail)
         assert shop.refused().code == "FLOW_FAILED"
 
 

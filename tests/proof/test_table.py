@@ -16,8 +16,8 @@ from headrace.model.events import ForeignCommitSeen
 from headrace.model.names import TableName
 from headrace.project import refresh
 from headrace.project.pipeline import Pipeline
-from headrace.run import opening
-from headrace.sinks.delta.commit import open_generation
+from headrace.sinks.delta import append
+from headrace.sinks.delta.commit import commit_generation
 from proof.ledger import create_topic
 from proof.shop import BRONZE, SILVER, Shop, named, take_back_newest
 
@@ -174,11 +174,11 @@ def test_a_crash_after_an_opening_forgets_nothing_of_what_was_read(
     shop.run_well()
 
     def crash(*arguments: Any) -> int:
-        open_generation(*arguments)
+        commit_generation(*arguments)
         raise RuntimeError("a crash straight after the opening")
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "open_generation", crash)
+        patch.setattr(append, "commit_generation", crash)
         assert shop.run("silver", resume="silver").errors
     shutil.rmtree(shop.table("bronze"))
     shutil.copytree(copy, shop.table("bronze"))

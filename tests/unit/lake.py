@@ -438,7 +438,8 @@ class HandFlow:
             "batch": number,
             "input": count,
             "accepted": count,
-            "rejected": 0,
+            "quarantined": 0,
+            "dropped": 0,
             "sources": list(sources),
         }
 

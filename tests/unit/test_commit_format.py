@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.commit import BatchStamp, OpenedGeneration, refresh_metadata
+from headrace.sinks.delta.commit import batch_metadata, generation_metadata, refresh_metadata
+from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.state.facts import FENCED, Open
 from headrace.verify import source_range
 from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_said
@@ -64,20 +66,23 @@ LOSS = {"source": 0, "topic": "t", "partition": 0, "from": 4, "until": 9}
 
 
 def opened(checkpoint: str, generation: int, opening: Open, **more: Any) -> dict[str, Any]:
-    return OpenedGeneration(
-        pipeline="shop",
-        flow="sales",
-        checkpoint=checkpoint,
-        generation=generation,
-        opening=opening,
-        **more,
-    ).to_metadata()
+    return generation_metadata(
+        OpenedGeneration(
+            pipeline="shop",
+            flow="sales",
+            checkpoint=checkpoint,
+            generation=generation,
+            opening=opening,
+            **more,
+        )
+    )
 
 
 WRITTEN: dict[str, dict[str, Any]] = {
-    "batch": BatchStamp(
-        pipeline="shop", flow="sales", checkpoint="headrace-2", batch=3, ranges=RANGES
-    ).to_metadata(accepted=5, rejected=2),
+    "batch": batch_metadata(
+        BatchStamp(pipeline="shop", flow="sales", checkpoint="headrace-2", batch=3, ranges=RANGES),
+        BatchCounts(input=8, accepted=5, quarantined=2, dropped=1),
+    ),
     "opening": opened("headrace-1", 1, Open(reason="first")),
     "seeded opening": opened(
         "headrace-2",
@@ -86,8 +91,8 @@ WRITTEN: dict[str, dict[str, Any]] = {
         ranges=(SEED,),
     ),
     "renamed_flow": opened("headrace-1", 1, Open(reason="renamed"), renamed_from="old"),
-    "view": json.loads(
-        refresh_metadata(
+    "view": refresh_metadata(
+        RefreshStamp(
             pipeline="shop",
             view="default.gold",
             update="u1",
@@ -142,9 +147,9 @@ def test_verify_reads_a_batch() -> None:
             first_version=6,
             last_version=6,
             timestamp_ms=1000,
-            input=7,
+            input=8,
             accepted=5,
-            rejected=2,
+            rejected=3,
             sources=tuple(map(as_read, RANGES)),
         ),
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
+from headrace.plan.alterations import find_alterations
 from headrace.plan.names import shown
-from headrace.plan.properties import COORDINATES, TIMESTAMP
+from headrace.plan.properties import KIND
 from headrace.plan.stages import (
     Change,
     ChangedPart,
@@ -21,7 +22,7 @@ from headrace.plan.stages import (
     RefreshViewStage,
 )
 from headrace.plan.stored import StoredTable, load_stored, stored_names
-from headrace.sinks.delta.refresh import last_refresh
+from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import read_checksum
 from headrace.state.identity import generations, load_query
 from headrace.state.table_log import commit_mark, versions
@@ -95,29 +96,29 @@ def _view_changes(stage: RefreshViewStage, plan: Plan) -> Iterator[Change]:
 
 
 def _stale(planned: PlannedView, plan: Plan) -> tuple[ChangedPart, str] | None:
-    """Why a view's next refresh computes it anew; ``None`` where it is up to date."""
-    last = last_refresh(plan.project.storage.table(planned.view.name))
-    if last is None:
-        return "table", "it has never been refreshed"
-    if last.get("definition") != planned.fingerprint:
-        return "query", "its query has changed"
-    seen: Mapping[str, Any] = last.get("inputs") or {}
-    moved = [
-        name
-        for name in dict.fromkeys(read.table for read in planned.reads)
-        if _newest(plan, name) != _version_and_mark(seen.get(str(name)))
-    ]
-    return ("inputs", f"{', '.join(map(shown, moved))} has new versions") if moved else None
+    """Why a view's next refresh computes it again; ``None`` if it is up to date."""
+    storage = plan.project.storage
+    names = {str(read.table): read.table for read in planned.reads}
+    inputs = {name: found for name, table in names.items() if (found := _newest(storage.table(table)))}
+    stale = find_stale(storage.table(planned.view.name), planned.fingerprint, inputs)
+    if stale is None:
+        return None
+    match stale.part:
+        case "table":
+            return "table", "it has never been refreshed"
+        case "query":
+            return "query", "its query has changed"
+        case "inputs":
+            listed = ", ".join(shown(TableName.parse(name, plan.project.database)) for name in stale.inputs)
+            return "inputs", f"{listed} has new versions"
+        case _:
+            assert_never(stale.part)
 
 
-def _newest(plan: Plan, name: TableName) -> tuple[int | None, str | None]:
-    path = plan.project.storage.table(name)
+def _newest(path: Path) -> dict[str, Any] | None:
+    """The newest version of a table; ``None`` if it does not exist."""
     known = versions(path)
-    return (known[-1], commit_mark(path, known[-1])) if known else (None, None)
-
-
-def _version_and_mark(said: Mapping[str, Any] | None) -> tuple[int | None, str | None]:
-    return (None, None) if said is None else (said.get("version"), said.get("commit"))
+    return {"version": known[-1], "commit": commit_mark(path, known[-1])} if known else None
 
 
 def _alterations(
@@ -129,24 +130,29 @@ def _alterations(
 ) -> Iterator[Change]:
     name = dataset.name
     replaced = isinstance(dataset, MaterializedView)
-    wanted = properties["headrace.kind"]
-    if stored.kind != wanted:
+    if stored.kind != properties[KIND]:
         was = _KINDS.get(stored.kind or "", "a table that Headrace did not make")
-        text = f"is {_KINDS[wanted]} now, and {was} in the storage"
+        text = f"is {_KINDS[properties[KIND]]} now, and {was} in the storage"
         yield Change(kind="alter", dataset=name, part="kind", text=text)
+    wanted = find_alterations(
+        dataset,
+        schema,
+        properties,
+        stored,
+        has_rows=_has_rows(stored, path),
+        new_clustering=stored.new_clustering(dataset.cluster_by) if dataset.cluster_by else (),
+    )
     yield from _column_changes(schema, stored.schema, replaced=replaced, name=name)
-    if dataset.comment and dataset.comment != stored.comment:
+    if wanted.comment:
         yield Change(kind="alter", dataset=name, part="comment", text="sets its comment")
-    settled: set[str] = set() if replaced else _settled_places(dataset, stored, path)
-    for key, value in properties.items():
+    for key, value in wanted.properties.items():
         before = stored.properties.get(key)
-        if before != value and key != "headrace.kind" and key not in settled:
+        if key != KIND:
             text = f"sets {key} = {value}" + (f" (was {before})" if before is not None else "")
             yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
-    for key in {COORDINATES, TIMESTAMP} & set(stored.properties) - set(properties):
-        if not replaced:
-            text = f"unsets {key}: its rows come without their place"
-            yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
+    for key in wanted.removed:
+        text = f"unsets {key}: the query's rows have no such column"
+        yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
     if tuple(stored.partition_cols) != dataset.partition_cols and not replaced:
         before = ", ".join(stored.partition_cols) or "nothing"
         now = ", ".join(dataset.partition_cols) or "nothing"
@@ -156,27 +162,26 @@ def _alterations(
             part="layout",
             text=f"is partitioned by {before}, and declared by {now}; an existing table keeps its layout",
         )
-    if dataset.cluster_by and (clusters := stored.new_clustering(dataset.cluster_by)):
+    if wanted.cluster_by:
         before = f" (was by {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
-        text = f"is clustered by {', '.join(clusters)} from now on{before}"
+        text = f"is clustered by {', '.join(wanted.cluster_by)} from now on{before}"
         yield Change(kind="alter", dataset=name, part="layout", text=text)
 
 
-def _settled_places(dataset: StreamingTable | MaterializedView, stored: StoredTable, path: Path) -> set[str]:
-    """The properties that a run does not change any more: rows bind where each row's place is said to be."""
+def _has_rows(stored: StoredTable, path: Path) -> bool:
+    """Whether the table holds rows of this pipeline."""
     checksum = read_checksum(path)
-    has_rows = bool(stored.flows) if checksum is None else bool(checksum.transactions)
-    return {COORDINATES, TIMESTAMP} - set(dataset.table_properties) if has_rows else set()
+    return bool(stored.flows) if checksum is None else bool(checksum.transactions)
 
 
 def _column_changes(
     schema: columns.Schema, stored: columns.Schema, *, replaced: bool, name: TableName
 ) -> Iterator[Change]:
-    added = set(columns.missing(schema, stored))
     for field in columns.fields(schema):
-        if field["name"] in added:
-            text = f"adds the column {field['name']} {columns.type_text(field['type'])}"
-            yield Change(kind="alter", dataset=name, part="column", name=field["name"], text=text)
+        if columns.find_column(stored, field["name"]) is not None:
+            continue
+        text = f"adds the column {field['name']} {columns.type_text(field['type'])}"
+        yield Change(kind="alter", dataset=name, part="column", name=field["name"], text=text)
     for column, now, before in columns.conflicts(schema, stored):
         if not replaced and (now, before) in columns.WIDENED:
             continue

@@ -102,17 +102,18 @@ def conflicts(left: Schema, right: Schema) -> list[tuple[str, str, str]]:
     return [
         (field["name"], type_text(field["type"]), type_text(other["type"]))
         for field in fields(left)
-        if (other := _same_name(right, field["name"])) is not None
+        if (other := find_column(right, field["name"])) is not None
         and not same_type(field["type"], other["type"])
     ]
 
 
 def missing(schema: Schema, within: Schema) -> list[str]:
     """The columns of ``schema`` that ``within`` lacks."""
-    return [field["name"] for field in fields(schema) if _same_name(within, field["name"]) is None]
+    return [field["name"] for field in fields(schema) if find_column(within, field["name"]) is None]
 
 
-def _same_name(schema: Schema, name: str) -> Mapping[str, Any] | None:
+def find_column(schema: Schema, name: str) -> Mapping[str, Any] | None:
+    """The column of a name; case is ignored, as Spark does."""
     return next((field for field in fields(schema) if field["name"].lower() == name.lower()), None)
 
 

@@ -215,6 +215,10 @@ class Plan:
             facts.append(f"{len(self.refusals)} refusals")
         return f"<Plan of {self.project.name}: {', '.join(facts)}>"
 
+    def feeding(self, table: TableName) -> tuple[PlannedFlow, ...]:
+        """The flows that write a table."""
+        return tuple(one for one in self.flows if one.flow.target == table)
+
     @property
     def would_change(self) -> bool | None:
         """Whether a run would change a table by more than new rows; ``None`` when planned offline."""

@@ -25,7 +25,7 @@ from headrace.plan.fingerprint import CodeDigest
 from headrace.plan.stages import Plan, PlannedFlow, PlannedSource
 from headrace.run.survey import is_drained, survey_flow
 from headrace.run.views import inputs_of
-from headrace.sinks.delta.refresh import last_refresh
+from headrace.sinks.delta.replace import last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.schemas import SchemaFile, read_schema

@@ -12,15 +12,16 @@ from headrace.model.declarations import MaterializedView
 from headrace.model.folders import local_path
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
+from headrace.plan.alterations import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedSource, RunFlowStage
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
-from headrace.run.opening import start_over
+from headrace.run.opening import flow_opener
 from headrace.run.survey import ReadTable, Survey, survey_flow
-from headrace.run.tables import layout_schema, name_places, open_table, register_tables
+from headrace.run.tables import open_table, register_tables, set_coordinates
 from headrace.run.views import inputs_of
-from headrace.sinks.delta.commit import TableLayout
 from headrace.sinks.delta.table import is_table
+from headrace.sinks.target import TableLayout
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.subscription import shown
 from headrace.state.file_lists import FileLists
@@ -218,7 +219,7 @@ def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) 
         SecondDriverError: A flow of one of them runs.
     """
     names = check_datasets(datasets, plan)
-    register_tables(plan, context)
+    register_tables(plan, context.spark)
     views = {d.name for d in plan.datasets if isinstance(d, MaterializedView)}
     for name in sorted(set(names) - views, key=_depths(plan).__getitem__, reverse=True):
         _clear(name, plan, context)
@@ -252,8 +253,12 @@ def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
             # Nothing to empty: without its table a checkpoint is worth nothing.
             storage.checkpoints(name).delete_folder()
             return
-        open_table(opening, flows, context, emptied=True)
-        layout = TableLayout(schema=layout_schema(opening), partition_cols=opening.table.partition_cols)
+        open_table(opening, flows, storage, context.spark, emptied=True)
+        layout = TableLayout(
+            schema=layout_schema(opening.table, opening.schema),
+            partition_cols=opening.table.partition_cols,
+        )
         for number, planned in enumerate(flows):
-            start_over(planned, context, layout=layout, first=number == 0, last=number == len(flows) - 1)
-        name_places(opening, context)
+            opener = flow_opener(planned, context)
+            opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
+        set_coordinates(opening, storage.table(name), context.spark)

@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import HeadraceError
 from headrace.model.events import FlowStarted
+from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
-from headrace.run.batch import BatchFunction, Progress
+from headrace.run.batch import BatchFunction, QueryState
+from headrace.run.batch_ranges import BatchRanges
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.run.file_batch import FlowFiles
 from headrace.run.gate import OpeningGate
+from headrace.run.lag import LagGauge
 from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
 from headrace.run.narrowing import name_record
-from headrace.run.opening import OpenedFlow, fold_ledger, open_flow
+from headrace.run.opening import OpenedFlow, flow_opener
+from headrace.run.reporting import BatchReporter, Progress
+from headrace.run.sizing import most_tasks
 from headrace.run.stop import StopRequested
 from headrace.run.survey import is_drained
+from headrace.run.targets import flow_target
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import is_seeded, load_next_positions
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 Outcome = Literal["drained", "stopped", "up to date"]
@@ -47,6 +55,7 @@ class FlowRunner:
         self.gate = gate
         self.progress = Progress()
         self._context = context
+        self._opener = flow_opener(planned, context)
         self._attempts = 0
 
     def run(self, lease: Lease) -> Outcome:
@@ -56,44 +65,92 @@ class FlowRunner:
             HeadraceError: Whatever went wrong, with its code.
         """
         flow, context = self.planned.flow, self._context
-        try:
+        with self._explained():
             with self.gate.opening(flow.name):
                 remedies = context.remedies if self._attempts == 0 else Remedies()
-                opened = open_flow(self.planned, context, remedies)
+                declared = context.declared_flows.get(flow.target, frozenset())
+                opened = self._opener.open(declared, remedies)
             self._attempts += 1
             if context.mode == "triggered" and is_drained(
                 self.planned, opened.checkpoint, opened.kafka, context.settings.storage
             ):
                 return "up to date"
-            function = BatchFunction(
-                self.planned,
-                context,
-                checkpoint=opened.path,
-                identity=opened.identity,
-                sources=opened.sources,
-                lease=lease,
-                progress=self.progress,
-                files=self._compared_files(opened),
-            )
-        except Exception as error:
-            raise as_error(error, None, flow, context.log_file, context.settings.kafka) from error
-        with closing(BatchLimits(self.planned, context)) as limits:
-            function.after_batch = limits.follow
-            return self._work(opened, function, limits)
-
-    def _work(self, opened: OpenedFlow, function: BatchFunction, limits: BatchLimits) -> Outcome:
-        flow, context = self.planned.flow, self._context
+            session = context.session(dict(flow.spark_conf))
+            files = self._compared_files(opened)
+        state = QueryState()
         late = LateRows(self.planned, context, opened.identity.checkpoint)
+        with closing(BatchLimits(self.planned, context)) as limits:
+            with self._explained():
+                function = self._batch_function(opened, lease, session, files, limits, state)
+                self.gate.wait(context.stop)
+                query = self._start(opened, function, session, limits.first(opened))
+                limits.attach(query)
+            try:
+                return self._wait(query, session, opened, late, state)
+            finally:
+                self.progress.late += late.rows
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise a failure of the block as an error with a code."""
+        context = self._context
         try:
-            self.gate.wait(context.stop)
-            query = self._start(opened, function, limits.first(opened))
-            limits.attach(query)
+            yield
         except Exception as error:
-            raise as_error(error, None, flow, context.log_file, context.settings.kafka) from error
-        try:
-            return self._wait(query, function, opened, late)
-        finally:
-            self.progress.late += late.rows
+            raise as_error(
+                error, None, self.planned.flow, context.log_file, context.settings.kafka
+            ) from error
+
+    def _batch_function(
+        self,
+        opened: OpenedFlow,
+        lease: Lease,
+        session: SparkSession,
+        files: FlowFiles,
+        limits: BatchLimits,
+        state: QueryState,
+    ) -> BatchFunction:
+        planned, context = self.planned, self._context
+        flow, settings = planned.flow, context.settings
+        return BatchFunction(
+            planned=planned,
+            stop=context.stop,
+            lease=lease,
+            ranges=BatchRanges(
+                planned,
+                pipeline=settings.name,
+                checkpoint=opened.path,
+                checkpoint_id=opened.identity.checkpoint,
+                sources=opened.sources,
+                files=files,
+                ledger=self._ledger(),
+                table=settings.storage.table(flow.target),
+                cluster=context.cluster,
+                session=session,
+            ),
+            target=flow_target(planned, settings.storage, session, context.checkpointer),
+            tasks=most_tasks(session),
+            reporter=BatchReporter(
+                planned=planned,
+                update=context.update,
+                emit=context.emit,
+                progress=self.progress,
+                measure_lag=LagGauge(planned, context).measure,
+                after_batch={"the offsets": self._publish, "the limit": limits.follow},
+            ),
+            state=state,
+        )
+
+    def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
+        """Publish the Kafka offsets under the flow's consumer group."""
+        settings = self._context.settings
+        for one in ranges:
+            if one.kind == "kafka" and settings.consumer_groups:
+                self._context.publisher.offer(settings.name, self.planned.flow.name, one.until)
+
+    def _ledger(self) -> Ledger:
+        flow, storage = self.planned.flow, self._context.settings.storage
+        return Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
 
     def _compared_files(self, opened: OpenedFlow) -> FlowFiles:
         flow, settings = self.planned.flow, self._context.settings
@@ -102,7 +159,7 @@ class FlowRunner:
             checkpoint=opened.path,
             identity=opened.identity.checkpoint,
             sources=opened.sources,
-            ledger=Ledger(settings.storage.ledger(flow.target, flow.name), flow.target, flow.name),
+            ledger=self._ledger(),
             on_data_loss=settings.on_data_loss,
         )
         if opened.checkpoint is not None:
@@ -113,14 +170,14 @@ class FlowRunner:
             )
         return files
 
-    def _start(self, opened: OpenedFlow, function: BatchFunction, limit: int) -> StreamingQuery:
+    def _start(
+        self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int
+    ) -> StreamingQuery:
         flow, context = self.planned.flow, self._context
-        session = context.session(dict(flow.spark_conf))
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
         df = context.build(session, flow, kafka_limit=limit)
-        function.session = session
         writer = (
             df.writeStream.queryName(flow.name)
             .option("checkpointLocation", str(opened.path))
@@ -143,7 +200,12 @@ class FlowRunner:
         return query
 
     def _wait(
-        self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow, late: LateRows
+        self,
+        query: StreamingQuery,
+        session: SparkSession,
+        opened: OpenedFlow,
+        late: LateRows,
+        state: QueryState,
     ) -> Outcome:
         flow, context = self.planned.flow, self._context
         stop = context.stop
@@ -155,17 +217,17 @@ class FlowRunner:
                     self._fold(opened)
                     fold_at = time.monotonic() + _FOLD_S
                 if stop.requested:
-                    self._stop(query, function, opened)
+                    self._stop(query, state, opened)
                     late.look(query)
                     return "stopped"
             late.look(query)
         except Exception as error:
-            if isinstance(function.failure, StopRequested):
+            if isinstance(state.failure, StopRequested):
                 return "stopped"
-            kafka, reading = context.settings.kafka, function.reading
-            found = as_error(error, function.failure, flow, context.log_file, kafka=kafka, reading=reading)
-            if reading is not None and function.session is not None:
-                found = name_record(found, self.planned, context, function.session, reading.ranges)
+            kafka, reading = context.settings.kafka, state.reading
+            found = as_error(error, state.failure, flow, context.log_file, kafka=kafka, reading=reading)
+            if reading is not None:
+                found = name_record(found, self.planned, context, session, reading.ranges)
             raise found from error
         finally:
             if self.progress.batches:
@@ -174,21 +236,20 @@ class FlowRunner:
 
     def _fold(self, opened: OpenedFlow) -> None:
         """The ledger is a copy: one that cannot be written now is written at the next start."""
-        flow = self.planned.flow
         try:
-            fold_ledger(flow.target, flow.name, opened.identity.table_id, self._context)
+            self._opener.fold(opened.identity.table_id)
         except HeadraceError as error:
-            _LOG.warning("the ledger of flow %s was not written: %s", flow.name, error)
+            _LOG.warning("the ledger of flow %s was not written: %s", self.planned.flow.name, error)
 
-    def _stop(self, query: StreamingQuery, function: BatchFunction, opened: OpenedFlow) -> None:
+    def _stop(self, query: StreamingQuery, state: QueryState, opened: OpenedFlow) -> None:
         """Stop between batches: `query.stop` in the middle of one has been seen to break Spark."""
         stop = self._context.stop
-        while function.busy and stop.remaining_s > 0:
+        while state.busy and stop.remaining_s > 0:
             time.sleep(0.02)
-        if function.failure is None and not function.busy and function.last_batch >= 0:
-            finished = opened.path / "commits" / str(function.last_batch)
+        if state.failure is None and not state.busy and state.last_batch >= 0:
+            finished = opened.path / "commits" / str(state.last_batch)
             deadline = time.monotonic() + _COMMIT_LOG_S
             while not finished.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
-        if not function.busy:
+        if not state.busy:
             query.stop()

@@ -1,31 +1,26 @@
-"""Opening a flow: the facts are gathered, `state.opening` decides, and what it says is done."""
+"""Opening a flow's checkpoint: what `flow_start` has decided is done."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
-from headrace.errors import (
-    HeadraceError,
-    RenameImpossibleError,
-    TableLostError,
-)
-from headrace.model.declarations import Flow
+from headrace.errors import RenameImpossibleError
 from headrace.model.events import ForeignCommitSeen
-from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
-from headrace.run.survey import ReadTable, find_unfinished, survey_flow, survey_sources
-from headrace.sinks.delta.commit import OpenedGeneration, TableLayout, open_generation
-from headrace.sinks.delta.table import TableState, is_table, read_state
-from headrace.sources.delta.starting import check_table_start
-from headrace.sources.identity import require_topics
+from headrace.run.flow_start import FlowStart, prepare_flow, prepare_full_refresh
+from headrace.run.survey import find_unfinished
+from headrace.run.targets import flow_target
+from headrace.sinks.delta.table import TableState, read_state
+from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.sources.kafka.starting import Start, check_start
 from headrace.state.facts import CheckpointFacts, Continue, KafkaFacts, Open, RenameFlow
 from headrace.state.file_lists import FileLists, ReadFile, describe_files
 from headrace.state.file_log import COMPACT_INTERVAL, seed_log
@@ -41,25 +36,23 @@ from headrace.state.identity import (
 )
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import load_state, seed_files
-from headrace.state.opening import decide
-from headrace.state.table_log import see_version
-from headrace.storage.layout import Storage
+from headrace.state.offset_log import seed_files
+from headrace.state.table_log import LoggedCommit, see_version
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
 class OpenedFlow:
-    """A flow that may start.
+    """A flow whose checkpoint is ready.
 
     Args:
         path: Its checkpoint.
         identity: The checkpoint's identity.
         sources: The sources as they are now, with the ids of all their topics.
-        kafka: What the broker holds of each kafka source.
-        checkpoint: The checkpoint's facts; ``None`` where it was opened just now.
+        kafka: What the broker holds of each Kafka source.
+        checkpoint: What the checkpoint holds; ``None`` if it was opened just now.
     """
 
     path: Path
@@ -69,171 +62,281 @@ class OpenedFlow:
     checkpoint: CheckpointFacts | None
 
 
-def open_flow(planned: PlannedFlow, context: UpdateContext, remedies: Remedies) -> OpenedFlow:
-    """Find or make the checkpoint that the flow may go on with.
+@dataclass(frozen=True, kw_only=True)
+class FlowOpener:
+    """Opens the checkpoint of one flow.
 
     Args:
         planned: The flow.
-        context: The update.
-        remedies: What the user asks for, as far as it still has to be done.
-
-    Raises:
-        RefusedError: Going on could lose or double records.
-        TransientError: The broker does not answer.
+        settings: The pipeline's settings.
+        cluster: The Kafka cluster.
+        spark: A session to read tables with.
+        target: The flow's target.
+        report: Takes each commit of another writer that the fold of the ledger has found.
     """
-    flow, storage = planned.flow, context.settings.storage
-    table = read_state(context.spark, storage.table(flow.target))
-    fold_ledger(flow.target, flow.name, table.table_id, context)
-    _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
-    survey = survey_flow(
-        planned,
-        context.settings,
-        context.cluster,
-        lambda path: read_state(context.spark, path),
-        declared_flows=context.declared_flows.get(flow.target, frozenset()),
-        remedies=remedies,
-    )
-    opening = decide(survey.flow, survey.facts, survey.checkpoint)
-    sources, kafka = survey.flow.sources, survey.flow.kafka
-    match opening:
-        case Continue(identity=identity):
-            path = storage.checkpoint(flow.target, flow.name, identity.generation)
-            write_json(path / QUERY, {"fingerprint": planned.fingerprint})
-            return OpenedFlow(
-                path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=survey.checkpoint
+
+    planned: PlannedFlow
+    settings: ProjectSettings
+    cluster: KafkaCluster
+    spark: SparkSession
+    target: FlowTarget
+    report: Callable[[LoggedCommit], None]
+
+    def open(self, declared_flows: frozenset[str], remedies: Remedies) -> OpenedFlow:
+        """Find or make the checkpoint that the flow continues with.
+
+        Args:
+            declared_flows: All flows that are declared for the same table.
+            remedies: What the user asks for, as far as it still has to be done.
+
+        Raises:
+            RefusedError: The flow could lose or double records.
+            TransientError: The broker does not answer.
+        """
+        self._tidy()
+        start = prepare_flow(
+            self.planned,
+            self.settings,
+            self.cluster,
+            self._read_table,
+            declared_flows=declared_flows,
+            remedies=remedies,
+        )
+        match start.opening:
+            case Continue(identity=identity):
+                return self._continue(start, identity)
+            case Open():
+                return self._open(start, start.opening)
+            case RenameFlow(old_flow=old):
+                self._take_over(old)
+                return self.open(declared_flows, replace(remedies, rename_flow={}))
+            case _:
+                assert_never(start.opening)
+
+    def start_over(self, *, layout: TableLayout | None, last: bool) -> None:
+        """Open a new checkpoint at the sources' beginning, for a full refresh.
+
+        Args:
+            layout: Removes the table's rows in the same commit, and is what the empty table gets;
+                ``None`` if another flow has removed them.
+            last: Whether this is the last flow of the table; until then the table's properties say that
+                a full refresh is under way.
+        """
+        start = prepare_full_refresh(self.planned, self.settings, self.cluster, self._read_table)
+        self._tidy()
+        assert isinstance(start.opening, Open)
+        self._open(start, start.opening, layout=layout, refreshing=not last)
+
+    def fold(self, table_id: str, flow: str | None = None) -> None:
+        """Copy the ranges of the table's newest commits to the ledger, before Delta deletes them.
+
+        Args:
+            table_id: Delta's id of the table.
+            flow: Whose ledger; by default this flow's.
+
+        Raises:
+            StorageUnwritableError: The ledger cannot be written.
+        """
+        for commit in self._ledger(flow).fold(self._table, table_id):
+            self.report(commit)
+
+    @property
+    def _table(self) -> Path:
+        return self.settings.storage.table(self.planned.flow.target)
+
+    @property
+    def _folder(self) -> Path:
+        """The flow's checkpoints, by generation."""
+        return self.settings.storage.flow_checkpoints(self.planned.flow.target, self.planned.flow.name)
+
+    def _ledger(self, flow: str | None = None) -> Ledger:
+        target, name = self.planned.flow.target, flow or self.planned.flow.name
+        return Ledger(self.settings.storage.ledger(target, name), target, name)
+
+    def _read_table(self, path: Path) -> TableState:
+        return read_state(self.spark, path)
+
+    def _tidy(self) -> None:
+        """Fold the ledger, and remove a checkpoint whose opening was interrupted by a crash."""
+        table = self._read_table(self._table)
+        self.fold(table.table_id)
+        unfinished = find_unfinished(self._folder, table)
+        if unfinished is not None:
+            shutil.rmtree(unfinished)
+
+    def _continue(self, start: FlowStart, identity: CheckpointIdentity) -> OpenedFlow:
+        flow = self.planned.flow
+        path = self.settings.storage.checkpoint(flow.target, flow.name, identity.generation)
+        write_json(path / QUERY, {"fingerprint": self.planned.fingerprint})
+        return OpenedFlow(
+            path=path,
+            identity=identity,
+            sources=start.sources,
+            kafka=start.kafka,
+            checkpoint=start.checkpoint,
+        )
+
+    def _open(
+        self,
+        start: FlowStart,
+        opening: Open,
+        *,
+        layout: TableLayout | None = None,
+        refreshing: bool = False,
+    ) -> OpenedFlow:
+        """Write a new checkpoint, and let the target name it in one commit."""
+        flow, storage, table = self.planned.flow, self.settings.storage, start.table
+        assert table is not None, "a run opens the table first"
+        known = generations(self._folder)
+        generation = int(known[-1].name) + 1 if known else 1
+        identity = CheckpointIdentity.create(
+            pipeline=self.settings.name,
+            flow=flow.name,
+            dataset=str(flow.target),
+            generation=generation,
+            table_id=table.table_id,
+            sources=start.sources,
+        )
+        if opening.losses:
+            lost = {"checkpoint": identity.checkpoint, "generation": generation}
+            self._ledger().record_losses({**lost, **loss} for loss in opening.losses)
+        self._rewind_ledger(table)
+        path = storage.checkpoint(flow.target, flow.name, generation)
+        carried = self._carry_files(opening, identity)
+        write_checkpoint(path, identity, self._seed(opening, start.sources, carried))
+        self.target.open_generation(
+            OpenedGeneration(
+                pipeline=self.settings.name,
+                flow=flow.name,
+                checkpoint=identity.checkpoint,
+                generation=generation,
+                opening=opening,
+                ranges=_seeded_ranges(opening, start.sources, carried),
+                clear=layout is not None,
+                layout=layout,
+                refreshing=refreshing,
+                replaces=table.checkpoints.get(flow.name),
             )
-        case RenameFlow(old_flow=old):
-            _rename_flow(planned, old, survey.table, context)
-            return open_flow(planned, context, replace(remedies, rename_flow={}))
-        case Open():
-            return _open(planned, opening, survey.table, sources, kafka, context)
+        )
+        write_json(path / QUERY, {"fingerprint": self.planned.fingerprint})
+        return OpenedFlow(
+            path=path, identity=identity, sources=start.sources, kafka=start.kafka, checkpoint=None
+        )
 
+    def _seed(
+        self,
+        opening: Open,
+        sources: tuple[SourceIdentity, ...],
+        carried: Mapping[int, tuple[ReadFile, ...]],
+    ) -> dict[str, str]:
+        """The files of a checkpoint that begins at positions, by path within it."""
+        if opening.positions is None:
+            return {}
+        seed = seed_files(opening.positions, sources)
+        chosen = {**self.settings.configuration, **self.planned.flow.spark_conf}
+        interval = int(chosen.get(COMPACT_INTERVAL) or self.spark.conf.get(COMPACT_INTERVAL, "10"))
+        for source in sources:
+            if source.index in carried:
+                position = opening.positions[source.index]
+                seed |= seed_log(source, position, carried[source.index], interval)
+        return seed
 
-def start_over(
-    planned: PlannedFlow, context: UpdateContext, *, layout: TableLayout, first: bool, last: bool
-) -> None:
-    """Open a new checkpoint at the sources' beginning, for a full refresh.
+    def _carry_files(self, opening: Open, identity: CheckpointIdentity) -> dict[int, tuple[ReadFile, ...]]:
+        """The files that earlier checkpoints have read, by source, also written to the new one's lists."""
+        lists = FileLists.of_ledger(self._ledger().folder)
+        carried = {}
+        for source in identity.sources:
+            if opening.positions is not None and source.index in opening.lists:
+                checkpoint, index = opening.lists[source.index]
+                read = lists.load_source(checkpoint, index, opening.positions[source.index])
+                carried[source.index] = tuple(
+                    replace(file, source=source.index, carried=True) for file in read
+                )
+        if carried:
+            lists.write(identity.checkpoint, 0, (file for files in carried.values() for file in files))
+        return carried
 
-    Args:
-        planned: The flow.
-        context: The update.
-        layout: What the empty table gets.
-        first: Whether the table's rows are removed in the same commit; until the last flow has
-            been opened, the table says that it is being refreshed.
-        last: Whether this is the last flow of the table.
-    """
-    flow = planned.flow
-    storage = context.settings.storage
-    table = read_state(context.spark, storage.table(flow.target))
-    fold_ledger(flow.target, flow.name, table.table_id, context)
-    sources, kafka = survey_sources(
-        planned, storage, context.cluster, lambda path: read_state(context.spark, path)
-    )
-    _discard_unfinished(storage.flow_checkpoints(flow.target, flow.name), table)
-    opening = Open(reason="full-refresh", fences=table.checkpoints.get(flow.name))
-    cleared = layout if first else None
-    _open(planned, opening, table, sources, kafka, context, cleared=cleared, refreshing=not last)
+    def _rewind_ledger(self, table: TableState) -> None:
+        """Set aside what the ledger holds of versions that a rolled-back table no longer has."""
+        if self._ledger().rewind(self._table, table.table_id, table.version):
+            self.fold(table.table_id)
 
-
-def refuse_lost_table(planned: PlannedFlow, storage: Storage) -> None:
-    """Before a missing table is created: a checkpoint that has fed one means that it was lost.
-
-    Raises:
-        TableLostError: It was.
-    """
-    flow = planned.flow
-    if is_table(storage.table(flow.target)):
-        return
-    for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
-        planned_batches = load_state(path).last_planned + 1
-        if planned_batches > 0:
-            raise TableLostError(
-                f"flow {flow.name}: the table {flow.target} is gone, and its checkpoint is there",
+    def _take_over(self, old: str) -> None:
+        """Give the checkpoint of a renamed flow its new name: first in the table, then on disk."""
+        flow, storage = self.planned.flow, self.settings.storage
+        table = self._read_table(self._table)
+        old_folder = storage.flow_checkpoints(flow.target, old)
+        known = generations(old_folder)
+        identity = load_identity(known[-1]) if known else None
+        if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
+            raise RenameImpossibleError(
+                f"flow {old} cannot be renamed to {flow.name}: {flow.target} was not fed by its checkpoint",
                 location=flow.location,
-                facts=(f"{path} has read {planned_batches} batches", "nothing was read or written"),
-                remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
-                params={"flow": flow.name, "dataset": str(flow.target)},
+                facts=(
+                    f"the storage looks for it in {old_folder}",
+                    "`--rename-flow` keeps the table; a function with another name declares another table",
+                ),
+                remedies=("headrace status lists the flows",),
+                params={"flow": flow.name, "old": old},
             )
+        # The flow of the old name may still run, in a process that has not seen the new one.
+        lease = Lease.acquire(storage.lease(flow.target, old), old)
+        try:
+            self._rename(old, known[-1], identity, table)
+        finally:
+            lease.release()
+
+    def _rename(self, old: str, checkpoint: Path, identity: CheckpointIdentity, table: TableState) -> None:
+        flow = self.planned.flow
+        self.fold(table.table_id, old)
+        if flow.name not in table.checkpoints:
+            self.target.open_generation(
+                OpenedGeneration(
+                    pipeline=self.settings.name,
+                    flow=flow.name,
+                    checkpoint=identity.checkpoint,
+                    generation=identity.generation,
+                    opening=Open(reason="renamed"),
+                    renamed_from=old,
+                )
+            )
+        old_lists = FileLists.of_ledger(self._ledger(old).folder)
+        FileLists.of_ledger(self._ledger().folder).take_over(old_lists)
+        write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+        checkpoint.parent.rename(self._folder)
 
 
-def has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:
-    """Whether the flow's checkpoint was made for another table than the one that is there now."""
-    flow = planned.flow
-    known = generations(storage.flow_checkpoints(flow.target, flow.name))
-    try:
-        return bool(known) and load_identity(known[-1]).table_id != table_id
-    except HeadraceError:
-        # What is wrong with the checkpoint is said when the flow is opened.
-        return False
+def flow_opener(planned: PlannedFlow, context: UpdateContext) -> FlowOpener:
+    """Opens the checkpoint of a flow of an update."""
+    settings, dataset = context.settings, planned.flow.target
 
+    def report(commit: LoggedCommit) -> None:
+        context.emit(
+            ForeignCommitSeen(
+                update=context.update,
+                dataset=dataset,
+                version=commit.version,
+                operation=commit.operation,
+                engine=commit.engine,
+            )
+        )
 
-def _discard_unfinished(folder: Path, table: TableState) -> None:
-    unfinished = find_unfinished(folder, table)
-    if unfinished is not None:
-        shutil.rmtree(unfinished)
-
-
-def _open(
-    planned: PlannedFlow,
-    opening: Open,
-    table: TableState,
-    sources: tuple[SourceIdentity, ...],
-    kafka: Mapping[int, KafkaFacts],
-    context: UpdateContext,
-    *,
-    cleared: TableLayout | None = None,
-    refreshing: bool = False,
-) -> OpenedFlow:
-    flow, storage = planned.flow, context.settings.storage
-    require_readable(
-        planned, opening, sources, kafka, context.cluster, lambda path: read_state(context.spark, path)
+    return FlowOpener(
+        planned=planned,
+        settings=settings,
+        cluster=context.cluster,
+        spark=context.spark,
+        target=flow_target(planned, settings.storage, context.spark, context.checkpointer),
+        report=report,
     )
-    known = generations(storage.flow_checkpoints(flow.target, flow.name))
-    generation = int(known[-1].name) + 1 if known else 1
-    identity = CheckpointIdentity.create(
-        pipeline=context.settings.name,
-        flow=flow.name,
-        dataset=str(flow.target),
-        generation=generation,
-        table_id=table.table_id,
-        sources=sources,
-    )
-    if opening.losses:
-        ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
-        lost = {"checkpoint": identity.checkpoint, "generation": generation}
-        ledger.record_losses({**lost, **loss} for loss in opening.losses)
-    _rewind_ledger(flow.target, flow.name, table, context)
-    path = storage.checkpoint(flow.target, flow.name, generation)
-    seed = {} if opening.positions is None else seed_files(opening.positions, sources)
-    carried = _carry_files(flow, opening, identity, context)
-    chosen = {**context.settings.configuration, **flow.spark_conf}
-    interval = int(chosen.get(COMPACT_INTERVAL) or context.spark.conf.get(COMPACT_INTERVAL, "10"))
-    for source in sources:
-        if source.index in carried and opening.positions is not None:
-            position = opening.positions[source.index]
-            seed |= seed_log(source, position, carried[source.index], interval)
-    write_checkpoint(path, identity, seed)
-    opened = OpenedGeneration(
-        pipeline=context.settings.name,
-        flow=flow.name,
-        checkpoint=identity.checkpoint,
-        generation=generation,
-        opening=opening,
-        ranges=_seeded_ranges(opening, sources, carried),
-        clear=cleared is not None,
-        layout=cleared,
-        refreshing=refreshing,
-        replaces=table.checkpoints.get(flow.name),
-    )
-    open_generation(context.spark, storage.table(flow.target), opened)
-    write_json(path / QUERY, {"fingerprint": planned.fingerprint})
-    return OpenedFlow(path=path, identity=identity, sources=sources, kafka=kafka, checkpoint=None)
 
 
 def _seeded_ranges(
     opening: Open, sources: tuple[SourceIdentity, ...], carried: Mapping[int, tuple[ReadFile, ...]]
 ) -> tuple[SourceRange, ...]:
-    """What the opening commit says of where a seeded checkpoint starts: empty ranges at its positions."""
+    """The ranges in the commit that opens a seeded checkpoint: empty, at the positions where it starts."""
     positions = opening.positions or {}
     return tuple(
         SourceRange(
@@ -252,138 +355,3 @@ def _seeded_ranges(
         for source in sources
         if source.index in positions
     )
-
-
-def require_readable(
-    planned: PlannedFlow,
-    opening: Open,
-    sources: tuple[SourceIdentity, ...],
-    kafka: Mapping[int, KafkaFacts],
-    cluster: KafkaCluster,
-    read_table: ReadTable,
-) -> None:
-    """Before anything is written: topics and tables are there, and hold where the flow is to start.
-
-    Args:
-        planned: The flow.
-        opening: How it is to start.
-        sources: Its sources as they are now.
-        kafka: What the broker holds of its topics.
-        cluster: The Kafka cluster.
-        read_table: Reads a table's newest snapshot.
-
-    Raises:
-        TopicNotFoundError: A topic does not exist.
-        StartInvalidError: A source does not hold where its options say that it starts.
-    """
-    identities = {source.index: source.identity for source in sources}
-    for source in planned.sources:
-        is_new = opening.positions is None or source.index not in opening.positions
-        if source.kind == "kafka":
-            require_topics(source, identities[source.index]["topics"], cluster, source.location)
-            if is_new:
-                start = Start.of(source.options, default="latest")
-                check_start(start, kafka[source.index], cluster, source.location)
-        elif source.kind == "delta" and is_new:
-            path = Path(identities[source.index]["path"])
-            state = read_table(path)
-            check_table_start(
-                source.options,
-                path,
-                name=str(source.table or path),
-                properties=state.properties,
-                location=source.location,
-            )
-
-
-def _carry_files(
-    flow: Flow, opening: Open, identity: CheckpointIdentity, context: UpdateContext
-) -> dict[int, tuple[ReadFile, ...]]:
-    """The files that the checkpoint before has read, by source; the new one's own list takes them over."""
-    lists = FileLists.of_ledger(context.settings.storage.ledger(flow.target, flow.name))
-    carried = {}
-    for source in identity.sources:
-        if opening.positions is not None and source.index in opening.lists:
-            checkpoint, index = opening.lists[source.index]
-            read = lists.load_source(checkpoint, index, opening.positions[source.index])
-            carried[source.index] = tuple(replace(file, source=source.index, carried=True) for file in read)
-    if carried:
-        lists.write(identity.checkpoint, 0, (file for files in carried.values() for file in files))
-    return carried
-
-
-def _rewind_ledger(dataset: TableName, flow: str, table: TableState, context: UpdateContext) -> None:
-    """A table that was rolled back has versions of the same numbers and another content from here on."""
-    ledger = Ledger(context.settings.storage.ledger(dataset, flow), dataset, flow)
-    if ledger.rewind(context.settings.storage.table(dataset), table.table_id, table.version):
-        fold_ledger(dataset, flow, table.table_id, context)
-
-
-def _rename_flow(planned: PlannedFlow, old: str, table: TableState, context: UpdateContext) -> None:
-    """Give the checkpoint of a flow its new name: first in the table, then on disk."""
-    flow, storage = planned.flow, context.settings.storage
-    old_folder = storage.flow_checkpoints(flow.target, old)
-    known = generations(old_folder)
-    identity = load_identity(known[-1]) if known else None
-    if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
-        raise RenameImpossibleError(
-            f"flow {old} cannot be renamed to {flow.name}: {flow.target} was not fed by its checkpoint",
-            location=flow.location,
-            facts=(
-                f"the storage looks for it in {old_folder}",
-                "`--rename-flow` keeps the table; a function with another name declares another table",
-            ),
-            remedies=("headrace status lists the flows",),
-            params={"flow": flow.name, "old": old},
-        )
-    # The flow of the old name may still run, in a process that has not seen the new one.
-    lease = Lease.acquire(storage.lease(flow.target, old), old)
-    try:
-        _rename(planned, old, known[-1], identity, table, context)
-    finally:
-        lease.release()
-
-
-def _rename(
-    planned: PlannedFlow,
-    old: str,
-    checkpoint: Path,
-    identity: CheckpointIdentity,
-    table: TableState,
-    context: UpdateContext,
-) -> None:
-    flow, storage = planned.flow, context.settings.storage
-    fold_ledger(flow.target, old, table.table_id, context)
-    if flow.name not in table.checkpoints:
-        opened = OpenedGeneration(
-            pipeline=context.settings.name,
-            flow=flow.name,
-            checkpoint=identity.checkpoint,
-            generation=identity.generation,
-            opening=Open(reason="renamed"),
-            renamed_from=old,
-        )
-        open_generation(context.spark, storage.table(flow.target), opened)
-    old_lists = FileLists.of_ledger(storage.ledger(flow.target, old))
-    FileLists.of_ledger(storage.ledger(flow.target, flow.name)).take_over(old_lists)
-    write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
-    folder = storage.flow_checkpoints(flow.target, flow.name)
-    if folder.exists():
-        shutil.rmtree(folder)
-    checkpoint.parent.rename(folder)
-
-
-def fold_ledger(dataset: TableName, flow: str, table_id: str, context: UpdateContext) -> None:
-    """Write down what the table's newest commits say, before Delta deletes them; report strangers'."""
-    storage = context.settings.storage
-    ledger = Ledger(storage.ledger(dataset, flow), dataset, flow)
-    for commit in ledger.fold(storage.table(dataset), table_id):
-        context.emit(
-            ForeignCommitSeen(
-                update=context.update,
-                dataset=dataset,
-                version=commit.version,
-                operation=commit.operation,
-                engine=commit.engine,
-            )
-        )

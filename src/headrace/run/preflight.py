@@ -1,4 +1,4 @@
-"""What a run would refuse, told beforehand: the same questions are asked, and nothing is made or changed."""
+"""What a run would refuse: `plan` calls the checks that a run calls, and reports what they raise."""
 
 from __future__ import annotations
 
@@ -20,38 +20,34 @@ from headrace.plan.stages import (
     RunFlowStage,
     Stage,
 )
-from headrace.run.opening import require_readable
-from headrace.run.survey import ReadTable, survey_flow, survey_sources
-from headrace.run.tables import refuse_table
+from headrace.run.flow_start import prepare_flow
+from headrace.run.survey import ReadTable
+from headrace.run.tables import check_table
 from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
 from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.state.facts import Open
-from headrace.state.opening import decide
 
 
 def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTable) -> Plan:
-    """The plan with what a run would refuse, and without the changes that so would not be made.
+    """Add what a run would refuse to a plan, and remove the changes that it would not make then.
 
-    What is refused because of another refusal of the same run is left out: the first has to be dealt
-    with anyway.
+    A refusal that only follows from another one is left out.
 
     Args:
-        plan: What would be run.
-        cluster: The Kafka cluster; ``None`` where it does not answer, and flows from it are not looked at.
+        plan: The plan.
+        cluster: The Kafka cluster; ``None`` if it does not answer, and flows that read it are not checked.
         read_table: Reads a table's newest snapshot.
     """
     stages = [stage for level in plan.levels for stage in level]
     refused: dict[TableName, HeadraceError] = {}
     for stage in stages:
         if isinstance(stage, OpenTableStage):
-            fed_by = [p for p in plan.flows if p.flow.target == stage.table.name]
             try:
-                refuse_table(stage, fed_by, plan.project.storage, read_table)
+                check_table(stage, plan.feeding(stage.table.name), plan.project.storage, read_table)
             except HeadraceError as refusal:
                 refused[stage.table.name] = refusal
-    # What a refused table hinders is left to its refusal.
+    # What a refused table blocks is not reported again.
     blocked = find_blocked(plan, {})
     found = {name: error for name, error in blocked.items() if isinstance(error, HeadraceError)}
     preflight = PreflightCheck(plan, stages, cluster, read_table)
@@ -75,13 +71,13 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
 
 
 def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[str]) -> tuple[Change, ...]:
-    """The changes that a run would make.
+    """The changes that a run makes although something is refused.
 
     Args:
         plan: The plan.
-        changes: Those that it would make if nothing were refused.
-        unopened: The flows for which no table is opened.
-        idle: The flows and views that do not get as far as their queries.
+        changes: The changes that it would make if nothing were refused.
+        unopened: The flows whose tables are not opened.
+        idle: The flows and views whose queries are not started.
     """
     fed_by: dict[TableName, set[str]] = {}
     for planned in plan.flows:
@@ -96,7 +92,7 @@ def _made(plan: Plan, changes: Sequence[Change], unopened: Set[str], idle: Set[s
 
 
 class PreflightCheck:
-    """How each flow would start.
+    """Calls the checks of each flow and view, for a plan.
 
     Args:
         plan: What would be run.
@@ -117,17 +113,24 @@ class PreflightCheck:
         self._moving = {str(stage.table.name) for stage in self._opened.values()} | views
 
     def refusal(self, planned: PlannedFlow) -> HeadraceError | None:
-        """Why the flow would not be opened; ``None`` where it would, or where that cannot be told."""
+        """Why a run would not start the flow; ``None`` if it would, or if the broker does not answer."""
         if self._cluster is None and any(source.kind == "kafka" for source in planned.sources):
             return None
         try:
-            self._open(planned, self._cluster or KafkaCluster(self._plan.project.kafka))
+            prepare_flow(
+                planned,
+                self._plan.project,
+                self._cluster or KafkaCluster(self._plan.project.kafka),
+                self._read_opened,
+                declared_flows=frozenset(one.flow.name for one in self._plan.feeding(planned.flow.target)),
+                remedies=Remedies(),
+            )
         except BrokerUnreachableError:
-            # Nor would it for the flows that follow, each after its own time of waiting.
+            # The broker would not answer for the other flows either, each after its own timeout.
             self._cluster = None
             return None
         except (UpstreamMissingError, StartInvalidError) as error:
-            # A table that the same run makes or feeds is there, and has more versions, by then.
+            # A table that the same run creates or feeds will exist, and have more versions.
             first, _ = error.params.get("versions", (0, 0))
             comes = error.params.get("table") in self._moving and error.params.get("version", first) >= first
             return None if comes else error
@@ -136,37 +139,15 @@ class PreflightCheck:
         return None
 
     def missing_input(self, planned: PlannedView) -> HeadraceError | None:
-        """Why a view cannot be computed; ``None`` where all that it reads is there, or is made first."""
+        """Why a view cannot be computed; ``None`` if its inputs exist or the same run creates them."""
         assert isinstance(planned.view, MaterializedView)
         for name in inputs_of(planned, self._plan):
             if str(name) not in self._moving and not is_table(self._plan.project.storage.table(name)):
                 return input_missing(planned.view, name)
         return None
 
-    def _open(self, planned: PlannedFlow, cluster: KafkaCluster) -> None:
-        flow, storage = planned.flow, self._plan.project.storage
-        target = storage.table(flow.target)
-        if not is_table(target):
-            sources, kafka = survey_sources(planned, storage, cluster, self._look)
-            require_readable(planned, Open(reason="first"), sources, kafka, cluster, self._look)
-            return
-        survey = survey_flow(
-            planned,
-            self._plan.project,
-            cluster,
-            self._look,
-            declared_flows=frozenset(
-                one.flow.name for one in self._plan.flows if one.flow.target == flow.target
-            ),
-            remedies=Remedies(),
-        )
-        opening = decide(survey.flow, survey.facts, survey.checkpoint)
-        if isinstance(opening, Open):
-            asked = survey.flow
-            require_readable(planned, opening, asked.sources, asked.kafka, cluster, self._look)
-
-    def _look(self, path: Path) -> TableState:
-        """A table with the properties that it has once the run has opened it."""
+    def _read_opened(self, path: Path) -> TableState:
+        """Read a table, with the properties that it will have once the run has opened it."""
         state = self._read_table(path)
         stage = self._opened.get(path)
         return replace(state, properties={**state.properties, **stage.properties}) if stage else state

@@ -1,181 +1,203 @@
-"""Tables before their flows start: made where missing, known to the session, brought up to date."""
+"""Tables before their flows start: created if missing, registered, brought up to date."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from headrace.errors import SchemaMismatchError, TableFolderTakenError
+from headrace.errors import HeadraceError, SchemaMismatchError, TableFolderTakenError, TableLostError
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
-from headrace.plan.properties import COORDINATES, TIMESTAMP
+from headrace.plan.alterations import (
+    COORDINATE_PROPERTIES,
+    TableAlterations,
+    find_alterations,
+    layout_schema,
+)
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
-from headrace.run.context import UpdateContext
-from headrace.run.opening import has_fed_another, refuse_lost_table
 from headrace.run.survey import ReadTable
 from headrace.sinks.delta.table import (
     COMMENT_PROPERTY,
     TableState,
     alter_table,
-    as_nullable,
     create_table,
     is_table,
     read_state,
     register_table,
 )
 from headrace.state.files import unwritable
+from headrace.state.identity import generations, load_identity
+from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 
-PLACES = (COORDINATES, TIMESTAMP)
-"""Properties that say where in Kafka each row comes from."""
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
-def register_tables(plan: Plan, context: UpdateContext) -> None:
-    """Make every table that the storage holds known to the session, by its name."""
-    storage = context.settings.storage
+def register_tables(plan: Plan, spark: SparkSession) -> None:
+    """Register the tables that the storage holds and the plan reads in the session's catalog."""
+    storage = plan.project.storage
     reads = [read.table for flow in plan.flows for read in flow.reads]
     reads += [read.table for view in plan.views for read in view.reads]
     views = [one.view.name for one in plan.views if isinstance(one.view, MaterializedView)]
     for name in dict.fromkeys([*reads, *views]):
         if is_table(storage.table(name)):
-            register_table(context.spark, name, storage.table(name))
+            register_table(spark, name, storage.table(name))
 
 
-def layout_schema(stage: OpenTableStage) -> Mapping[str, Any]:
-    """The columns that a new table gets."""
-    schema: Mapping[str, Any] = as_nullable(stage.schema)
-    return stage.schema if stage.table.schema is not None else schema
+@dataclass(frozen=True, kw_only=True)
+class TableOpening:
+    """What a run does to a table before its flows start.
+
+    Args:
+        creates: Whether the table is created.
+        alterations: What changes in an existing table.
+    """
+
+    creates: bool = False
+    alterations: TableAlterations = field(default_factory=TableAlterations)
+
+
+def check_table(
+    stage: OpenTableStage,
+    flows: Sequence[PlannedFlow],
+    storage: Storage,
+    read_table: ReadTable,
+    *,
+    emptied: bool = False,
+) -> TableOpening:
+    """What a run does to a table before its flows start; writes nothing.
+
+    Args:
+        stage: The table as it is planned.
+        flows: The flows that feed it.
+        storage: The pipeline's storage.
+        read_table: Reads the table's newest snapshot.
+        emptied: Whether it is emptied next, so that its columns may have other types.
+
+    Raises:
+        SchemaMismatchError: Its columns have other types than the queries return.
+        TableLostError: It is missing, and a checkpoint has fed it.
+        TableFolderTakenError: It is missing, and its folder holds something else.
+    """
+    table = stage.table
+    path = storage.table(table.name)
+    if not is_table(path):
+        for planned in flows:
+            _refuse_lost(planned, storage)
+        if path.is_dir():
+            _refuse_other_files(table, path)
+        return TableOpening(creates=True)
+    state = read_table(path)
+    if any(_has_fed_another(planned, state.table_id, storage) for planned in flows):
+        # Opening its flows is refused: nothing is changed in a table that is not theirs.
+        return TableOpening()
+    if not emptied:
+        _refuse_other_types(stage, state)
+    alterations = find_alterations(
+        table,
+        stage.schema,
+        stage.properties,
+        state,
+        has_rows=bool(state.transactions),
+        new_clustering=new_clustering(table, path),
+    )
+    return TableOpening(alterations=alterations)
 
 
 def open_table(
     stage: OpenTableStage,
     flows: Sequence[PlannedFlow],
-    context: UpdateContext,
+    storage: Storage,
+    spark: SparkSession,
     *,
     emptied: bool = False,
 ) -> None:
-    """Create a table if it is missing, else bring its properties and new columns up to date.
+    """Create a table if it is missing, else bring its properties and columns up to date.
 
     Args:
-        stage: What the plan says of it.
+        stage: The table as it is planned.
         flows: The flows that feed it.
-        context: The update.
-        emptied: Whether it will be emptied next, so that no row binds its columns.
+        storage: The pipeline's storage.
+        spark: The pipeline's session.
+        emptied: Whether it is emptied next, so that its columns may have other types.
 
     Raises:
-        SchemaMismatchError: Its rows have other types than the queries give.
+        SchemaMismatchError: Its columns have other types than the queries return.
         TableLostError: It is missing, and a checkpoint has fed it.
+        TableFolderTakenError: It is missing, and its folder holds something else.
         StorageUnwritableError: The storage cannot be written.
     """
-    table = stage.table
-    path = context.settings.storage.table(table.name)
-    for planned in flows:
-        refuse_lost_table(planned, context.settings.storage)
+    path = storage.table(stage.table.name)
+
+    def check() -> TableOpening:
+        return check_table(stage, flows, storage, lambda table: read_state(spark, table), emptied=emptied)
+
+    opening = check()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise unwritable(path, error) from error
-    if not is_table(path) and _create(stage, path, context):
+    if opening.creates:
+        if _create(stage, path, spark):
+            return
+        # Another driver was faster. Which of the two may feed the table is decided by the lease.
+        opening = check()
+    register_table(spark, stage.table.name, path)
+    alter(spark, path, opening.alterations)
+
+
+def alter(spark: SparkSession, path: Path, alterations: TableAlterations) -> None:
+    """Apply changes to an existing table."""
+    if alterations.is_empty:
         return
-    register_table(context.spark, table.name, path)
-    state = read_state(context.spark, path)
-    if any(has_fed_another(planned, state.table_id, context.settings.storage) for planned in flows):
-        # Its flows will refuse to feed it: nothing is changed in somebody else's table.
-        return
-    if not emptied:
-        _refuse_other_types(stage, state)
-    _alter(stage, path, state, context)
+    comment = {COMMENT_PROPERTY: alterations.comment} if alterations.comment else {}
+    alter_table(
+        spark,
+        path,
+        properties={**alterations.properties, **comment},
+        removed=alterations.removed,
+        new_columns={"type": "struct", "fields": list(alterations.new_columns)},
+        cluster_by=alterations.cluster_by,
+    )
 
 
-def refuse_table(
-    stage: OpenTableStage, flows: Sequence[PlannedFlow], storage: Storage, read_table: ReadTable
-) -> None:
-    """What `open_table` refuses, without making anything.
-
-    Args:
-        stage: What the plan says of the table.
-        flows: The flows that feed it.
-        storage: Where it lies.
-        read_table: Reads its newest snapshot.
-
-    Raises:
-        SchemaMismatchError: Its rows have other types than the queries give.
-        TableLostError: It is missing, and a checkpoint has fed it.
-        TableFolderTakenError: It is missing, and its folder holds something else.
-    """
-    path = storage.table(stage.table.name)
-    for planned in flows:
-        refuse_lost_table(planned, storage)
-    if not is_table(path):
-        if path.is_dir():
-            _refuse_other_files(stage.table, path)
-        return
-    state = read_table(path)
-    if not any(has_fed_another(planned, state.table_id, storage) for planned in flows):
-        _refuse_other_types(stage, state)
-
-
-def _create(stage: OpenTableStage, path: Path, context: UpdateContext) -> bool:
-    """Create a missing table; false where somebody else did meanwhile."""
+def _create(stage: OpenTableStage, path: Path, spark: SparkSession) -> bool:
+    """Create a missing table; false if another driver has created it meanwhile."""
     table = stage.table
-    _refuse_other_files(table, path)
     try:
         create_table(
-            context.spark,
+            spark,
             table.name,
             path,
-            layout_schema(stage),
+            layout_schema(table, stage.schema),
             properties=stage.properties,
             partition_cols=table.partition_cols,
             cluster_by=table.cluster_by,
             comment=table.comment,
         )
     except Exception:
-        # Another driver may have been faster; whose flows may feed the table is the lease's affair.
         if not is_table(path):
             raise
         return False
     return True
 
 
-def _alter(stage: OpenTableStage, path: Path, state: TableState, context: UpdateContext) -> None:
-    changed = {
-        key: value
-        for key, value in stage.properties.items()
-        if state.properties.get(key) != value and _holds_for_all_rows(key, stage.table, state)
-    }
-    if stage.table.comment and stage.table.comment != state.comment:
-        changed[COMMENT_PROPERTY] = stage.table.comment
-    removed = tuple(key for key in PLACES if key in state.properties and key not in stage.properties)
-    there = {field["name"].lower() for field in state.schema["fields"]}
-    added = [field for field in layout_schema(stage)["fields"] if field["name"].lower() not in there]
-    clusters = new_clustering(stage.table, path)
-    if changed or removed or added or clusters:
-        new = {"type": "struct", "fields": added} if added else None
-        alter_table(
-            context.spark,
-            path,
-            properties=changed,
-            removed=removed,
-            new_columns=new,
-            cluster_by=clusters,
-        )
-
-
 def new_clustering(table: StreamingTable | MaterializedView, path: Path) -> tuple[str, ...]:
-    """The columns by which a table is to be clustered from now on; none where it is, or cannot be."""
+    """The declared columns that a table is not clustered by yet, and can be."""
     stored = load_stored_at(path) if table.cluster_by else None
     return () if stored is None else stored.new_clustering(table.cluster_by)
 
 
 def _refuse_other_files(table: StreamingTable, path: Path) -> None:
-    """A table is made in an empty folder only: what lies there may be somebody's."""
+    """Refuse to create a table in a folder with files that Headrace did not write."""
     first = next((one.name for one in path.iterdir() if one.name != "_delta_log"), None)
     if first is not None:
         raise TableFolderTakenError(
-            f"{table.name} cannot be made: its folder holds files and is no Delta table",
+            f"{table.name} cannot be created: its folder holds files and is not a Delta table",
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),
             remedies=("move the folder away, and run again",),
@@ -193,7 +215,7 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     if conflicts:
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         raise SchemaMismatchError(
-            f"{name} has columns of other types than its queries give now",
+            f"{name} has columns with other types than its queries return",
             location=stage.table.location,
             facts=(*found, "nothing was read or written"),
             remedies=(f"cast them in the query, or read everything again:   headrace full-refresh {name}",),
@@ -201,19 +223,35 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
         )
 
 
-def name_places(stage: OpenTableStage, context: UpdateContext) -> None:
-    """Set the places of a table that holds no row any more: what comes is its newest query's."""
-    path = context.settings.storage.table(stage.table.name)
-    there = read_state(context.spark, path).properties
-    places = {key: stage.properties[key] for key in PLACES if key in stage.properties}
-    if any(there.get(key) != value for key, value in places.items()):
-        alter_table(context.spark, path, properties=places)
+def set_coordinates(stage: OpenTableStage, path: Path, spark: SparkSession) -> None:
+    """Name the coordinate columns of a table that was emptied: its new rows come from its newest query."""
+    held = read_state(spark, path).properties
+    wanted = {key: stage.properties[key] for key in COORDINATE_PROPERTIES if key in stage.properties}
+    if any(held.get(key) != value for key, value in wanted.items()):
+        alter_table(spark, path, properties=wanted)
 
 
-def _holds_for_all_rows(key: str, table: StreamingTable, state: TableState) -> bool:
-    """Whether a property may be set on a table with rows.
+def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
+    """Refuse to create a table again that the flow's checkpoint has fed."""
+    flow = planned.flow
+    for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
+        batches = load_state(path).last_planned + 1
+        if batches > 0:
+            raise TableLostError(
+                f"flow {flow.name}: the table {flow.target} is missing, and its checkpoint exists",
+                location=flow.location,
+                facts=(f"{path} has read {batches} batches", "nothing was read or written"),
+                remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
+                params={"flow": flow.name, "dataset": str(flow.target)},
+            )
 
-    That rows keep one place each is the word of the query that wrote them; rows of an earlier query,
-    which may have left records out, would be found missing.
-    """
-    return key not in PLACES or key in table.table_properties or not state.transactions
+
+def _has_fed_another(planned: PlannedFlow, table_id: str, storage: Storage) -> bool:
+    """Whether the flow's checkpoint was made for another table than the one that exists now."""
+    flow = planned.flow
+    known = generations(storage.flow_checkpoints(flow.target, flow.name))
+    try:
+        return bool(known) and load_identity(known[-1]).table_id != table_id
+    except HeadraceError:
+        # Opening the flow reports what is wrong with the checkpoint.
+        return False

@@ -82,7 +82,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
             views=tuple(planned.view.name for planned in views),
         )
     )
-    register_tables(plan, context)
+    register_tables(plan, context.spark)
     blocked = _open_tables(plan, context)
     if context.mode == "triggered":
         flow_results, view_results = _run_once(plan, context, blocked)
@@ -161,7 +161,7 @@ def _open_tables(plan: Plan, context: UpdateContext) -> dict[str, Exception]:
             # Nobody will write it, and so nothing is changed in it.
             continue
         try:
-            open_table(stage, feeding, context)
+            open_table(stage, feeding, context.settings.storage, context.spark)
         except SetupError:
             raise
         except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping
@@ -13,19 +12,15 @@ from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import MaterializedView
 from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewUpToDate
 from headrace.model.names import TableName
+from headrace.plan.alterations import find_alterations
 from headrace.plan.stages import Plan, PlannedView
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
-from headrace.run.tables import new_clustering
-from headrace.sinks.delta.commit import refresh_metadata
-from headrace.sinks.delta.refresh import last_refresh, replace, rows_written
-from headrace.sinks.delta.table import (
-    COMMENT_PROPERTY,
-    alter_table,
-    is_table,
-    read_state,
-    register_table,
-)
+from headrace.run.split import split_rows
+from headrace.run.tables import alter, new_clustering
+from headrace.sinks.delta.replace import ReplaceTarget
+from headrace.sinks.delta.table import is_table, read_state, register_table
+from headrace.sinks.target import RefreshStamp
 from headrace.state.lease import Lease
 from headrace.state.ledger import record_view
 from headrace.state.table_log import commit_mark, versions
@@ -116,8 +111,16 @@ class ViewRunner:
         # one refresh too many, never one too few.
         self._seen = {name: self._last_version(name) for name in self._inputs}
         inputs = {str(name): self._identity(name) for name in self._inputs}
-        last = last_refresh(path) if is_table(path) else None
-        if last is not None and self._inputs and self._equals(last, inputs):
+        target = ReplaceTarget(path=path, partition_cols=view.partition_cols, cluster_by=view.cluster_by)
+        stamp = RefreshStamp(
+            pipeline=context.settings.name,
+            view=str(view.name),
+            update=context.update,
+            definition=self._planned.fingerprint,
+            inputs=inputs,
+        )
+        writer = target.begin(context.spark, stamp)
+        if writer is None:
             self._register(path)
             context.emit(ViewUpToDate(update=context.update, dataset=view.name))
             return ViewResult(dataset=view.name, outcome="up to date")
@@ -126,49 +129,36 @@ class ViewRunner:
         session = context.session(dict(view.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
         df = context.build(session, view)
-        metadata = refresh_metadata(
-            pipeline=context.settings.name,
-            view=str(view.name),
-            update=context.update,
-            definition=self._planned.fingerprint,
-            inputs=inputs,
-        )
-        version = replace(
-            df,
-            path,
-            user_metadata=metadata,
-            partition_cols=view.partition_cols,
-            cluster_by=view.cluster_by,
-        )
-        rows = rows_written(path, version)
+        with writer:
+            writer.write(split_rows(df))
+            committed = writer.commit()
         self._register(path)
         context.emit(
             ViewRefreshed(
                 update=context.update,
                 dataset=view.name,
-                version=version,
-                rows=rows,
+                version=committed.version,
+                rows=committed.counts.accepted,
                 duration_s=time.monotonic() - started,
             )
         )
-        return ViewResult(dataset=view.name, outcome="refreshed", rows=rows)
+        return ViewResult(dataset=view.name, outcome="refreshed", rows=committed.counts.accepted)
 
     def _register(self, path: Path) -> None:
         spark = self._context.spark
         state = read_state(spark, path)
-        changed = {k: v for k, v in self._properties.items() if state.properties.get(k) != v}
-        if self.view.comment and self.view.comment != state.comment:
-            changed[COMMENT_PROPERTY] = self.view.comment
-        clusters = new_clustering(self.view, path)
-        if changed or clusters:
-            alter_table(spark, path, properties=changed, cluster_by=clusters)
+        alterations = find_alterations(
+            self.view,
+            self._planned.schema,
+            self._properties,
+            state,
+            has_rows=True,
+            new_clustering=new_clustering(self.view, path),
+        )
+        alter(spark, path, alterations)
         register_table(spark, self.view.name, path)
         settings, name = self._context.settings, self.view.name
         record_view(settings.storage.ledger(name, "view"), settings.name, name, state.table_id)
-
-    def _equals(self, last: Mapping[str, Any], inputs: Mapping[str, Any]) -> bool:
-        same = last.get("inputs") == json.loads(json.dumps(inputs))
-        return same and last.get("definition") == self._planned.fingerprint
 
     def _identity(self, name: TableName) -> dict[str, Any]:
         path = self._context.settings.storage.table(name)

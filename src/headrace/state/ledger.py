@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from headrace.model.counts import BatchCounts
 from headrace.model.names import TableName
 from headrace.state.file_lists import join_descriptions
 from headrace.state.files import unwritable, write_json
@@ -31,6 +32,7 @@ from headrace.state.table_log import (
 _LOSSES = "losses.json"
 _LATE = "late.json"
 _VIEW = "created.json"
+_COUNTS = tuple(one.name for one in fields(BatchCounts))
 _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
@@ -284,8 +286,8 @@ def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
             for one, two in zip(before["sources"], entry["sources"], strict=True)
         ],
     )
-    for count in ("input", "accepted", "rejected"):
-        joined[count] = before[count] + entry[count]
+    for count in _COUNTS:
+        joined[count] = before.get(count, 0) + entry.get(count, 0)
     return joined
 
 

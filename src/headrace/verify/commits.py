@@ -370,7 +370,7 @@ def _batches(words: Mapping[str, Any], version: int | Sequence[int], timestamp_m
         timestamp_ms=timestamp_ms,
         input=int(words["input"]),
         accepted=int(words["accepted"]),
-        rejected=int(words["rejected"]),
+        rejected=int(words.get("quarantined", 0)) + int(words.get("dropped", 0)),
         sources=_sources(words["sources"]),
     )
 

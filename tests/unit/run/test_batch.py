@@ -1,83 +1,194 @@
-"""What a batch tells of itself: how many offsets it spans, and how old its records are."""
+"""The steps of a batch, in their order: gate, ranges, split, write, commit, report."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Literal, Self, cast
 
 import pytest
 
-from headrace.model.ranges import SourceRange
-from headrace.run.batch import _latency, records
-from headrace.run.reporting import logged_only
-from headrace.sinks.delta.commit import Appended
+from headrace.errors import CheckpointBehindTableError, FileChangedError, LeaseLostError
+from headrace.run.batch import BatchFunction, QueryState, check_gate
+from headrace.run.batch_ranges import Batch
+from headrace.run.file_batch import FileBatch
+from headrace.run.split import split_rows
+from headrace.run.stop import StopRequested, StopSignal
+from headrace.sinks.target import BatchStamp, Committed, SplitRows
+
+Held = Literal["nothing", "the batch", "a later batch"]
 
 
-def kafka(start: dict[str, int] | None, until: dict[str, int]) -> SourceRange:
-    return SourceRange(
-        index=0,
-        kind="kafka",
-        identity={},
-        start=None if start is None else {"t": start},
-        until={"t": until},
+@dataclass
+class Steps:
+    """Stands for everything that a batch function works with, and notes what it is asked for.
+
+    Args:
+        held: What the target holds.
+        fails: The step that raises `error`.
+    """
+
+    held: Held = "nothing"
+    fails: str = ""
+    error: Exception = field(default_factory=lambda: RuntimeError("no"))
+    calls: list[str] = field(default_factory=list)
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fails:
+            raise self.error
+
+    # The lease.
+    def check_lease(self, flow: str) -> None:
+        self._call("lease")
+
+    # The ranges.
+    def load(self, number: int) -> Batch:
+        self._call("load")
+        stamp = BatchStamp(pipeline="shop", flow="sales", checkpoint="c1", batch=number, ranges=())
+        return Batch(stamp=stamp, files=FileBatch(batch=number, ranges=()))
+
+    def check(self, batch: Batch) -> None:
+        self._call("check")
+
+    def check_replay(self, batch: Batch) -> None:
+        self._call("check replay")
+
+    def check_same_rows(self, batch: Batch) -> None:
+        self._call("check same rows")
+
+    def committed(self, batch: Batch) -> None:
+        self._call("committed")
+
+    @contextmanager
+    def explained(self, batch: Batch) -> Iterator[None]:
+        yield
+
+    # The target, and the writer of a batch.
+    def begin(self, session: Any, stamp: BatchStamp) -> Self | None:
+        self._call("begin")
+        if self.held == "a later batch":
+            raise CheckpointBehindTableError("older")
+        return None if self.held == "the batch" else self
+
+    def write(self, rows: SplitRows) -> None:
+        self._call("write")
+        self.rows = rows
+
+    def commit(self) -> Committed:
+        self._call("commit")
+        return Committed(version=1, counts=self.rows.counts(3))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._call("close")
+
+    # The reporter.
+    def began(self, number: int) -> None:
+        self._call("began")
+
+    def ended(self, stamp: BatchStamp, committed: Committed | None, duration_s: float) -> None:
+        self._call("replayed" if committed is None else "reported")
+
+
+class Rows:
+    """Stands for a batch's rows; notes whether they were computed outside a commit."""
+
+    sparkSession = "session"
+    computed = False
+
+    def coalesce(self, number: int) -> Rows:
+        return self
+
+    @property
+    def write(self) -> Any:
+        writer = SimpleNamespace(save=lambda: setattr(self, "computed", True))
+        writer.format = writer.mode = lambda _: writer
+        return writer
+
+
+def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None) -> QueryState:
+    state = QueryState()
+    function = BatchFunction(
+        planned=cast(Any, SimpleNamespace(flow=SimpleNamespace(name="sales"), stateful=stateful)),
+        stop=StopSignal(),
+        lease=cast(Any, SimpleNamespace(check=steps.check_lease)),
+        ranges=cast(Any, steps),
+        target=cast(Any, steps),
+        tasks=2,
+        reporter=cast(Any, steps),
+        state=state,
     )
+    try:
+        function(cast(Any, rows or Rows()), 4)
+    except Exception as error:
+        assert state.failure is error
+    return state
+
+
+WRITTEN = ["lease", "load", "began", "begin", "write", "lease", "check", "commit", "close"]
+
+
+def test_the_steps_of_a_batch() -> None:
+    steps = Steps()
+    state = run(steps)
+    assert steps.calls == [*WRITTEN, "committed", "reported"]
+    assert (state.busy, state.failure, state.last_batch) == (False, None, 4)
+    assert state.reading is not None and state.reading.batch == 4
+
+
+def test_a_replay_writes_nothing() -> None:
+    steps, rows = Steps(held="the batch"), Rows()
+    run(steps, rows=rows)
+    assert steps.calls == ["lease", "load", "began", "begin", "committed", "check replay", "replayed"]
+    assert not rows.computed
+
+
+def test_a_replay_of_a_query_with_state_is_computed_again_from_the_same_rows() -> None:
+    steps, rows = Steps(held="the batch"), Rows()
+    run(steps, stateful=True, rows=rows)
+    assert steps.calls[-3:] == ["check replay", "check same rows", "replayed"]
+    assert rows.computed
 
 
 @pytest.mark.parametrize(
-    ("start", "until", "expected"),
-    [
-        ({"0": 0, "1": 0}, {"0": 10, "1": 5}, 15),
-        ({"0": 7, "1": 5}, {"0": 10, "1": 5}, 3),
-        ({"0": 7}, {"0": 7, "1": 4}, 4),
-        (None, {"0": 7}, 7),
-    ],
-    ids=["first batch", "one partition moved", "a new partition", "no start"],
+    ("fails", "error"), [("check", FileChangedError("changed")), ("write", RuntimeError("bad record"))]
 )
-def test_the_offsets_of_a_batch(start: dict[str, int] | None, until: dict[str, int], expected: int) -> None:
-    assert records((kafka(start, until),)) == expected
+def test_nothing_is_committed_after_a_step_that_fails(fails: str, error: Exception) -> None:
+    steps = Steps(fails=fails, error=error)
+    state = run(steps)
+    assert "commit" not in steps.calls and steps.calls[-1] == "close"
+    assert (state.busy, state.failure, state.last_batch) == (False, error, -1)
 
 
-def test_other_sources_have_no_offsets() -> None:
-    assert (
-        records((SourceRange(index=0, kind="files", identity={}, start=None, until={"logOffset": 3}),)) == 0
-    )
+def test_a_later_batch_in_the_target_is_refused_before_anything_is_written() -> None:
+    steps = Steps(held="a later batch")
+    state = run(steps)
+    assert isinstance(state.failure, CheckpointBehindTableError)
+    assert "write" not in steps.calls
 
 
-def appended(*ages_s: tuple[float, float]) -> Appended:
-    def at(age: float) -> str:
-        return (datetime.now(UTC) - timedelta(seconds=age)).isoformat(timespec="milliseconds")
-
-    statistics: list[dict[str, Any]] = [
-        {"numRecords": 1, "minValues": {"s": {"at": at(old)}}, "maxValues": {"s": {"at": at(new)}}}
-        for old, new in ages_s
-    ]
-    return Appended(version=1, rows=1, statistics=tuple(statistics))
-
-
-def test_the_ages_of_the_oldest_and_the_newest_record() -> None:
-    found = _latency(appended((9.0, 3.0), (5.0, 1.0)), "s.at")
-    assert found is not None
-    assert found == pytest.approx((9.0, 1.0), abs=0.5)
+def test_the_gate_stops_before_anything_is_read() -> None:
+    stop = StopSignal()
+    stop.request()
+    with pytest.raises(StopRequested):
+        check_gate("sales", stop, cast(Any, None))
+    steps = Steps(fails="lease", error=LeaseLostError("lost"))
+    assert isinstance(run(steps).failure, LeaseLostError)
+    assert steps.calls == ["lease"]
 
 
-@pytest.mark.parametrize("column", [None, "s.other", "other"])
-def test_no_age_without_a_timestamp(column: str | None) -> None:
-    assert _latency(appended((9.0, 3.0)), column) is None
-    assert _latency(Appended(version=1, rows=0), column) is None
+def test_without_expectations_the_split_gives_the_target_every_row() -> None:
+    rows = cast(Any, Rows())
+    split = split_rows(rows)
+    assert split.accepted is rows
+    assert split.counts(5).to_json() == {"input": 5, "accepted": 5, "quarantined": 0, "dropped": 0}
 
 
-@pytest.mark.parametrize("at", ["+10000-01-01T00:00:00.000Z", "10000-01-01T00:00:00.000Z", "today"])
-def test_a_timestamp_that_python_cannot_hold_is_left_out(at: str) -> None:
-    one = {"minValues": {"at": "9999-12-31T23:59:59.999Z"}, "maxValues": {"at": at}}
-    assert _latency(Appended(version=1, rows=1, statistics=(one,)), "at") is None
-
-
-def test_a_timestamp_without_a_zone_is_utc() -> None:
-    one = {"minValues": {"at": "2026-01-01T00:00:00"}, "maxValues": {"at": "2026-01-01T00:00:00"}}
-    assert _latency(Appended(version=1, rows=1, statistics=(one,)), "at") is not None
-
-
-def test_an_error_in_a_report_is_logged_and_not_raised(caplog: pytest.LogCaptureFixture) -> None:
-    with logged_only("flow orders: the lag after batch 7"):
-        raise ValueError("year 10000 is out of range")
-    assert "the lag after batch 7 could not be reported" in caplog.text
+def test_the_counts_of_a_split_add_up() -> None:
+    split = SplitRows(accepted=cast(Any, None), quarantined=2, dropped=1)
+    assert split.counts(5).to_json() == {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1}

@@ -16,9 +16,9 @@ from headrace.model.declarations import Flow
 from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
-from headrace.run.batch import Progress
 from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner
+from headrace.run.reporting import Progress
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import TRIGGERED_ATTEMPTS, supervise
 from headrace.state.lease import Heart, Lease

@@ -45,7 +45,7 @@ class Flow:
             "flow": flow,
             "checkpoint": checkpoint,
             "batch": number,
-            **dict.fromkeys(("input", "accepted", "rejected"), 1),
+            **dict.fromkeys(("input", "accepted", "quarantined", "dropped"), 1),
             "sources": list(sources),
         }
         self.table.commit(txn(checkpoint, number), userMetadata=json.dumps(said))

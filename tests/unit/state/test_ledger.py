@@ -64,7 +64,8 @@ def metadata(
         "batch": number,
         "input": rows,
         "accepted": rows,
-        "rejected": 0,
+        "quarantined": 0,
+        "dropped": 0,
         "sources": [source],
     }
 
@@ -101,7 +102,7 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
     assert fold["versions"] == [0, 4]
     (entry,) = fold["batches"]
     assert (entry["batches"], entry["version"]) == ([0, 3], [1, 4])
-    assert (entry["input"], entry["accepted"], entry["rejected"]) == (20, 20, 0)
+    assert (entry["input"], entry["accepted"], entry["dropped"]) == (20, 20, 0)
     assert entry["sources"][0]["from"] == {"t": {"0": 0}}
     assert entry["sources"][0]["until"] == {"t": {"0": 20}}
     assert "batch" not in entry

@@ -50,7 +50,7 @@ def test_rejected_rows_without_a_quarantine_are_found(
     table: LakeTable, flow: HandFlow, verify: Verify
 ) -> None:
     flow.append({0: (0, 10)})
-    edit(table, 2, input=12, rejected=2)
+    edit(table, 2, input=12, quarantined=2)
     assert verify.codes("counts") == ["QUARANTINE_MISSING"]
 
 
@@ -463,6 +463,6 @@ def test_a_file_that_two_commits_add_counts_once(table: LakeTable, flow: HandFlo
     flow.append({0: (0, 10)})
     (add,) = table.active()
     ranges = flow.source({"sales": {"0": 10}}, {"sales": {"0": 20}})
-    words = flow.words(batch=1, input=10, accepted=10, rejected=0, sources=[ranges])
+    words = flow.words(batch=1, input=10, accepted=10, quarantined=0, dropped=0, sources=[ranges])
     table.commit([{"txn": {"appId": flow.checkpoint, "version": 1}}, {"add": add}], metadata=words)
     assert [finding.code for finding in verify.dataset().table.findings] == ["ROWS_DIFFER"]

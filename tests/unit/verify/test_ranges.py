@@ -484,7 +484,7 @@ def merged(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
         begun = first["version"] if isinstance(first["version"], int) else first["version"][0]
         first["version"] = [begun, entry["version"]]
         first["sources"][0]["until"] = entry["sources"][0]["until"]
-        for name in ("input", "accepted", "rejected"):
+        for name in ("input", "accepted", "quarantined", "dropped"):
             first[name] += entry[name]
     first.pop("batch", None)
     return [opening, first]

@@ -1,11 +1,11 @@
-"""The commit of a batch: what is fast, what is left to Delta's public writer, what is refused."""
+"""Appending to a Delta table: what is fast, what is left to Delta's public writer, what is refused."""
 
 from __future__ import annotations
 
 import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import ANY
@@ -14,18 +14,14 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from headrace.errors import BatchFencedError, CheckpointBehindTableError, TableBehindCheckpointError
+from headrace.errors import CheckpointBehindTableError
+from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.commit import (
-    Appended,
-    BatchStamp,
-    OpenedGeneration,
-    Target,
-    append,
-    open_generation,
-)
+from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.delta.commit import batch_metadata
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, read_checksum, read_state
-from headrace.state.facts import FENCED, Open
+from headrace.sinks.target import BatchStamp, Committed, OpenedGeneration, SplitRows
+from headrace.state.facts import Open
 from proof.shop import take_back_newest
 
 if TYPE_CHECKING:
@@ -82,9 +78,20 @@ class Table:
         checkpoint: str = OURS,
         reads_target: bool = False,
         before: Callable[[], None] = lambda: None,
-    ) -> Appended | None:
-        target = Target(path=self.path, reads_target=reads_target)
-        return append(df, target, stamp(batch, checkpoint), before)
+    ) -> Committed | None:
+        target = AppendTarget(spark=self.spark, path=self.path, reads_target=reads_target)
+        writer = target.begin(df.sparkSession, stamp(batch, checkpoint))
+        if writer is None:
+            return None
+        with writer:
+            writer.write(SplitRows(accepted=df))
+            before()
+            return writer.commit()
+
+    def is_fast(self, version: int) -> bool:
+        """Whether a batch was committed through Delta's own transaction and not by its public writer."""
+        (info,) = [action["commitInfo"] for action in self.actions(version) if "commitInfo" in action]
+        return bool(info["operation"] == "STREAMING UPDATE")
 
     def frame(self, *rows: tuple[Any, ...], schema: str = PLAIN) -> DataFrame:
         return self.spark.createDataFrame(list(rows), schema)
@@ -98,7 +105,7 @@ class Table:
             opening=opening,
             **arguments,
         )
-        return open_generation(self.spark, self.path, opened)
+        return AppendTarget(spark=self.spark, path=self.path).open_generation(opened)
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +135,8 @@ def table(make: Callable[..., Table]) -> Table:
 def test_a_batch_is_one_commit_with_its_transaction_and_its_ranges(table: Table) -> None:
     appended = table.append(table.frame((1, "a"), (2, "b")), 0)
     assert appended is not None
-    assert (appended.version, appended.rows, appended.fast) == (1, 2, True)
+    assert (appended.version, appended.counts) == (1, BatchCounts(input=2, accepted=2))
+    assert table.is_fast(1)
     assert table.rows == [(1, "a"), (2, "b")]
     assert table.transactions(1) == {OURS: 0}
     assert table.metadata(1) == {
@@ -139,7 +147,8 @@ def test_a_batch_is_one_commit_with_its_transaction_and_its_ranges(table: Table)
         "batch": 0,
         "input": 2,
         "accepted": 2,
-        "rejected": 0,
+        "quarantined": 0,
+        "dropped": 0,
         "sources": [
             {
                 "index": 0,
@@ -155,45 +164,11 @@ def test_a_batch_is_one_commit_with_its_transaction_and_its_ranges(table: Table)
 @pytest.mark.parametrize("reads_target", [False, True], ids=["fast", "public"])
 def test_an_empty_batch_commits_its_position(table: Table, reads_target: bool) -> None:
     appended = table.append(table.frame(), 0, reads_target=reads_target)
-    assert appended is not None and appended.rows == 0
+    assert appended is not None and appended.counts.accepted == 0
     assert table.metadata(1)["accepted"] == 0
     assert table.transactions(1) == {OURS: 0}
     assert not [action for action in table.actions(1) if "add" in action]
     assert table.append(table.frame(), 0, reads_target=reads_target) is None
-
-
-@pytest.mark.parametrize("reads_target", [False, True], ids=["fast", "public"])
-def test_a_batch_that_the_table_holds_is_not_written_again(table: Table, reads_target: bool) -> None:
-    table.append(table.frame((1, "a")), 0)
-    assert table.append(table.frame((1, "a")), 0, reads_target=reads_target) is None
-    assert (table.version, table.rows) == (1, [(1, "a")])
-
-
-@pytest.mark.parametrize("reads_target", [False, True], ids=["fast", "public"])
-def test_a_gap_and_an_older_batch_are_refused(table: Table, reads_target: bool) -> None:
-    for batch in range(2):
-        table.append(table.frame((batch, "a")), batch)
-    with pytest.raises(TableBehindCheckpointError):
-        table.append(table.frame((9, "z")), 3, reads_target=reads_target)
-    with pytest.raises(CheckpointBehindTableError):
-        table.append(table.frame((9, "z")), 0, reads_target=reads_target)
-    assert (table.version, table.rows) == (2, [(0, "a"), (1, "a")])
-
-
-class Refused(Exception):
-    pass
-
-
-@pytest.mark.parametrize("reads_target", [False, True], ids=["fast", "public"])
-def test_nothing_is_committed_when_the_last_look_refuses(table: Table, reads_target: bool) -> None:
-    def refuse() -> None:
-        raise Refused
-
-    with pytest.raises(Refused):
-        table.append(table.frame((1, "a")), 0, reads_target=reads_target, before=refuse)
-    assert (table.version, table.rows) == (0, [])
-    appended = table.append(table.frame((1, "a")), 0)
-    assert appended is not None and appended.version == 1
 
 
 # What the fast path leaves to Delta's public writer.
@@ -236,11 +211,11 @@ def test_what_delta_would_change_goes_through_delta_s_own_writer(
 ) -> None:
     table = make(columns)
     appended = table.append(table.frame(row, schema=schema), 0)
-    assert appended is not None and not appended.fast
-    assert (appended.rows, appended.version) == (1, 1)
+    assert appended is not None and not table.is_fast(1)
+    assert (appended.counts.accepted, appended.version) == (1, 1)
     (found,) = table.spark.read.format("delta").load(str(table.path)).collect()
     assert found.asDict(recursive=True) == expected
-    assert table.metadata(1) == stamp(0).to_metadata(1)
+    assert table.metadata(1) == batch_metadata(stamp(0), BatchCounts(input=1, accepted=1))
     assert table.transactions(1) == {OURS: 0}
     assert table.append(table.frame(row, schema=schema), 0) is None
 
@@ -249,7 +224,7 @@ def test_a_default_goes_through_delta_s_own_writer(make: Callable[..., Table]) -
     feature = {"delta.feature.allowColumnDefaults": "supported"}
     table = make("id BIGINT, name STRING DEFAULT 'none'", **feature)
     appended = table.append(table.frame((1, "a")), 0)
-    assert appended is not None and not appended.fast
+    assert appended is not None and not table.is_fast(appended.version)
     assert table.spark.read.format("delta").load(str(table.path)).collect() == [(1, "a")]
 
 
@@ -257,14 +232,14 @@ def test_a_query_that_reads_its_target_goes_through_delta_s_own_writer(table: Ta
     table.append(table.frame((1, "a")), 0)
     seen = table.spark.read.format("delta").load(str(table.path))
     appended = table.append(seen.selectExpr("id + 1 AS id", "name"), 1, reads_target=True)
-    assert appended is not None and not appended.fast
+    assert appended is not None and not table.is_fast(appended.version)
     assert table.rows == [(1, "a"), (2, "a")]
 
 
 def test_mapped_columns_go_through_delta_s_own_writer(make: Callable[..., Table]) -> None:
     table = make(**{"delta.columnMapping.mode": "name"})
     appended = table.append(table.frame((1, "a")), 0)
-    assert appended is not None and not appended.fast
+    assert appended is not None and not table.is_fast(appended.version)
     assert table.spark.read.format("delta").load(str(table.path)).collect() == [(1, "a")]
 
 
@@ -301,7 +276,7 @@ def test_another_type_is_refused_and_nothing_committed(
 def test_a_null_never_enters_a_column_that_forbids_it(make: Callable[..., Table]) -> None:
     table = make("id BIGINT NOT NULL, name STRING")
     appended = table.append(table.frame((1, "a")), 0)
-    assert appended is not None and appended.fast
+    assert appended is not None and table.is_fast(appended.version)
     with pytest.raises(Exception, match="DELTA_NOT_NULL_CONSTRAINT_VIOLATED"):
         table.append(table.frame((None, "a")), 1)
     assert (table.version, table.rows) == (1, [(1, "a")])
@@ -318,7 +293,7 @@ def test_a_check_constraint_holds(table: Table) -> None:
 def test_a_comment_and_a_partition_are_no_reason_to_be_slow(make: Callable[..., Table]) -> None:
     table = make("id BIGINT COMMENT 'the key', name STRING", "PARTITIONED BY (name)")
     appended = table.append(table.frame((1, "a"), (2, "b")), 0)
-    assert appended is not None and appended.fast
+    assert appended is not None and table.is_fast(appended.version)
     added = [action["add"] for action in table.actions(1) if "add" in action]
     assert sorted(one["partitionValues"]["name"] for one in added) == ["a", "b"]
     assert sorted(deltalake.DeltaTable(table.path).to_pyarrow_table()["id"].to_pylist()) == [1, 2]
@@ -342,7 +317,7 @@ def test_a_table_without_its_checksum_file_is_fenced_all_the_same(table: Table) 
     with pytest.raises(CheckpointBehindTableError):
         table.append(table.frame((0, "a")), 0)
     appended = table.append(table.frame((2, "a")), 2)
-    assert appended is not None and appended.fast
+    assert appended is not None and table.is_fast(appended.version)
     assert [row[0] for row in table.rows] == [0, 1, 2]
 
 
@@ -407,7 +382,7 @@ def test_more_transactions_than_a_checksum_holds_are_fenced_all_the_same(table: 
     assert table.append(table.frame((1, "a")), 1) is None
     for batch in range(2, 4):
         appended = table.append(table.frame((batch, "a")), batch)
-        assert appended is not None and appended.rows == 1
+        assert appended is not None and appended.counts.accepted == 1
         assert table.append(table.frame((batch, "a")), batch) is None
     with pytest.raises(CheckpointBehindTableError):
         table.append(table.frame((119, "a")), 118, checkpoint="other-119")
@@ -444,18 +419,6 @@ def test_a_writer_beside_ours_within_a_batch_harms_neither(table: Table, reads_t
     assert table.transactions(2) == {OURS: 0}
 
 
-@pytest.mark.parametrize("reads_target", [False, True], ids=["fast", "public"])
-def test_of_two_drivers_with_one_checkpoint_only_one_commits(table: Table, reads_target: bool) -> None:
-    def other() -> None:
-        other_stamp = replace(stamp(0), ranges=())
-        assert append(table.frame((1, "theirs")), Target(path=table.path), other_stamp, lambda: None)
-
-    with pytest.raises(BatchFencedError) as caught:
-        table.append(table.frame((1, "ours")), 0, reads_target=reads_target, before=other)
-    assert caught.value.params == {"flow": "sales", "checkpoint": OURS, "batch": 0}
-    assert table.rows == [(1, "theirs")]
-
-
 # Opening a generation.
 
 
@@ -474,74 +437,6 @@ def test_an_opening_names_the_checkpoint_that_feeds_the_table(table: Table) -> N
         "fences": None,
         "losses": [],
     }
-
-
-@pytest.mark.parametrize("reads_target", [False, True], ids=["fast", "public"])
-def test_a_fenced_checkpoint_never_commits_again(table: Table, reads_target: bool) -> None:
-    table.open(OURS, Open(reason="first"))
-    table.append(table.frame((1, "a")), 0)
-    opening = Open(reason="new-checkpoint", fences=OURS)
-    version = table.open("headrace-new", opening, replaces=OURS)
-    assert feeding(table, version) == "headrace-new"
-    assert table.transactions(version) == {OURS: FENCED}
-    for batch in range(3):
-        with pytest.raises(CheckpointBehindTableError):
-            table.append(table.frame((9, "z")), batch, reads_target=reads_target)
-    assert table.append(table.frame((2, "b")), 0, checkpoint="headrace-new") is not None
-    assert table.rows == [(1, "a"), (2, "b")]
-
-
-@pytest.mark.parametrize("reads_target", [False, True], ids=["fast", "public"])
-def test_a_batch_under_way_is_fenced_too(table: Table, reads_target: bool) -> None:
-    table.open(OURS, Open(reason="first"))
-    opening = Open(reason="resume-from-table", fences=OURS)
-
-    def open_another() -> None:
-        table.open("headrace-new", opening, replaces=OURS)
-
-    with pytest.raises(Exception) as caught:
-        table.append(table.frame((1, "a")), 0, reads_target=reads_target, before=open_another)
-    assert getattr(caught.value, "code", "") == "BATCH_FENCED" or "METADATA_CHANGED" in str(caught.value)
-    assert table.rows == []
-
-
-def test_a_seeded_generation_holds_its_batch_0(table: Table) -> None:
-    table.open(OURS, Open(reason="first"))
-    table.append(table.frame((1, "a")), 0)
-    positions = {0: {"t": {"0": 10}}}
-    ranges = (replace(stamp(0).ranges[0], start=positions[0], until=positions[0]),)
-    opening = Open(reason="resume-from-table", positions=positions, fences=OURS)
-    version = table.open("headrace-new", opening, ranges=ranges, replaces=OURS)
-    said = table.metadata(version)
-    assert table.transactions(version) == {OURS: FENCED, "headrace-new": 0}
-    assert (said["batch"], said["input"], said["accepted"], said["rejected"]) == (0, 0, 0, 0)
-    assert said["sources"][0]["from"] == said["sources"][0]["until"] == {"t": {"0": 10}}
-    assert said["opens"]["reason"] == "resume-from-table"
-    assert table.append(table.frame((2, "b")), 1, checkpoint="headrace-new") is not None
-    assert table.rows == [(1, "a"), (2, "b")]
-
-
-def test_of_two_openings_only_one_succeeds(table: Table) -> None:
-    table.open(OURS, Open(reason="first"))
-    opening = Open(reason="new-checkpoint", fences=OURS)
-    table.open("headrace-new", opening, replaces=OURS)
-    before = table.version
-    with pytest.raises(BatchFencedError):
-        table.open("headrace-other", opening, replaces=OURS)
-    with pytest.raises(BatchFencedError):
-        table.open("headrace-other", Open(reason="first"))
-    assert table.version == before
-
-
-def test_a_full_refresh_removes_all_rows_in_the_commit_that_opens_it(table: Table) -> None:
-    table.open(OURS, Open(reason="first"))
-    for batch in range(2):
-        table.append(table.frame((batch, "a")), batch)
-    opening = Open(reason="full-refresh", fences=OURS)
-    version = table.open("headrace-new", opening, clear=True, replaces=OURS)
-    assert table.rows == []
-    assert len([action for action in table.actions(version) if "remove" in action]) == 2
-    assert table.transactions(version) == {OURS: FENCED}
 
 
 def test_a_renamed_flow_changes_its_flow_s_name_only(table: Table) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from headrace.sinks.delta.commit import Target, is_fast
+from headrace.sinks.delta.append import is_fast
 
 Fields = list[tuple[str, Any]]
 
@@ -27,7 +26,7 @@ def fast(rows: str, table: str, *, reads_target: bool = False, protocol: str = "
         metadata=lambda: SimpleNamespace(schemaString=lambda: table),
         protocol=lambda: SimpleNamespace(toString=lambda: protocol),
     )
-    return is_fast(cast(Any, df), transaction, Target(path=Path("table"), reads_target=reads_target))
+    return is_fast(cast(Any, df), transaction, reads_target=reads_target)
 
 
 ID, NAME = ("id", "long"), ("name", "string")

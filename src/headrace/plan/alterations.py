@@ -1,0 +1,109 @@
+"""What brings an existing table up to date with its declaration. `plan` reports it, `run` executes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.plan import columns
+from headrace.plan.properties import COORDINATES, TIMESTAMP
+from headrace.sinks.delta.table import as_nullable
+
+COORDINATE_PROPERTIES = (COORDINATES, TIMESTAMP)
+"""Properties that name the columns with each row's Kafka coordinates and timestamp."""
+
+
+class TableMetadata(Protocol):
+    """The metadata of an existing table."""
+
+    @property
+    def schema(self) -> Mapping[str, Any]: ...
+
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+    @property
+    def comment(self) -> str | None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableAlterations:
+    """Changes to an existing table.
+
+    Args:
+        properties: Table properties to set.
+        removed: Table properties to unset.
+        comment: The comment to set; ``None`` leaves it.
+        new_columns: Columns to add, as fields of ``StructType.jsonValue()``.
+        cluster_by: The columns to cluster by from now on; empty leaves the clustering.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    comment: str | None = None
+    new_columns: tuple[Mapping[str, Any], ...] = ()
+    cluster_by: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        return self == TableAlterations()
+
+
+def find_alterations(
+    dataset: StreamingTable | MaterializedView,
+    schema: columns.Schema,
+    properties: Mapping[str, str],
+    held: TableMetadata,
+    *,
+    has_rows: bool,
+    new_clustering: tuple[str, ...],
+) -> TableAlterations:
+    """The changes that a run makes to an existing table before it writes rows.
+
+    A materialized view gets its columns when its rows are replaced, so its columns are not among them.
+
+    Args:
+        dataset: The declaration.
+        schema: The columns of its queries.
+        properties: The table properties that it should have.
+        held: The table as it is.
+        has_rows: Whether the table holds rows of this pipeline.
+        new_clustering: The declared columns that the table is not clustered by yet.
+    """
+    is_view = isinstance(dataset, MaterializedView)
+    return TableAlterations(
+        properties={
+            key: value
+            for key, value in properties.items()
+            if held.properties.get(key) != value and (is_view or _may_set(key, dataset, has_rows))
+        },
+        removed=()
+        if is_view
+        else tuple(key for key in COORDINATE_PROPERTIES if key in held.properties and key not in properties),
+        comment=dataset.comment if dataset.comment != held.comment and dataset.comment else None,
+        new_columns=()
+        if is_view
+        else tuple(
+            one
+            for one in columns.fields(layout_schema(dataset, schema))
+            if columns.find_column(held.schema, one["name"]) is None
+        ),
+        cluster_by=new_clustering,
+    )
+
+
+def layout_schema(dataset: StreamingTable | MaterializedView, schema: columns.Schema) -> columns.Schema:
+    """The columns that a new table gets: nullable, unless the declaration gives them itself."""
+    nullable: columns.Schema = as_nullable(schema)
+    return schema if dataset.schema is not None else nullable
+
+
+def _may_set(key: str, dataset: StreamingTable | MaterializedView, has_rows: bool) -> bool:
+    """Whether a property may be set on a table.
+
+    The coordinate columns hold for the rows of the query that wrote them. An earlier query may have left
+    records out, and `verify` would report these as missing.
+    """
+    return key not in COORDINATE_PROPERTIES or key in dataset.table_properties or not has_rows

@@ -1,0 +1,33 @@
+"""Which target a flow writes to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.plan.stages import PlannedFlow
+from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.target import FlowTarget
+from headrace.storage.layout import Storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def flow_target(
+    planned: PlannedFlow, storage: Storage, spark: SparkSession, checkpointer: LogCheckpointer
+) -> FlowTarget:
+    """The target of a flow.
+
+    Args:
+        planned: The flow.
+        storage: The pipeline's storage.
+        spark: A session to read and change the target's metadata with.
+        checkpointer: Writes Delta's checkpoints of tables.
+    """
+    return AppendTarget(
+        spark=spark,
+        path=storage.table(planned.flow.target),
+        reads_target=planned.reads_target,
+        checkpointer=checkpointer,
+    )

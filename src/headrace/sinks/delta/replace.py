@@ -1,0 +1,138 @@
+"""A materialized view: a Delta table whose rows one commit replaces, so that no reader sees it empty."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from headrace.sinks.delta.commit import commit_refresh
+from headrace.sinks.delta.table import is_table
+from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStamp, SplitRows
+from headrace.state.table_log import load_commit, versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplaceTarget:
+    """A Delta table whose rows are replaced by each refresh.
+
+    Args:
+        path: The table's folder.
+        partition_cols: The columns that lay the files out in folders.
+        cluster_by: The columns that cluster the files of a new table.
+    """
+
+    path: Path
+    partition_cols: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    guarantee: ClassVar[Guarantee] = "exactly once"
+
+    @property
+    def location(self) -> str:
+        return str(self.path)
+
+    def begin(self, session: SparkSession, stamp: RefreshStamp) -> BatchWriter | None:
+        """Begin a refresh; ``None`` if the view is up to date.
+
+        A query without inputs is never up to date: it reads something else than tables.
+        """
+        if stamp.inputs and find_stale(self.path, stamp.definition, stamp.inputs) is None:
+            return None
+        return _Replacer(self, stamp)
+
+
+class _Replacer:
+    """Replaces the rows once."""
+
+    def __init__(self, target: ReplaceTarget, stamp: RefreshStamp) -> None:
+        self._target = target
+        self._stamp = stamp
+        self._rows: SplitRows | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rows = None
+
+    def write(self, rows: SplitRows) -> None:
+        # Delta's writer computes, writes and commits the rows in one call.
+        self._rows = rows
+
+    def commit(self) -> Committed:
+        assert self._rows is not None, "the rows are written first"
+        target = self._target
+        version = commit_refresh(
+            self._rows.accepted,
+            target.path,
+            self._stamp,
+            partition_cols=target.partition_cols,
+            # An existing table is clustered anew by ALTER TABLE.
+            cluster_by=() if is_table(target.path) else target.cluster_by,
+        )
+        return Committed(version=version, counts=self._rows.counts(_rows_added(target.path, version)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stale:
+    """Why a view's table is not what its query returns now.
+
+    Args:
+        part: What has changed: the table's rows, the query, or its inputs.
+        inputs: The names of the inputs that have changed.
+    """
+
+    part: Literal["table", "query", "inputs"]
+    inputs: tuple[str, ...] = ()
+
+
+def find_stale(path: Path, definition: str, inputs: Mapping[str, Mapping[str, Any]]) -> Stale | None:
+    """Why a view must be computed again; ``None`` if it is up to date.
+
+    Args:
+        path: The table's folder.
+        definition: The fingerprint of the query.
+        inputs: What is known of the version of each input, by name.
+    """
+    last = last_refresh(path)
+    if last is None:
+        return Stale(part="table")
+    if last.get("definition") != definition:
+        return Stale(part="query")
+    seen = last.get("inputs") or {}
+    changed = {name for name, now in inputs.items() if not now.items() <= seen.get(name, {}).items()}
+    changed |= seen.keys() - inputs.keys()
+    return Stale(part="inputs", inputs=tuple(sorted(changed))) if changed else None
+
+
+def last_refresh(path: Path) -> Mapping[str, Any] | None:
+    """The metadata of the view's newest refresh.
+
+    Returns:
+        ``None`` before the first refresh, and if another writer has changed the view's rows since.
+    """
+    for version in reversed(versions(path)):
+        commit = load_commit(path, version)
+        if commit.metadata is not None and "view" in commit.metadata:
+            return commit.metadata
+        if commit.changes_data:
+            return None
+    return None
+
+
+def _rows_added(path: Path, version: int) -> int:
+    """The rows of the files that a commit added."""
+    rows = 0
+    with (path / "_delta_log" / f"{version:020d}.json").open(encoding="utf-8") as file:
+        for line in file:
+            if line.startswith('{"add"'):
+                rows += int(json.loads(json.loads(line)["add"].get("stats") or "{}").get("numRecords", 0))
+    return rows

@@ -1,0 +1,90 @@
+"""Delta's own transaction in the JVM: started, asked which batch the table holds, and fed with files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.sinks.delta.table import checksum_transactions, delta_log
+from headrace.state.table_log import checksum_matches_log
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenFiles:
+    """Data files that belong to no commit yet.
+
+    Args:
+        actions: Delta's actions that add them, as a Scala list.
+        statistics: Delta's statistics of each file.
+    """
+
+    actions: Any
+    statistics: tuple[Mapping[str, Any], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(int(statistic["numRecords"]) for statistic in self.statistics)
+
+
+def start_transaction(session: SparkSession, table: Path, checkpoint: str) -> Any:
+    """Start a transaction that conflicts with any other commit of the same checkpoint.
+
+    Delta reports such a conflict as a ``ConcurrentTransactionException``.
+    """
+    transaction = delta_log(session, table).startTransaction()
+    watch_checkpoint(transaction, checkpoint)
+    return transaction
+
+
+def watch_checkpoint(transaction: Any, checkpoint: str) -> None:
+    """Let a concurrent commit of a checkpoint be a conflict."""
+    getattr(transaction.readTxn(), "$plus$eq")(checkpoint)
+
+
+def held_batch(transaction: Any, checkpoint: str, table: Path) -> int:
+    """The last batch of a checkpoint that the transaction's snapshot holds; -1 if none.
+
+    The snapshot's checksum carries the transactions and answers in milliseconds. If there is none, or if
+    the commits do not confirm it, Delta computes the table's whole state.
+    """
+    snapshot = transaction.snapshot()
+    carried = checksum_transactions(snapshot)
+    if carried is not None:
+        named = re.search(rf"SetTransaction\({re.escape(checkpoint)},(-?\d+),", carried.toString())
+        held = int(named[1]) if named else None
+        if checksum_matches_log(table, snapshot.version(), {checkpoint: held}):
+            return -1 if held is None else held
+    return int(transaction.txnVersion(checkpoint))
+
+
+def write_files(transaction: Any, rows: DataFrame) -> WrittenFiles:
+    """Write rows as data files of the transaction's table."""
+    files = transaction.writeFiles(rows._jdf).toList()
+    return WrittenFiles(actions=files, statistics=tuple(json.loads(file.stats()) for file in iterate(files)))
+
+
+def prepend(actions: Any, action: Any) -> Any:
+    """A Scala list with one more element in front."""
+    return getattr(actions, "$colon$colon")(action)
+
+
+def iterate(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala collection."""
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def scala_list(jvm: Any, items: Iterable[Any] = ()) -> Any:
+    """A Scala list of these items."""
+    values = jvm.java.util.ArrayList()
+    for item in items:
+        values.add(item)
+    return jvm.scala.jdk.javaapi.CollectionConverters.asScala(values).toList()

@@ -1,0 +1,236 @@
+"""What a flow writes to: the protocol that every target follows.
+
+Upsert and SCD fit as one MERGE, or as staged files and deletion vectors, in `commit`; `write` only
+removes duplicates and counts. A quarantine table replaces the rows of (checkpoint, batch), commits before
+the table does, and its `begin` never returns ``None``. A Kafka topic or a user's function can only send
+the rows in `commit` and record the batch afterwards, so its guarantee is `at least once`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
+
+from headrace.model.counts import BatchCounts
+from headrace.model.ranges import SourceRange
+from headrace.state.facts import Open
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Guarantee = Literal["exactly once", "at least once"]
+"""``exactly once``: rows and batch number are committed together. ``at least once``: a crash between the
+rows and the batch number repeats the rows."""
+
+StampT = TypeVar("StampT", contravariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchStamp:
+    """The identity of a batch, and the ranges that it read."""
+
+    pipeline: str
+    flow: str
+    checkpoint: str
+    batch: int
+    ranges: tuple[SourceRange, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshStamp:
+    """The identity of a refresh of a materialized view.
+
+    Args:
+        view: The view's name.
+        update: The update's id.
+        definition: The fingerprint of the view's query.
+        inputs: The version of each table that the query reads, by name.
+    """
+
+    pipeline: str
+    view: str
+    update: str
+    definition: str
+    inputs: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitRows:
+    """A batch's rows after the split.
+
+    Args:
+        accepted: The rows that the target takes.
+        quarantined: How many rows went to the quarantine table.
+        dropped: How many rows were dropped.
+    """
+
+    accepted: DataFrame
+    quarantined: int = 0
+    dropped: int = 0
+
+    def counts(self, accepted: int) -> BatchCounts:
+        """The batch's counts.
+
+        Args:
+            accepted: How many rows the target takes, as its writer counted them.
+        """
+        return BatchCounts(
+            input=accepted + self.quarantined + self.dropped,
+            accepted=accepted,
+            quarantined=self.quarantined,
+            dropped=self.dropped,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Committed:
+    """A batch that the target holds now.
+
+    Args:
+        version: The target's version with this batch.
+        counts: What became of the batch's rows.
+        statistics: Delta's statistics of each added file, where the writer has them.
+    """
+
+    version: int
+    counts: BatchCounts
+    statistics: tuple[Mapping[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableLayout:
+    """The columns and partition columns that a table gets when it is emptied.
+
+    Args:
+        schema: The columns, as ``StructType.jsonValue()`` gives them.
+    """
+
+    schema: Mapping[str, Any]
+    partition_cols: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenedGeneration:
+    """A new generation of a flow's checkpoint, as its target records it.
+
+    Args:
+        pipeline: The pipeline's name.
+        flow: The flow's name.
+        checkpoint: The new checkpoint's id.
+        generation: Its number among the flow's generations.
+        opening: Why it is opened, and from which positions.
+        ranges: Where a seeded checkpoint starts (from equals until); its batch 0 is this commit.
+        renamed_from: The name that the flow had before.
+        clear: Whether the same commit removes all rows.
+        layout: The columns and partition columns of the emptied table; ``None`` keeps them.
+        refreshing: Whether a full refresh still has to open other flows of the target.
+        replaces: The checkpoint that feeds the target until now; any other is refused.
+    """
+
+    pipeline: str
+    flow: str
+    checkpoint: str
+    generation: int
+    opening: Open
+    ranges: tuple[SourceRange, ...] = ()
+    renamed_from: str | None = None
+    clear: bool = False
+    layout: TableLayout | None = None
+    refreshing: bool = False
+    replaces: str | None = None
+
+
+class TargetState(Protocol):
+    """A target's newest state, as far as the exactly-once protocol needs it."""
+
+    @property
+    def version(self) -> int: ...
+
+    @property
+    def table_id(self) -> str:
+        """The id that a target gets when it is created; a target that was created again has another."""
+        ...
+
+    @property
+    def checkpoints(self) -> Mapping[str, str]:
+        """The id of the checkpoint that feeds the target, by flow."""
+        ...
+
+    @property
+    def transactions(self) -> Mapping[str, int]:
+        """The last batch that the target holds, by checkpoint id."""
+        ...
+
+
+class BatchWriter(Protocol):
+    """Writes one batch: first where no reader sees it, then all of it at once.
+
+    As a context manager it releases what it holds; without `commit` the target stays as it was.
+    """
+
+    def write(self, rows: SplitRows) -> None:
+        """Write and count the rows; no reader sees them."""
+        ...
+
+    def commit(self) -> Committed:
+        """Make the rows visible together with the batch's stamp and counts.
+
+        Raises:
+            BatchFencedError: Another driver has committed this batch.
+        """
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Target(Protocol[StampT]):
+    """A table or an outside system that a flow writes to."""
+
+    @property
+    def location(self) -> str:
+        """The URI or path that the writers write to."""
+        ...
+
+    @property
+    def guarantee(self) -> Guarantee: ...
+
+    def begin(self, session: SparkSession, stamp: StampT) -> BatchWriter | None:
+        """Begin a batch.
+
+        Args:
+            session: The batch's own session.
+            stamp: The batch.
+
+        Returns:
+            ``None`` if the target already holds the batch: it is replayed, and nothing may be written.
+
+        Raises:
+            CheckpointBehindTableError: The target holds a later batch of this checkpoint.
+            TableBehindCheckpointError: The target lacks the batch before this one.
+        """
+        ...
+
+
+class FlowTarget(Target[BatchStamp], Protocol):
+    """A target that is fed batch by batch, by flows with a checkpoint each."""
+
+    def state(self) -> TargetState:
+        """Read the target's newest state."""
+        ...
+
+    def open_generation(self, opened: OpenedGeneration) -> int:
+        """Let a checkpoint feed the target, and fence the one before, in one commit.
+
+        Returns:
+            The target's version after that.
+
+        Raises:
+            BatchFencedError: Another process has opened a checkpoint meanwhile.
+        """
+        ...

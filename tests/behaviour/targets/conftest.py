@@ -1,0 +1,194 @@
+"""The targets that the suite runs over. A new one needs a harness and one line in `HARNESSES`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+
+from headrace.model.ranges import SourceRange
+from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.delta.replace import ReplaceTarget
+from headrace.sinks.target import (
+    BatchStamp,
+    BatchWriter,
+    Committed,
+    FlowTarget,
+    OpenedGeneration,
+    RefreshStamp,
+    SplitRows,
+    Target,
+)
+from headrace.state.facts import Open
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHECKPOINT = "headrace-ours"
+_NUMBERS = itertools.count()
+
+Row = tuple[int, str]
+
+
+class Harness(ABC):
+    """One target under test, and the eyes of a reader who knows nothing of Headrace.
+
+    Args:
+        spark: The session of all tests.
+        path: The folder of the target.
+    """
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        self.spark = spark
+        self.path = path
+
+    @property
+    @abstractmethod
+    def target(self) -> Target[Any]:
+        """The target."""
+
+    @abstractmethod
+    def stamp(self, batch: int) -> Any:
+        """The identity of a batch."""
+
+    @abstractmethod
+    def visible(self, *batches: list[Row]) -> list[Row]:
+        """The rows that a reader sees after these batches."""
+
+    def begin(self, batch: int) -> BatchWriter | None:
+        return self.target.begin(self.spark, self.stamp(batch))
+
+    def write(self, batch: int, *rows: Row, quarantined: int = 0, dropped: int = 0) -> Committed | None:
+        """Write and commit a batch; ``None`` if the target holds it already."""
+        writer = self.begin(batch)
+        if writer is None:
+            return None
+        with writer:
+            writer.write(self.split(*rows, quarantined=quarantined, dropped=dropped))
+            return writer.commit()
+
+    def split(self, *rows: Row, quarantined: int = 0, dropped: int = 0) -> SplitRows:
+        return SplitRows(accepted=self.frame(*rows), quarantined=quarantined, dropped=dropped)
+
+    def frame(self, *rows: Row) -> DataFrame:
+        return self.spark.createDataFrame(list(rows), "id BIGINT, name STRING")
+
+    @property
+    def rows(self) -> list[Row]:
+        if not (self.path / "_delta_log").is_dir():
+            return []
+        found = deltalake.DeltaTable(self.path).to_pyarrow_table().to_pylist()
+        return sorted((row["id"], row["name"]) for row in found)
+
+    @property
+    def commits(self) -> int:
+        return len(list((self.path / "_delta_log").glob("*.json")))
+
+    def metadata(self, version: int) -> dict[str, Any]:
+        """What the commit of a version says of its batch."""
+        lines = (self.path / "_delta_log" / f"{version:020d}.json").read_text().splitlines()
+        (info,) = [one["commitInfo"] for one in map(json.loads, lines) if "commitInfo" in one]
+        return dict(json.loads(info["userMetadata"]))
+
+
+class FlowHarness(Harness, ABC):
+    """A target that is fed batch by batch, by a flow with a checkpoint.
+
+    Attributes:
+        checkpoint: The id of the checkpoint that batches are written with.
+    """
+
+    checkpoint = CHECKPOINT
+
+    @property
+    @abstractmethod
+    def target(self) -> FlowTarget: ...
+
+    def stamp(self, batch: int) -> BatchStamp:
+        source = SourceRange(
+            index=0,
+            kind="kafka",
+            identity={"topics": {"t": "id-1"}},
+            start={"t": {"0": batch * 10}},
+            until={"t": {"0": batch * 10 + 10}},
+        )
+        return BatchStamp(
+            pipeline="shop", flow="sales", checkpoint=self.checkpoint, batch=batch, ranges=(source,)
+        )
+
+    def open(self, checkpoint: str, opening: Open, **more: Any) -> int:
+        """Let a checkpoint feed the target."""
+        opened = OpenedGeneration(
+            pipeline="shop", flow="sales", checkpoint=checkpoint, generation=2, opening=opening, **more
+        )
+        return self.target.open_generation(opened)
+
+
+class AppendHarness(FlowHarness):
+    """Append to a Delta table, through Delta's own transaction."""
+
+    reads_target = False
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        super().__init__(spark, path)
+        name = f"target_{next(_NUMBERS)}"
+        spark.sql(f"CREATE TABLE {name} (id BIGINT, name STRING) USING delta LOCATION '{path}'")
+
+    @property
+    def target(self) -> FlowTarget:
+        return AppendTarget(spark=self.spark, path=self.path, reads_target=self.reads_target)
+
+    def visible(self, *batches: list[Row]) -> list[Row]:
+        return sorted(itertools.chain(*batches))
+
+
+class PublicAppendHarness(AppendHarness):
+    """Append to a Delta table, through Delta's public writer."""
+
+    reads_target = True
+
+
+class ReplaceHarness(Harness):
+    """Replace the rows of a materialized view; a batch is a new version of its input."""
+
+    @property
+    def target(self) -> Target[RefreshStamp]:
+        return ReplaceTarget(path=self.path)
+
+    def stamp(self, batch: int) -> RefreshStamp:
+        return RefreshStamp(
+            pipeline="shop",
+            view="default.gold",
+            update="u1",
+            definition="abc",
+            inputs={"default.sales": {"table_id": "t1", "version": batch, "commit": f"mark-{batch}"}},
+        )
+
+    def visible(self, *batches: list[Row]) -> list[Row]:
+        return sorted(batches[-1]) if batches else []
+
+
+HARNESSES: dict[str, type[Harness]] = {
+    "append": AppendHarness,
+    "append, public writer": PublicAppendHarness,
+    "replace": ReplaceHarness,
+}
+
+
+@pytest.fixture(params=HARNESSES)
+def harness(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Harness:
+    """Every target."""
+    return HARNESSES[request.param](spark, tmp_path / "table")
+
+
+@pytest.fixture(params=[name for name, one in HARNESSES.items() if issubclass(one, FlowHarness)])
+def flow(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> FlowHarness:
+    """Every target of flows with a checkpoint."""
+    made = HARNESSES[request.param](spark, tmp_path / "table")
+    assert isinstance(made, FlowHarness)
+    return made
