@@ -13,7 +13,7 @@ from headrace.declare.loader import load_declarations
 from headrace.declare.registry import ActivePipeline, activate
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Flow, MaterializedView
+from headrace.model.declarations import Flow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import loading
@@ -109,8 +109,8 @@ def built(spark: SparkSession, settings: ProjectSettings) -> Callable[..., DataF
     """Build a query as a run does, in a session of its own."""
 
     def build(session: SparkSession, plan: Plan, name: str) -> DataFrame:
-        queries: dict[str, Flow | MaterializedView] = {one.flow.name: one.flow for one in plan.flows}
-        queries |= {str(v.view.name): v.view for v in plan.views if isinstance(v.view, MaterializedView)}
+        queries: dict[str, Flow] = {one.flow.name: one.flow for one in plan.flows}
+        queries |= {one.flow.name: one.flow for one in plan.refreshes}
         with activate(ActivePipeline(settings, lambda: session)):
             return evaluate(session, queries[name], plan)
 
@@ -141,7 +141,7 @@ def test_the_example_is_planned_in_order(planned: Planned) -> None:
     kinds = [[type(stage) for stage in level] for level in plan.levels]
     assert kinds == [[OpenTableStage, OpenTableStage], [RunFlowStage], [RunFlowStage], [RefreshViewStage]]
     assert columns(plan, "silver") == ["id", "date", "name", "sales", "_source"]
-    assert [read.table.name for read in plan.views[0].reads] == ["silver"]
+    assert [read.table.name for read in plan.refreshes[0].reads] == ["silver"]
     assert not flow(plan, "silver").stateful
     assert [change.kind for change in plan.changes or ()] == ["create"] * 3
 
@@ -354,7 +354,7 @@ def test_a_batch_read_is_found_however_it_is_written(
         f'hr_storage = "{settings.storage.root}"\n{ORDERS}\n'
         f"@hr.materialized_view\ndef copy():\n    return {query}\n"
     )
-    (read,) = plan.views[0].reads
+    (read,) = plan.refreshes[0].reads
     assert (str(read.table), read.streaming, read.declared) == ("default.orders", False, True)
     assert read.location.path == "orders.py"
 
@@ -457,7 +457,7 @@ def v{number}():
         for number, shape in enumerate(SHAPES)
     )
     plan = planned(source)
-    assert len(plan.views) == len(SHAPES)
+    assert len(plan.refreshes) == len(SHAPES)
     assert len(set(fingerprints(plan))) == len(SHAPES) + 1
     assert fingerprints(planned(source)) == fingerprints(plan)
 
@@ -521,7 +521,7 @@ def a():
     return spark.range(3)
 """
     if meant is None:
-        assert planned(code).views
+        assert planned(code).refreshes
         return
     error = fault(code)
     assert (error.code, error.params["setting"]) == ("OPTION_UNKNOWN", given)
@@ -703,7 +703,7 @@ def test_state_is_seen_in_the_plan(planned: Planned) -> None:
 
 
 def fingerprints(plan: Plan) -> list[str]:
-    return [one.fingerprint for one in plan.flows] + [one.fingerprint for one in plan.views]
+    return [one.fingerprint for one in plan.flows] + [one.fingerprint for one in plan.refreshes]
 
 
 def test_a_fingerprint_is_equal_until_the_query_means_another_thing(planned: Planned) -> None:
@@ -727,7 +727,7 @@ def loud():
     assert flow(other_topic, "bronze").fingerprint != prints[0]
     assert flow(other_topic, "silver").fingerprint == prints[1]
     other_code = planned(with_code.replace("text.upper()", "text.lower()"))
-    assert other_code.views[-1].fingerprint != prints[-1]
+    assert other_code.refreshes[-1].fingerprint != prints[-1]
 
 
 def test_queries_do_not_see_each_others_views(fault: Fault) -> None:
@@ -754,7 +754,7 @@ session = SparkSession.builder.getOrCreate()
 def copy():
     return session.table("orders").join(session.read.table("orders").select("id"), "id")
 """)
-    assert {str(read.table) for read in plan.views[0].reads} == {"default.orders"}
+    assert {str(read.table) for read in plan.refreshes[0].reads} == {"default.orders"}
 
 
 def test_a_table_may_look_up_its_own_rows(planned: Planned) -> None:

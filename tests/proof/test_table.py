@@ -14,6 +14,7 @@ import pytest
 
 from headrace.model.events import ForeignCommitSeen
 from headrace.model.names import TableName
+from headrace.plan.stages import OpenTableStage
 from headrace.project import refresh
 from headrace.project.pipeline import Pipeline
 from headrace.sinks.delta import append
@@ -205,11 +206,11 @@ def test_a_crash_between_two_tables_of_a_full_refresh_doubles_nothing(
     emptied: list[TableName] = []
     clear = refresh._clear
 
-    def crash(name: TableName, *arguments: Any) -> None:
+    def crash(opening: OpenTableStage, *arguments: Any) -> None:
         if emptied:
             raise RuntimeError("a crash between two tables")
-        emptied.append(name)
-        clear(name, *arguments)
+        emptied.append(opening.table.name)
+        clear(opening, *arguments)
 
     with monkeypatch.context() as patch, Pipeline.load(shop.root) as pipeline:
         patch.setattr(refresh, "_clear", crash)

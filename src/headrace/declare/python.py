@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
 
 from headrace.declare.arguments import Arguments
 from headrace.declare.registry import Registry, current_pipeline
 from headrace.errors import SourceLocation
 from headrace.model.declarations import (
+    AppendFlow,
     Dataset,
     Flow,
     MaterializedView,
+    RefreshFlow,
     StreamingTable,
     TemporaryView,
 )
@@ -100,7 +102,7 @@ def table(
             schema=scope.schema(schema),
             format=scope.arguments.delta(format),
         )
-        flow = Flow(
+        flow = AppendFlow(
             name=scope.flow_of(target),
             target=target,
             query=scope.query,
@@ -158,19 +160,24 @@ def materialized_view(
 
     def declare(function: Any, scope: _Scope) -> None:
         partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
+        target = scope.table_name(name)
         dataset = MaterializedView(
-            name=scope.table_name(name),
-            query=scope.query,
+            name=target,
+            location=scope.location,
             comment=scope.comment(comment),
-            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
             table_properties=scope.arguments.settings("table_properties", table_properties),
             partition_cols=partitions,
             cluster_by=clusters,
             schema=scope.schema(schema),
             format=scope.arguments.delta(format),
+        )
+        flow = RefreshFlow(
+            target=target,
+            query=scope.query,
+            spark_conf=scope.arguments.settings("spark_conf", spark_conf),
             trigger=scope.arguments.view_trigger(trigger, spark_conf or {}),
         )
-        scope.register(dataset)
+        scope.register(dataset, flow)
 
     return _decorate("@hr.materialized_view", declare, query_function)
 
@@ -247,7 +254,7 @@ def append_flow(
 
     def declare(function: Any, scope: _Scope) -> None:
         given = name if name is not None else getattr(function, "__name__", None)
-        flow = Flow(
+        flow = AppendFlow(
             name=scope.arguments.flow_name(given),
             target=scope.arguments.table_name("target", target, scope.default_schema),
             query=scope.query,
@@ -339,10 +346,13 @@ class _Scope:
         if self._registry is None:
             return
         for item in declared:
-            if isinstance(item, Flow):
-                self._registry.add_flow(item)
-            else:
-                self._registry.add_dataset(item)
+            match item:
+                case AppendFlow() | RefreshFlow():
+                    self._registry.add_flow(item)
+                case StreamingTable() | MaterializedView() | TemporaryView():
+                    self._registry.add_dataset(item)
+                case _:
+                    assert_never(item)
 
 
 def flow_name_of(target: TableName, default_schema: str) -> str:

@@ -29,23 +29,16 @@ class StreamingTable:
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedView:
-    """A table that always equals the result of its query over its inputs."""
+    """A table that a refresh flow keeps equal to the result of its query."""
 
     name: TableName
-    query: Query
+    location: SourceLocation
     comment: str | None = None
-    spark_conf: Mapping[str, str] = field(default_factory=dict)
     table_properties: Mapping[str, str] = field(default_factory=dict)
     partition_cols: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     schema: Any | None = None
     format: str | None = None
-    trigger: Trigger | None = None
-    """The least time between two refreshes of a continuous update; ``None`` takes the pipeline's."""
-
-    @property
-    def location(self) -> SourceLocation:
-        return self.query.location
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +59,8 @@ Dataset = StreamingTable | MaterializedView | TemporaryView
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flow:
-    """One query that feeds one streaming table; it owns exactly one checkpoint."""
+class AppendFlow:
+    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint."""
 
     name: str
     target: TableName
@@ -79,6 +72,29 @@ class Flow:
     @property
     def location(self) -> SourceLocation:
         return self.query.location
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshFlow:
+    """A batch query whose result replaces the rows of a materialized view."""
+
+    target: TableName
+    query: Query
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    trigger: Trigger | None = None
+    """The least time between two refreshes of a continuous update; ``None`` takes the pipeline's."""
+
+    @property
+    def name(self) -> str:
+        return str(self.target)
+
+    @property
+    def location(self) -> SourceLocation:
+        return self.query.location
+
+
+Flow = AppendFlow | RefreshFlow
+"""A query and what is done with its rows. A new kind is handled wherever `assert_never` stands."""
 
 
 @dataclass(frozen=True)

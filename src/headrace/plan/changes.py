@@ -18,8 +18,9 @@ from headrace.plan.stages import (
     ChangedPart,
     OpenTableStage,
     Plan,
-    PlannedView,
+    PlannedRefresh,
     RefreshViewStage,
+    RunFlowStage,
 )
 from headrace.plan.stored import StoredTable, load_stored, stored_names
 from headrace.sinks.delta.replace import find_stale
@@ -33,11 +34,16 @@ _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materi
 def find_changes(plan: Plan) -> Plan:
     """The plan with what a run would change; reads the tables' logs and no data."""
     changes: list[Change] = []
-    for stage in (stage for level in plan.levels for stage in level):
-        if isinstance(stage, OpenTableStage):
-            changes.extend(_table_changes(stage, plan))
-        elif isinstance(stage, RefreshViewStage):
-            changes.extend(_view_changes(stage, plan))
+    for stage in plan.stages:
+        match stage:
+            case OpenTableStage():
+                changes.extend(_table_changes(stage, plan))
+            case RefreshViewStage():
+                changes.extend(_view_changes(stage, plan))
+            case RunFlowStage():
+                pass
+            case _:
+                assert_never(stage)
     changes.extend(_kept(plan))
     return replace(plan, changes=tuple(changes))
 
@@ -63,10 +69,8 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
 
 
 def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
-    for planned in plan.flows:
+    for planned in plan.feeding(stage.table.name):
         flow = planned.flow
-        if flow.name not in stage.flows:
-            continue
         checkpoints = generations(plan.project.storage.flow_checkpoints(flow.target, flow.name))
         if checkpoints and load_query(checkpoints[-1]) not in (None, planned.fingerprint):
             yield Change(
@@ -80,27 +84,25 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
 
 
 def _view_changes(stage: RefreshViewStage, plan: Plan) -> Iterator[Change]:
-    planned = stage.planned
-    assert isinstance(planned.view, MaterializedView)
-    name = planned.view.name
+    planned, name = stage.planned, stage.view.name
     stored = load_stored(plan.project.storage, name)
     if stored is None:
         text = f"new materialized view: {columns_text(planned.schema)}"
         yield Change(kind="create", dataset=name, text=text)
         return
     path = plan.project.storage.table(name)
-    yield from _alterations(planned.view, planned.schema, stage.properties, stored, path)
+    yield from _alterations(stage.view, planned.schema, stage.properties, stored, path)
     if (stale := _stale(planned, plan)) is not None:
         part, reason = stale
         yield Change(kind="recompute", dataset=name, part=part, text=reason)
 
 
-def _stale(planned: PlannedView, plan: Plan) -> tuple[ChangedPart, str] | None:
+def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | None:
     """Why a view's next refresh computes it again; ``None`` if it is up to date."""
     storage = plan.project.storage
     names = {str(read.table): read.table for read in planned.reads}
     inputs = {name: found for name, table in names.items() if (found := _newest(storage.table(table)))}
-    stale = find_stale(storage.table(planned.view.name), planned.fingerprint, inputs)
+    stale = find_stale(storage.table(planned.flow.target), planned.fingerprint, inputs)
     if stale is None:
         return None
     match stale.part:

@@ -15,13 +15,12 @@ from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import (
     Change,
     Note,
-    OpenTableStage,
     Plan,
     PlannedFlow,
+    PlannedRefresh,
     PlannedSource,
     PlannedView,
-    RefreshViewStage,
-    RunFlowStage,
+    target_of,
 )
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import shown
@@ -66,7 +65,7 @@ class Explanation:
         changes = self.plan.changes or ()
         created = {change.dataset for change in changes if change.kind == "create"}
         is_new = bool(stored) and all(one.name in created for one in stored)
-        flows = len([flow for one in datasets for flow in self.flows_of(one.name)])
+        flows = len([flow for one in datasets for flow in self.plan.feeding(one.name)])
         storage = _shown_path(project.storage.root.path, project.root)
         profile = "" if project.profile == "dev" else f" · profile {project.profile}"
         return (
@@ -85,7 +84,7 @@ class Explanation:
             self._schema_text(dataset),
             _layout_text(dataset),
         ]
-        facts += [self._flow_text(dataset, flow) for flow in self.flows_of(dataset.name)]
+        facts += [self._flow_text(dataset, flow) for flow in self.plan.feeding(dataset.name)]
         if (view := self.view_of(dataset.name)) is not None:
             facts.append(self._view_text(view))
         facts += [f"{change.text}" for change in self._changes_of(dataset.name) if change.kind != "create"]
@@ -143,13 +142,13 @@ class Explanation:
         own = name in (dataset.name.name, str(dataset.name))
         return text if own else f"flow {name} ({planned.flow.location}): {text}"
 
-    def _view_text(self, planned: PlannedView) -> str:
+    def _view_text(self, planned: PlannedRefresh | PlannedView) -> str:
         reads = list(dict.fromkeys(read.table for read in planned.reads))
-        if isinstance(planned.view, TemporaryView):
+        if isinstance(planned, PlannedView):
             return f"reads {self._names(reads)}" if reads else ""
         if not reads:
             return "recomputed by every run"
-        often = "" if planned.view.trigger is None else f", at most {planned.view.trigger}"
+        often = "" if planned.flow.trigger is None else f", at most {planned.flow.trigger}"
         return f"recomputed when {self._names(reads, 'or')} has a new version{often}"
 
     def _source_text(self, source: PlannedSource) -> str:
@@ -196,7 +195,7 @@ class Explanation:
             "location": _location_json(dataset.location),
             "schema": self.plan.schemas.get(dataset.name),
             "reads": [str(name) for name in self._reads_of(dataset.name)],
-            "flows": [_flow_json(flow) for flow in self.flows_of(dataset.name)],
+            "flows": [_flow_json(flow) for flow in self.plan.feeding(dataset.name)],
             "fingerprint": None if view is None else view.fingerprint,
         }
 
@@ -218,7 +217,7 @@ class Explanation:
             return key
 
         for dataset in self.datasets():
-            for flow in self.flows_of(dataset.name):
+            for flow in self.plan.feeding(dataset.name):
                 for source in flow.sources:
                     if source.table is None:
                         label = self._source_label(source)
@@ -254,15 +253,7 @@ class Explanation:
 
     def datasets(self) -> list[Dataset]:
         """The datasets that this plan is about: those with a stage, and the temporary views they read."""
-        wanted: set[TableName] = set()
-        for stage in (stage for level in self.plan.levels for stage in level):
-            match stage:
-                case OpenTableStage():
-                    wanted.add(stage.table.name)
-                case RunFlowStage():
-                    wanted.add(stage.planned.flow.target)
-                case RefreshViewStage():
-                    wanted.add(stage.planned.view.name)
+        wanted = {target_of(stage) for stage in self.plan.stages}
         for name in tuple(wanted):
             wanted.update(self._through(name))
         return self._ordered([dataset for dataset in self.plan.datasets if dataset.name in wanted])
@@ -277,13 +268,11 @@ class Explanation:
             datasets.remove(found[-1])
         return found
 
-    def flows_of(self, name: TableName) -> list[PlannedFlow]:
-        """The flows that feed a table."""
-        return [flow for flow in self.plan.flows if flow.flow.target == name]
-
-    def view_of(self, name: TableName) -> PlannedView | None:
-        """The resolved view of this name."""
-        return next((view for view in self.plan.views if view.view.name == name), None)
+    def view_of(self, name: TableName) -> PlannedRefresh | PlannedView | None:
+        """The resolved query of a materialized or temporary view."""
+        refreshes = (one for one in self.plan.refreshes if one.flow.target == name)
+        views = (one for one in self.plan.views if one.view.name == name)
+        return next(refreshes, None) or next(views, None)
 
     def name_of(self, name: TableName) -> str:
         """The name as users write it: the default schema is left out."""
@@ -292,7 +281,7 @@ class Explanation:
     def _through(self, name: TableName) -> list[TableName]:
         """The temporary views between a dataset's queries and their tables."""
         view = self.view_of(name)
-        own = (view.through if view is not None else (), *(flow.through for flow in self.flows_of(name)))
+        own = (view.through if view is not None else (), *(flow.through for flow in self.plan.feeding(name)))
         return list(dict.fromkeys(one for through in own for one in through))
 
     def _reads_of(self, name: TableName) -> list[TableName]:
@@ -304,7 +293,7 @@ class Explanation:
     def _tables_behind(self, name: TableName) -> list[TableName]:
         """The tables behind a dataset's queries, also through temporary views."""
         found: dict[TableName, None] = {}
-        for flow in self.flows_of(name):
+        for flow in self.plan.feeding(name):
             found.update((source.table, None) for source in flow.sources if source.table is not None)
             found.update((read.table, None) for read in flow.reads)
         view = self.view_of(name)

@@ -12,7 +12,7 @@ from headrace.sources.identity import files_identity
 
 def find_files(plan: Plan) -> Plan:
     """The plan with what its files sources find now; a folder that cannot be listed is left out."""
-    stages = [stage for level in plan.levels for stage in level if isinstance(stage, RunFlowStage)]
+    stages = [stage for stage in plan.stages if isinstance(stage, RunFlowStage)]
     found: dict[SourceLocation, str] = {}
     for source in (one for stage in stages for one in stage.planned.sources if one.kind == "files"):
         folder = FileFolder.of_identity(files_identity(source))

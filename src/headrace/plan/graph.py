@@ -30,13 +30,13 @@ def build_levels(
     for planned in runs:
         reads.setdefault(planned.flow.target, set()).update(_tables(planned.reads))
     for stage in refreshes:
-        reads.setdefault(stage.planned.view.name, set()).update(_tables(stage.planned.reads))
+        reads.setdefault(stage.view.name, set()).update(_tables(stage.planned.reads))
     depths = _depths(reads)
     levels: list[list[Stage]] = [[] for _ in range(max(depths.values(), default=-1) + 1)]
     for planned in runs:
         levels[depths[planned.flow.target]].append(RunFlowStage(planned=planned))
     for stage in refreshes:
-        levels[depths[stage.planned.view.name]].append(stage)
+        levels[depths[stage.view.name]].append(stage)
     first: list[Stage] = [*opens]
     return tuple(tuple(level) for level in (first, *levels) if level)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 from urllib.parse import unquote, urlparse
 
+from headrace.model.declarations import AppendFlow, Flow, RefreshFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
@@ -43,6 +45,17 @@ def quoted(name: TableName) -> str:
 def shown(name: TableName) -> str:
     """The name as messages give it: a schema that nobody has chosen is left out."""
     return name.name if name.schema == "default" else str(name)
+
+
+def label_of(flow: Flow) -> str:
+    """The name of a flow as messages give it; a refresh flow has the name of its view."""
+    match flow:
+        case AppendFlow():
+            return flow.name
+        case RefreshFlow():
+            return shown(flow.target)
+        case _:
+            assert_never(flow)
 
 
 @dataclass(frozen=True, kw_only=True)

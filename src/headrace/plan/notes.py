@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from headrace.model.declarations import Declarations, StreamingTable
-from headrace.plan.names import shown
+from headrace.model.declarations import Declarations, TemporaryView
+from headrace.plan.names import label_of, shown
 from headrace.plan.stages import Note
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
 
@@ -23,8 +23,8 @@ def find_notes(declarations: Declarations, root: Path) -> Iterator[Note]:
 
 def _rebound_globals(declarations: Declarations, root: Path) -> Iterator[Note]:
     """One warning for each helper and global, however many queries call the helper."""
-    queries = {flow.name: flow.query for flow in declarations.flows}
-    views = (one for one in declarations.datasets if not isinstance(one, StreamingTable))
+    queries = {label_of(flow): flow.query for flow in declarations.flows}
+    views = (one for one in declarations.datasets if isinstance(one, TemporaryView))
     queries |= {shown(view.name): view.query for view in views}
     found: dict[ReboundGlobal, list[str]] = {}
     for name, query in queries.items():

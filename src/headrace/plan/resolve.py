@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from headrace.errors import HeadraceError, PlanFailedError
 from headrace.model.declarations import (
+    AppendFlow,
     Declarations,
-    Flow,
     MaterializedView,
+    RefreshFlow,
     StreamingTable,
     TemporaryView,
 )
@@ -22,7 +23,7 @@ from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
 from headrace.plan.intercept import AS_WRITTEN, Interception, Replacements, SourceHook, TableAccess
 from headrace.plan.lineage import CoordinateColumns
-from headrace.plan.names import NameRules, shown
+from headrace.plan.names import NameRules, label_of, shown
 from headrace.plan.notes import find_notes
 from headrace.plan.properties import check_delta_properties, places_of, table_properties
 from headrace.plan.query import active_session, call_query
@@ -30,9 +31,11 @@ from headrace.plan.resolver import FindTable, Resolver
 from headrace.plan.sources import describe, planned_sources
 from headrace.plan.spark_settings import find_misspelt
 from headrace.plan.stages import (
+    Declared,
     OpenTableStage,
     Plan,
     PlannedFlow,
+    PlannedRefresh,
     PlannedView,
     RefreshViewStage,
 )
@@ -93,7 +96,7 @@ def _property_errors(session: SparkSession, declarations: Declarations) -> Itera
 
 def evaluate(
     session: SparkSession,
-    declared: Flow | MaterializedView | TemporaryView,
+    declared: Declared,
     plan: Plan,
     kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
     replacements: Replacements = AS_WRITTEN,
@@ -136,7 +139,7 @@ def evaluate(
             frames[view.name] = call_query(view.query, interception(), name=shown(view.name))
         return frames[view.name]
 
-    name = declared.name if isinstance(declared, Flow) else shown(declared.name)
+    name = shown(declared.name) if isinstance(declared, TemporaryView) else label_of(declared)
     with active_session(session):
         return call_query(declared.query, interception(), name=name)
 
@@ -169,46 +172,50 @@ def _assemble(
     resolver: Resolver, stand_ins: StandIns, settings: ProjectSettings, declarations: Declarations
 ) -> Plan:
     code = CodeDigest(settings.root, settings.storage.root)
-    flows = tuple(
-        _planned_flow(flow, resolver, stand_ins, settings, code, declarations) for flow in declarations.flows
-    )
-    views = tuple(
-        _planned_view(view, resolver, code)
-        for view in declarations.datasets
-        if not isinstance(view, StreamingTable)
-    )
+    flows, refreshes = [], []
+    for flow in declarations.flows:
+        match flow:
+            case AppendFlow():
+                flows.append(_planned_flow(flow, resolver, stand_ins, settings, code, declarations))
+            case RefreshFlow():
+                refreshes.append(_planned_refresh(flow, resolver, code))
+            case _:
+                assert_never(flow)
     opens = [
         OpenTableStage(
             table=table,
             schema=resolver.schemas[table.name],
             properties=table_properties(table, settings, resolver.places(table.name)),
-            flows=tuple(flow.flow.name for flow in flows if flow.flow.target == table.name),
+            flows=tuple(planned.flow.name for planned in flows if planned.flow.target == table.name),
         )
         for table in declarations.datasets
         if isinstance(table, StreamingTable)
     ]
-    refreshes = [
+    views = {one.name: one for one in declarations.datasets if isinstance(one, MaterializedView)}
+    refresh_stages = [
         RefreshViewStage(
+            view=(view := views[planned.flow.target]),
             planned=planned,
-            properties=table_properties(planned.view, settings, resolver.places(planned.view.name)),
+            properties=table_properties(view, settings, resolver.places(view.name)),
         )
-        for planned in views
-        if isinstance(planned.view, MaterializedView)
+        for planned in refreshes
     ]
     return Plan(
         project=settings,
         datasets=declarations.datasets,
-        flows=flows,
-        views=views,
-        levels=build_levels(opens, flows, refreshes),
-        schemas=dict(resolver.schemas),
+        all_levels=build_levels(opens, flows, refresh_stages),
+        views=tuple(
+            _planned_view(view, resolver, code)
+            for view in declarations.datasets
+            if isinstance(view, TemporaryView)
+        ),
         reads_kafka=resolver.reads_kafka,
         notes=tuple(find_notes(declarations, settings.root)),
     )
 
 
 def _planned_flow(
-    flow: Flow,
+    flow: AppendFlow,
     resolver: Resolver,
     stand_ins: StandIns,
     settings: ProjectSettings,
@@ -233,9 +240,18 @@ def _planned_flow(
     )
 
 
-def _planned_view(
-    view: MaterializedView | TemporaryView, resolver: Resolver, code: CodeDigest
-) -> PlannedView:
+def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: CodeDigest) -> PlannedRefresh:
+    resolved = resolver.flows[flow.name]
+    return PlannedRefresh(
+        flow=flow,
+        schema=resolved.plan.schema,
+        reads=resolved.reads,
+        fingerprint=fingerprint(resolved.plan, (), code),
+        through=resolved.views,
+    )
+
+
+def _planned_view(view: TemporaryView, resolver: Resolver, code: CodeDigest) -> PlannedView:
     resolved = resolver.views[view.name]
     return PlannedView(
         view=view,

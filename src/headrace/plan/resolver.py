@@ -18,10 +18,11 @@ from headrace.errors import (
     ViewReadMismatchError,
 )
 from headrace.model.declarations import (
+    AppendFlow,
     Dataset,
     Declarations,
-    Flow,
     MaterializedView,
+    RefreshFlow,
     StreamingTable,
     TemporaryView,
 )
@@ -170,10 +171,10 @@ class Resolver:
 
     def _streaming_table(self, table: StreamingTable) -> None:
         declared = self._declared_schema(table)
-        fed: list[tuple[Flow, columns.Schema]] = []
+        fed: list[tuple[AppendFlow, columns.Schema]] = []
         failed = False
         for flow in self._declarations.flows:
-            if flow.target != table.name:
+            if not isinstance(flow, AppendFlow) or flow.target != table.name:
                 continue
             try:
                 fed.append((flow, self._flow(table, flow, declared)))
@@ -189,7 +190,9 @@ class Resolver:
         schema = declared or columns.merged(schema for _, schema in fed)
         self._accept(table, schema, [self.flows[flow.name].places for flow, _ in fed])
 
-    def _flow(self, table: StreamingTable, flow: Flow, declared: columns.Schema | None) -> columns.Schema:
+    def _flow(
+        self, table: StreamingTable, flow: AppendFlow, declared: columns.Schema | None
+    ) -> columns.Schema:
         resolved = self._query(table, flow.query, flow.spark_conf, label=flow.name)
         plan = resolved.plan
         validate.check_streaming(plan, table.name, flow.location)
@@ -203,12 +206,14 @@ class Resolver:
 
     def _materialized_view(self, view: MaterializedView) -> None:
         declared = self._declared_schema(view)
-        resolved = self._query(view, view.query, view.spark_conf)
+        flows = (one for one in self._declarations.flows if isinstance(one, RefreshFlow))
+        flow = next(one for one in flows if one.target == view.name)
+        resolved = self._query(view, flow.query, flow.spark_conf)
         validate.check_batch(resolved.plan, view.name, view.location)
         validate.check_columns(resolved.plan.schema, view.name, view.location)
         if declared is not None:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)
-        self.views[view.name] = resolved
+        self.flows[flow.name] = resolved
         # A refresh writes the query's columns, so these are the view's.
         self._accept(view, resolved.plan.schema, [])
 
@@ -290,7 +295,7 @@ class Resolver:
             for name in interception.views:
                 self._session.catalog.dropTempView(name)
 
-    def _check_appends(self, plan: LogicalPlan, flow: Flow) -> None:
+    def _check_appends(self, plan: LogicalPlan, flow: AppendFlow) -> None:
         from pyspark.errors import AnalysisException
 
         jvm: Any = self._session._jvm

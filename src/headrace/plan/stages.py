@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import (
+    AppendFlow,
     Dataset,
     Flow,
     MaterializedView,
+    RefreshFlow,
     StreamingTable,
     TemporaryView,
 )
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss, ProjectSettings
 from headrace.model.ranges import SourceKind
+
+Declared = Flow | TemporaryView
+"""A declaration that has a query."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +87,7 @@ class Coordinates:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFlow:
-    """A flow whose query has been resolved.
+    """A streaming flow whose query has been resolved.
 
     Args:
         schema: The query's columns, as ``StructType.jsonValue()`` gives them.
@@ -96,7 +101,7 @@ class PlannedFlow:
         through: The temporary views that the query reads, also through each other.
     """
 
-    flow: Flow
+    flow: AppendFlow
     schema: Mapping[str, Any]
     reads: tuple[TableRead, ...]
     sources: tuple[PlannedSource, ...]
@@ -109,15 +114,31 @@ class PlannedFlow:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedView:
-    """A materialized or temporary view whose query has been resolved.
+class PlannedRefresh:
+    """A refresh flow whose query has been resolved.
 
     Args:
         reads: The tables that the query reads, also through temporary views.
         through: The temporary views that the query reads, also through each other.
     """
 
-    view: MaterializedView | TemporaryView
+    flow: RefreshFlow
+    schema: Mapping[str, Any]
+    reads: tuple[TableRead, ...]
+    fingerprint: str
+    through: tuple[TableName, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedView:
+    """A temporary view whose query has been resolved.
+
+    Args:
+        reads: The tables that the query reads, also through temporary views.
+        through: The temporary views that the query reads, also through each other.
+    """
+
+    view: TemporaryView
     schema: Mapping[str, Any]
     reads: tuple[TableRead, ...]
     fingerprint: str
@@ -136,16 +157,32 @@ class OpenTableStage:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFlowStage:
+    """Run the flow's streaming query."""
+
     planned: PlannedFlow
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefreshViewStage:
-    planned: PlannedView
+    """Replace the view's rows if its query or its inputs have changed."""
+
+    view: MaterializedView
+    planned: PlannedRefresh
     properties: Mapping[str, str]
 
 
 Stage = OpenTableStage | RunFlowStage | RefreshViewStage
+
+
+def target_of(stage: Stage) -> TableName:
+    """The dataset that a stage is about."""
+    match stage:
+        case OpenTableStage():
+            return stage.table.name
+        case RunFlowStage() | RefreshViewStage():
+            return stage.planned.flow.target
+        case _:
+            assert_never(stage)
 
 
 ChangedPart = Literal["table", "kind", "column", "property", "comment", "layout", "query", "inputs", "flow"]
@@ -183,7 +220,10 @@ class Plan:
     """The resolved pipeline.
 
     Args:
-        levels: Stages in dependency order; the stages of one level do not depend on each other.
+        all_levels: The stages of the whole pipeline in dependency order; the stages of one level do not
+            depend on each other.
+        views: The temporary views.
+        selected: The datasets that are to be run; ``None`` runs all.
         changes: Against the storage; ``None`` when planned offline.
         partitions: Of each Kafka topic, as far as a broker was there to be asked.
         matches: The topics of each pattern, as far as a broker was there to be asked.
@@ -195,10 +235,9 @@ class Plan:
 
     project: ProjectSettings
     datasets: tuple[Dataset, ...]
-    flows: tuple[PlannedFlow, ...]
-    views: tuple[PlannedView, ...]
-    levels: tuple[tuple[Stage, ...], ...]
-    schemas: Mapping[TableName, Mapping[str, Any]]
+    all_levels: tuple[tuple[Stage, ...], ...]
+    views: tuple[PlannedView, ...] = ()
+    selected: frozenset[TableName] | None = None
     changes: tuple[Change, ...] | None = None
     partitions: Mapping[str, int] = field(default_factory=dict)
     matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -215,9 +254,66 @@ class Plan:
             facts.append(f"{len(self.refusals)} refusals")
         return f"<Plan of {self.project.name}: {', '.join(facts)}>"
 
+    @property
+    def levels(self) -> tuple[tuple[Stage, ...], ...]:
+        """The stages that are to be run, in dependency order."""
+        if self.selected is None:
+            return self.all_levels
+        levels = (tuple(s for s in level if target_of(s) in self.selected) for level in self.all_levels)
+        return tuple(level for level in levels if level)
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages that are to be run, in one sequence."""
+        return tuple(stage for level in self.levels for stage in level)
+
+    @property
+    def flows(self) -> tuple[PlannedFlow, ...]:
+        """The streaming flows of the whole pipeline."""
+        return tuple(s.planned for s in self._all_stages if isinstance(s, RunFlowStage))
+
+    @property
+    def refreshes(self) -> tuple[PlannedRefresh, ...]:
+        """The refresh flows of the whole pipeline."""
+        return tuple(s.planned for s in self._all_stages if isinstance(s, RefreshViewStage))
+
+    @property
+    def schemas(self) -> Mapping[TableName, Mapping[str, Any]]:
+        """The columns of each dataset."""
+        found: dict[TableName, Mapping[str, Any]] = {one.view.name: one.schema for one in self.views}
+        for stage in self._all_stages:
+            match stage:
+                case OpenTableStage():
+                    found[stage.table.name] = stage.schema
+                case RefreshViewStage():
+                    found[stage.view.name] = stage.planned.schema
+                case RunFlowStage():
+                    pass
+                case _:
+                    assert_never(stage)
+        return found
+
+    @property
+    def _all_stages(self) -> Iterator[Stage]:
+        return (stage for level in self.all_levels for stage in level)
+
     def feeding(self, table: TableName) -> tuple[PlannedFlow, ...]:
         """The flows that write a table."""
         return tuple(one for one in self.flows if one.flow.target == table)
+
+    def queries_of(self, dataset: Dataset) -> tuple[Declared, ...]:
+        """The queries whose rows a dataset consists of."""
+        if isinstance(dataset, TemporaryView):
+            return (dataset,)
+        planned: list[PlannedFlow | PlannedRefresh] = [*self.flows, *self.refreshes]
+        return tuple(one.flow for one in planned if one.flow.target == dataset.name)
+
+    @property
+    def tables_read(self) -> tuple[TableName, ...]:
+        """The tables that any query reads, each once."""
+        resolved: list[PlannedFlow | PlannedRefresh | PlannedView] = [*self.flows, *self.refreshes]
+        resolved += self.views
+        return tuple(dict.fromkeys(read.table for one in resolved for read in one.reads))
 
     @property
     def would_change(self) -> bool | None:

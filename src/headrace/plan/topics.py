@@ -24,7 +24,7 @@ def find_topics(plan: Plan, cluster: KafkaCluster) -> Plan:
     """
     found: dict[str, int] = {}
     matches: dict[str, tuple[str, ...]] = {}
-    stages = [stage for level in plan.levels for stage in level if isinstance(stage, RunFlowStage)]
+    stages = [stage for stage in plan.stages if isinstance(stage, RunFlowStage)]
     for stage in stages:
         for source in stage.planned.sources:
             if source.kind != "kafka":

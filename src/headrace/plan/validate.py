@@ -22,7 +22,7 @@ from headrace.errors import (
     TableWithoutFlowError,
     TargetInvalidError,
 )
-from headrace.model.declarations import Dataset, Declarations, Flow, MaterializedView, StreamingTable
+from headrace.model.declarations import AppendFlow, Dataset, Declarations, MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.lineage import CoordinateColumns
@@ -38,9 +38,11 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
     """What is wrong with declarations before any query is looked at."""
     errors: list[HeadraceError] = []
     datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
-    for flow in declarations.flows:
+    # A refresh flow is declared together with its view.
+    flows = [flow for flow in declarations.flows if isinstance(flow, AppendFlow)]
+    for flow in flows:
         errors.extend(_check_target(flow, datasets))
-    fed = {str(flow.target).casefold() for flow in declarations.flows}
+    fed = {str(flow.target).casefold() for flow in flows}
     for dataset in declarations.datasets:
         if isinstance(dataset, StreamingTable) and str(dataset.name).casefold() not in fed:
             errors.append(_without_flow(dataset))
@@ -50,7 +52,7 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
     return errors
 
 
-def _check_target(flow: Flow, datasets: Mapping[str, Dataset]) -> Iterator[HeadraceError]:
+def _check_target(flow: AppendFlow, datasets: Mapping[str, Dataset]) -> Iterator[HeadraceError]:
     target = datasets.get(str(flow.target).casefold())
     if isinstance(target, StreamingTable):
         return
@@ -223,10 +225,10 @@ def check_declared(
 
 
 def check_flows_agree(
-    schemas: Iterable[tuple[Flow, columns.Schema]], table: StreamingTable
+    schemas: Iterable[tuple[AppendFlow, columns.Schema]], table: StreamingTable
 ) -> HeadraceError | None:
     """All flows of a table must give its columns the same types."""
-    seen: list[tuple[Flow, columns.Schema]] = []
+    seen: list[tuple[AppendFlow, columns.Schema]] = []
     for flow, schema in schemas:
         for earlier, other in seen:
             for name, mine, theirs in columns.conflicts(schema, other):

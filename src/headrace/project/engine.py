@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.declare.registry import ActivePipeline, FolderHook, activate
 from headrace.errors import UsageError
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Declarations, Flow, MaterializedView
+from headrace.model.declarations import AppendFlow, Declarations, Flow
 from headrace.model.events import Emitter
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -288,7 +288,7 @@ def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides |
 
     def build(
         session: SparkSession,
-        declared: Flow | MaterializedView,
+        declared: Flow,
         kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
     ) -> DataFrame:
         with activate(ActivePipeline(settings, lambda: session, folders=folders)):
@@ -301,7 +301,7 @@ def _between(settings: ProjectSettings, plan: Plan) -> BuildBetween:
     """Evaluates flows over given offsets."""
     from headrace.plan.bounded import evaluate_between
 
-    def build(session: SparkSession, flow: Flow, start: Offsets, until: Offsets) -> DataFrame:
+    def build(session: SparkSession, flow: AppendFlow, start: Offsets, until: Offsets) -> DataFrame:
         with activate(ActivePipeline(settings, lambda: session)):
             return evaluate_between(session, flow, plan, start, until)
 

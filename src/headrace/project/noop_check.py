@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Declarations, Flow, MaterializedView, StreamingTable
+from headrace.model.declarations import (
+    AppendFlow,
+    Declarations,
+    MaterializedView,
+    StreamingTable,
+    TemporaryView,
+)
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
@@ -82,12 +88,11 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
     ]
     views = [
         {
-            "view": [planned.view.name.schema, planned.view.name.name],
+            "view": [planned.flow.target.schema, planned.flow.target.name],
             "definition": planned.fingerprint,
             "inputs": [[name.schema, name.name] for name in inputs_of(planned, plan)],
         }
-        for planned in plan.views
-        if isinstance(planned.view, MaterializedView)
+        for planned in plan.refreshes
     ]
     record = {
         "headrace": 1,
@@ -222,7 +227,7 @@ def _stub(record: Mapping[str, Any]) -> PlannedFlow:
         for one in record["sources"]
     )
     return PlannedFlow(
-        flow=Flow(
+        flow=AppendFlow(
             name=record["flow"],
             target=TableName(*record["dataset"]),
             query=PythonQuery(lambda: None, _NOWHERE),
@@ -256,7 +261,7 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
         if isinstance(dataset, StreamingTable | MaterializedView):
             parts.append([sorted(dataset.table_properties.items()), str(dataset.schema), dataset.format])
             parts.append([dataset.partition_cols, dataset.cluster_by])
-        if not isinstance(dataset, StreamingTable):
+        if isinstance(dataset, TemporaryView):
             parts.append([sorted(dataset.spark_conf.items()), _function(dataset.query.function)])
     for flow in declarations.flows:
         parts.append(

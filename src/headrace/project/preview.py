@@ -20,14 +20,13 @@ from headrace.errors import (
     ReadColumnUnknownError,
     ReadConditionInvalidError,
 )
-from headrace.model.declarations import Flow, MaterializedView, StreamingTable, TemporaryView
 from headrace.model.names import TableName
 from headrace.observe.read import plain
 from headrace.plan.catalog import isolated_session
 from headrace.plan.intercept import quiet
 from headrace.plan.names import shown
 from headrace.plan.query import session_settings, shortened
-from headrace.plan.stages import Plan
+from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader, SourceSeen
 from headrace.run.bad_files import explain_bad_file
@@ -37,8 +36,6 @@ from headrace.sources.kafka.cluster import KafkaCluster
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
-
-Previewed = Flow | MaterializedView | TemporaryView
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +73,7 @@ class Preview:
         }
 
 
-def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Previewed, ...]]:
+def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
     """The queries behind a name: those of a dataset, else that of a flow.
 
     Raises:
@@ -85,8 +82,7 @@ def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Previewed, ...]]:
     target = str(TableName.parse(name, plan.project.database)).casefold()
     for dataset in plan.datasets:
         if str(dataset.name).casefold() == target:
-            flows = tuple(one.flow for one in plan.flows if one.flow.target == dataset.name)
-            return shown(dataset.name), flows if isinstance(dataset, StreamingTable) else (dataset,)
+            return shown(dataset.name), plan.queries_of(dataset)
     for planned in plan.flows:
         if planned.flow.name.casefold() == name.casefold():
             return planned.flow.name, (planned.flow,)
@@ -133,7 +129,7 @@ def take_preview(
     label, queries = find_previewed(name, plan)
     first = queries[0]
     with isolated_session(spark, plan.project.database) as (session, catalog):
-        for table in _tables_read(plan):
+        for table in plan.tables_read:
             if load_stored(plan.project.storage, table) is not None:
                 catalog.add_stored(table, plan.project.storage.table(table))
             else:
@@ -162,15 +158,9 @@ def take_preview(
         )
 
 
-def _failure(error: Exception, query: Previewed, log_file: Path | None) -> HeadraceError:
+def _failure(error: Exception, query: Declared, log_file: Path | None) -> HeadraceError:
     coded = explain_bad_file(error, query, None) or as_error(error, None, query, log_file)
     return coded.with_(facts=[fact for fact in coded.facts if fact != NOT_COMMITTED])
-
-
-def _tables_read(plan: Plan) -> Iterable[TableName]:
-    reads = [read.table for flow in plan.flows for read in flow.reads]
-    reads += [read.table for view in plan.views for read in view.reads]
-    return dict.fromkeys(reads)
 
 
 def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlparse
 
 from headrace.errors import HeadraceError, SourceUnsupportedError
-from headrace.model.declarations import Dataset, Flow, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.declarations import Dataset
 from headrace.model.names import TableName
 from headrace.plan.bounded import batch_options, read_kafka_between
 from headrace.plan.intercept import Replacements, SourceRead, TableAccess, suspended
 from headrace.plan.names import quoted, shown
 from headrace.plan.options import ReadRequest
 from headrace.plan.resolve import evaluate
-from headrace.plan.stages import Plan
+from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
@@ -95,7 +95,7 @@ class PreviewReader:
         """What has been read so far."""
         return tuple(self._seen.values())
 
-    def union(self, queries: Sequence[Flow | MaterializedView | TemporaryView]) -> DataFrame:
+    def union(self, queries: Sequence[Declared]) -> DataFrame:
         """The rows of one query, or of all flows of one table."""
         frames = [self._query(query) for query in queries]
         union = frames[0]
@@ -103,7 +103,7 @@ class PreviewReader:
             union = union.unionByName(frame, allowMissingColumns=True)
         return union
 
-    def _query(self, query: Flow | MaterializedView | TemporaryView) -> DataFrame:
+    def _query(self, query: Declared) -> DataFrame:
         replacements = Replacements(sources=self._source, tables=self._table, batchwise=True)
         frame = evaluate(self._session, query, self._plan, replacements=replacements)
         if frame.isStreaming:
@@ -154,9 +154,7 @@ class PreviewReader:
         if dataset.name not in self._computed:
             self._computing.append(dataset.name)
             try:
-                flows = [one.flow for one in self._plan.flows if one.flow.target == dataset.name]
-                queries = flows if isinstance(dataset, StreamingTable) else [dataset]
-                self._computed[dataset.name] = self.union(queries)
+                self._computed[dataset.name] = self.union(self._plan.queries_of(dataset))
             finally:
                 self._computing.pop()
         return self._computed[dataset.name]

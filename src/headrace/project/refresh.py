@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import DownstreamStreamsError, HeadraceError
-from headrace.model.declarations import MaterializedView
 from headrace.model.folders import local_path
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.alterations import layout_schema
-from headrace.plan.stages import OpenTableStage, Plan, PlannedSource, RunFlowStage
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, PlannedSource, target_of
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.opening import flow_opener
@@ -61,19 +60,18 @@ class RefreshPlan:
     def lines(self) -> Iterator[str]:
         """What would happen, a line for each fact."""
         for name in self.names:
-            flows = [planned for planned in self.plan.flows if planned.flow.target == name]
-            sources = [source for planned in flows for source in planned.sources]
+            sources = [source for planned in self.plan.feeding(name) for source in planned.sources]
             if not sources:
                 yield f"{name}  is recomputed"
                 continue
             read = ", ".join(map(_label, sources))
             yield f"{name}  loses all its rows in one commit, and reads {read} again from the beginning"
             yield from (f"{name}  {one.text}" for one in self.gone if one.dataset == name)
-        for view in self.plan.views:
-            if isinstance(view.view, MaterializedView) and view.view.name not in self.names:
-                changed = [str(table) for table in inputs_of(view, self.plan) if table in self.names]
+        for refresh in self.plan.refreshes:
+            if refresh.flow.target not in self.names:
+                changed = [str(table) for table in inputs_of(refresh, self.plan) if table in self.names]
                 if changed:
-                    yield f"{view.view.name}  changes with {', '.join(changed)}, at its next refresh"
+                    yield f"{refresh.flow.target}  changes with {', '.join(changed)}, at its next refresh"
 
 
 def plan_refresh(
@@ -220,30 +218,15 @@ def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) 
     """
     names = check_datasets(datasets, plan)
     register_tables(plan, context.spark)
-    views = {d.name for d in plan.datasets if isinstance(d, MaterializedView)}
-    for name in sorted(set(names) - views, key=_depths(plan).__getitem__, reverse=True):
-        _clear(name, plan, context)
+    tables = {one.table.name: one for one in plan.stages if isinstance(one, OpenTableStage)}
+    # What reads a table is emptied before it: after a crash in between, streams start at what is left.
+    depths = {target_of(stage): depth for depth, level in enumerate(plan.levels) for stage in level}
+    for name in sorted(set(names) & set(tables), key=depths.__getitem__, reverse=True):
+        _clear(tables[name], plan.feeding(name), context)
 
 
-def _depths(plan: Plan) -> dict[TableName, int]:
-    """How deep each streaming table lies in the plan. What reads a table is emptied before the table is:
-    a crash in between then leaves streams that start at what is still there."""
-    found: dict[TableName, int] = {}
-    for depth, level in enumerate(plan.levels):
-        for stage in level:
-            if isinstance(stage, RunFlowStage):
-                target = stage.planned.flow.target
-                found[target] = max(depth, found.get(target, 0))
-            elif isinstance(stage, OpenTableStage):
-                found.setdefault(stage.table.name, 0)
-    return found
-
-
-def _clear(name: TableName, plan: Plan, context: UpdateContext) -> None:
-    storage = context.settings.storage
-    stages = [stage for level in plan.levels for stage in level]
-    flows = [s.planned for s in stages if isinstance(s, RunFlowStage) and s.planned.flow.target == name]
-    opening = next(s for s in stages if isinstance(s, OpenTableStage) and s.table.name == name)
+def _clear(opening: OpenTableStage, flows: Sequence[PlannedFlow], context: UpdateContext) -> None:
+    storage, name = context.settings.storage, opening.table.name
     with contextlib.ExitStack() as held:
         for one in flows:
             lease = Lease.acquire(storage.lease(name, one.flow.name), one.flow.name)

@@ -10,7 +10,7 @@ from headrace.errors import DatasetUnknownError, FlowUnknownError
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.plan.stages import OpenTableStage, Plan, RunFlowStage, Stage
+from headrace.plan.stages import Plan
 
 
 def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
@@ -42,10 +42,9 @@ def select(plan: Plan, names: Sequence[str]) -> Plan:
     Raises:
         DatasetUnknownError: The pipeline declares none of this name.
     """
-    wanted = set(find_datasets(names, plan))
-    levels = tuple(tuple(s for s in level if _target(s) in wanted) for level in plan.levels)
+    wanted = frozenset(find_datasets(names, plan))
     changes = None if plan.changes is None else tuple(one for one in plan.changes if one.dataset in wanted)
-    return replace(plan, levels=tuple(level for level in levels if level), changes=changes)
+    return replace(plan, selected=wanted, changes=changes)
 
 
 def check_remedies(remedies: Remedies, plan: Plan) -> None:
@@ -63,11 +62,3 @@ def check_remedies(remedies: Remedies, plan: Plan) -> None:
                 remedies=(f"did you mean `{near[0]}`?" if near else f"its flows: {', '.join(known)}",),
                 params={"flow": name},
             )
-
-
-def _target(stage: Stage) -> TableName:
-    if isinstance(stage, OpenTableStage):
-        return stage.table.name
-    if isinstance(stage, RunFlowStage):
-        return stage.planned.flow.target
-    return stage.planned.view.name

@@ -25,7 +25,7 @@ from headrace.sources.records import unparseable
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.run.failures import Declared
+    from headrace.plan.stages import Declared
 
 _PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
 _REASON = re.compile(

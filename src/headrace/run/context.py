@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from headrace.model.declarations import Flow, MaterializedView
+from headrace.model.declarations import AppendFlow, Flow
 from headrace.model.events import Emitter
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -27,15 +27,15 @@ Mode = Literal["triggered", "continuous"]
 class Build(Protocol):
     """Evaluates a query against the real tables, in the session that it is given."""
 
-    def __call__(
-        self, session: SparkSession, declared: Flow | MaterializedView, kafka_limit: int = ...
-    ) -> DataFrame: ...
+    def __call__(self, session: SparkSession, declared: Flow, kafka_limit: int = ...) -> DataFrame: ...
 
 
 class BuildBetween(Protocol):
     """Evaluates a flow's query as a batch over a range of its Kafka records."""
 
-    def __call__(self, session: SparkSession, flow: Flow, start: Offsets, until: Offsets) -> DataFrame: ...
+    def __call__(
+        self, session: SparkSession, flow: AppendFlow, start: Offsets, until: Offsets
+    ) -> DataFrame: ...
 
 
 @dataclass(frozen=True, kw_only=True)

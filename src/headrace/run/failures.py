@@ -23,8 +23,9 @@ from headrace.errors import (
     text_of,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Flow, MaterializedView, TemporaryView
+from headrace.model.declarations import AppendFlow, TemporaryView
 from headrace.model.ranges import SourceRange
+from headrace.plan.stages import Declared
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.records import unparseable
 
@@ -107,7 +108,6 @@ _TURNED_AWAY = re.compile(
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
-Declared = Flow | MaterializedView | TemporaryView
 _CAUSE = 100
 """Characters of it that stand in the error's one sentence."""
 _MESSAGE = 600
@@ -194,7 +194,7 @@ def _malformed(text: str, declared: Declared, reading: Reading | None) -> Record
         facts=(
             *([f"Spark read of it: {excerpt[:_CAUSE]}"] if excerpt and "null" not in excerpt else []),
             *([] if reading is None else [f"it is in {reading}"]),
-            NOT_COMMITTED if isinstance(declared, Flow) else "the view was not changed",
+            NOT_COMMITTED if isinstance(declared, AppendFlow) else "the view was not changed",
         ),
         remedies=(
             "correct the schema, or give from_json the option mode=PERMISSIVE if nulls are meant",
@@ -284,7 +284,7 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
     return None
 
 
-def upstream_rewritten(flow: Flow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
+def upstream_rewritten(flow: AppendFlow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
     """A commit of a table upstream that no stream can follow."""
     return UpstreamRewrittenError(
         f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that were already read",
@@ -300,7 +300,7 @@ def upstream_rewritten(flow: Flow, table: Path, commit: LoggedCommit) -> Upstrea
 
 
 def _target(declared: Declared) -> str:
-    return str(declared.target if isinstance(declared, Flow) else declared.name)
+    return str(declared.name if isinstance(declared, TemporaryView) else declared.target)
 
 
 def _logged(log_file: Path | None) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from headrace.errors import (
     HeadraceError,
     StorageUnwritableError,
 )
-from headrace.model.declarations import Flow
+from headrace.model.declarations import AppendFlow
 from headrace.model.folders import local_path
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
@@ -92,7 +92,7 @@ class FlowFiles:
 
     def __init__(
         self,
-        flow: Flow,
+        flow: AppendFlow,
         *,
         checkpoint: Path,
         identity: str,

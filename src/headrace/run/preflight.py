@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from pathlib import Path
+from typing import assert_never
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, StartInvalidError, UpstreamMissingError
-from headrace.model.declarations import MaterializedView
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import (
@@ -15,7 +15,7 @@ from headrace.plan.stages import (
     OpenTableStage,
     Plan,
     PlannedFlow,
-    PlannedView,
+    PlannedRefresh,
     RefreshViewStage,
     RunFlowStage,
     Stage,
@@ -39,7 +39,7 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
         cluster: The Kafka cluster; ``None`` if it does not answer, and flows that read it are not checked.
         read_table: Reads a table's newest snapshot.
     """
-    stages = [stage for level in plan.levels for stage in level]
+    stages = plan.stages
     refused: dict[TableName, HeadraceError] = {}
     for stage in stages:
         if isinstance(stage, OpenTableStage):
@@ -56,11 +56,13 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
             case RunFlowStage(planned=planned):
                 name, is_open = planned.flow.name, planned.flow.target not in refused
                 error = preflight.refusal(planned) if is_open and name not in found else None
-            case RefreshViewStage(planned=view):
-                name = str(view.view.name)
-                error = None if name in found else preflight.missing_input(view)
-            case _:
+            case RefreshViewStage(planned=refresh):
+                name = refresh.flow.name
+                error = None if name in found else preflight.missing_input(refresh)
+            case OpenTableStage():
                 continue
+            case _:
+                assert_never(stage)
         found |= {} if error is None else {name: error}
     plan = replace(plan, refusals=(*refused.values(), *found.values()))
     if plan.changes is None:
@@ -109,7 +111,7 @@ class PreflightCheck:
         self._read_table = read_table
         storage = plan.project.storage
         self._opened = {storage.table(s.table.name): s for s in stages if isinstance(s, OpenTableStage)}
-        views = {str(s.planned.view.name) for s in stages if isinstance(s, RefreshViewStage)}
+        views = {s.planned.flow.name for s in stages if isinstance(s, RefreshViewStage)}
         self._moving = {str(stage.table.name) for stage in self._opened.values()} | views
 
     def refusal(self, planned: PlannedFlow) -> HeadraceError | None:
@@ -138,12 +140,11 @@ class PreflightCheck:
             return error
         return None
 
-    def missing_input(self, planned: PlannedView) -> HeadraceError | None:
+    def missing_input(self, planned: PlannedRefresh) -> HeadraceError | None:
         """Why a view cannot be computed; ``None`` if its inputs exist or the same run creates them."""
-        assert isinstance(planned.view, MaterializedView)
         for name in inputs_of(planned, self._plan):
             if str(name) not in self._moving and not is_table(self._plan.project.storage.table(name)):
-                return input_missing(planned.view, name)
+                return input_missing(planned.flow, name)
         return None
 
     def _read_opened(self, path: Path) -> TableState:

@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 def register_tables(plan: Plan, spark: SparkSession) -> None:
     """Register the tables that the storage holds and the plan reads in the session's catalog."""
     storage = plan.project.storage
-    reads = [read.table for flow in plan.flows for read in flow.reads]
-    reads += [read.table for view in plan.views for read in view.reads]
-    views = [one.view.name for one in plan.views if isinstance(one.view, MaterializedView)]
-    for name in dict.fromkeys([*reads, *views]):
+    views = [refresh.flow.target for refresh in plan.refreshes]
+    for name in dict.fromkeys([*plan.tables_read, *views]):
         if is_table(storage.table(name)):
             register_table(spark, name, storage.table(name))
 

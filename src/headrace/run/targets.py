@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
+from headrace.model.declarations import AppendFlow
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.checkpointer import LogCheckpointer
@@ -25,9 +26,13 @@ def flow_target(
         spark: A session to read and change the target's metadata with.
         checkpointer: Writes Delta's checkpoints of tables.
     """
-    return AppendTarget(
-        spark=spark,
-        path=storage.table(planned.flow.target),
-        reads_target=planned.reads_target,
-        checkpointer=checkpointer,
-    )
+    match planned.flow:
+        case AppendFlow():
+            return AppendTarget(
+                spark=spark,
+                path=storage.table(planned.flow.target),
+                reads_target=planned.reads_target,
+                checkpointer=checkpointer,
+            )
+        case _:
+            assert_never(planned.flow)

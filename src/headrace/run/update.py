@@ -70,7 +70,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
         SetupError: The storage cannot be written; what a flow or view meets is in the result.
     """
     started = time.monotonic()
-    stages = [stage for level in plan.levels for stage in level]
+    stages = plan.stages
     flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
     views = [stage.planned for stage in stages if isinstance(stage, RefreshViewStage)]
     context.emit(
@@ -79,7 +79,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
             pipeline=context.settings.name,
             mode=context.mode,
             flows=tuple(planned.flow.name for planned in flows),
-            views=tuple(planned.view.name for planned in views),
+            views=tuple(planned.flow.target for planned in views),
         )
     )
     register_tables(plan, context.spark)
@@ -148,7 +148,7 @@ def _open_tables(plan: Plan, context: UpdateContext) -> dict[str, Exception]:
     Returns:
         Why some flows and views cannot be started, by name: those fail, and the others go on.
     """
-    stages = [stage for level in plan.levels for stage in level]
+    stages = plan.stages
     flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
     refused: dict[TableName, Exception] = {}
     blocked = find_blocked(plan, refused)
@@ -191,7 +191,7 @@ def _run_continuously(
     plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
 ) -> tuple[list[FlowResult], list[ViewResult]]:
     """All flows at once; views follow their inputs, at most once per interval."""
-    stages = [stage for level in plan.levels for stage in level]
+    stages = plan.stages
     runners = _flow_runners(stages, context)
     views = [_view_runner(s, plan, context, blocked) for s in stages if isinstance(s, RefreshViewStage)]
     able = [n for n, view in enumerate(views) if view.blocked_by is None]
@@ -259,5 +259,5 @@ def _view_runner(
     stage: RefreshViewStage, plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
 ) -> ViewRunner:
     inputs = inputs_of(stage.planned, plan)
-    blocked_by = blocked.get(str(stage.planned.view.name))
-    return ViewRunner(stage.planned, inputs, stage.properties, context, blocked_by)
+    blocked_by = blocked.get(stage.planned.flow.name)
+    return ViewRunner(stage, inputs, context, blocked_by)

@@ -52,7 +52,7 @@ def find_blocked(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str
         plan: What is to be run.
         refused: Why tables of this plan could not be opened.
     """
-    stages = [stage for level in plan.levels for stage in level]
+    stages = plan.stages
     unfit = {name: _refused(name, error) for name, error in refused.items()}
     unfit |= _left_out(plan, stages)
     flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
@@ -70,9 +70,9 @@ def find_blocked(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str
                 found[flow.name] = error
                 if all(one.flow.name in found for one in flows if one.flow.target == flow.target):
                     unfit = _not_opened(plan, flow.target, error) | unfit
-            case RefreshViewStage(planned=view):
-                name = view.view.name
-                error = _error(str(name), view.view.location, inputs_of(view, plan), view.schema, unfit)
+            case RefreshViewStage(view=view, planned=refresh):
+                name = view.name
+                error = _error(str(name), view.location, inputs_of(refresh, plan), refresh.schema, unfit)
                 if error is not None:
                     found[str(name)] = error
                     unfit = _not_opened(plan, name, error) | unfit
@@ -82,7 +82,7 @@ def find_blocked(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str
 def _left_out(plan: Plan, stages: Sequence[Stage]) -> dict[TableName, StaleUpstream]:
     """The tables of the pipeline that this plan does not open, and that differ from what they declare."""
     opened = {stage.table.name for stage in stages if isinstance(stage, OpenTableStage)}
-    opened |= {stage.planned.view.name for stage in stages if isinstance(stage, RefreshViewStage)}
+    opened |= {stage.view.name for stage in stages if isinstance(stage, RefreshViewStage)}
     unfit: dict[TableName, StaleUpstream] = {}
     for dataset in plan.datasets:
         if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, ViewInputMissingError
-from headrace.model.declarations import MaterializedView
+from headrace.model.declarations import RefreshFlow
 from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewUpToDate
 from headrace.model.names import TableName
 from headrace.plan.alterations import find_alterations
-from headrace.plan.stages import Plan, PlannedView
+from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.run.split import split_rows
@@ -45,34 +44,32 @@ class ViewRunner:
     """Keeps one materialized view equal to its query.
 
     Args:
-        planned: The view.
+        stage: The view and its refresh flow.
         inputs: The tables that its query reads, also through temporary views.
-        properties: The table properties that it gets when it is created.
         context: The update.
         blocked_by: Why it cannot be refreshed, if it cannot.
     """
 
     def __init__(
         self,
-        planned: PlannedView,
+        stage: RefreshViewStage,
         inputs: tuple[TableName, ...],
-        properties: Mapping[str, str],
         context: UpdateContext,
         blocked_by: Exception | None = None,
     ) -> None:
-        assert isinstance(planned.view, MaterializedView)
-        self.view = planned.view
+        self.view = stage.view
         self.blocked_by = blocked_by
-        self._planned = planned
+        self._flow = stage.planned.flow
+        self._planned = stage.planned
         self._inputs = inputs
-        self._properties = properties
+        self._properties = stage.properties
         self._context = context
         self._seen: dict[TableName, int] = {}
 
     @property
     def interval_s(self) -> float:
         """Least seconds between two refreshes of a continuous update."""
-        trigger = self.view.trigger
+        trigger = self._flow.trigger
         return self._context.settings.view_interval_s if trigger is None else trigger.interval_s
 
     def moved(self) -> bool:
@@ -99,7 +96,7 @@ class ViewRunner:
             finally:
                 context.heart.release(with_lease)
         except Exception as failure:
-            error = as_error(failure, None, self.view, context.log_file, context.settings.kafka)
+            error = as_error(failure, None, self._flow, context.log_file, context.settings.kafka)
             _LOG.info("view %s failed", self.view.name, exc_info=error)
             context.emit(ViewFailed(update=context.update, dataset=self.view.name, error=error.to_dict()))
             return ViewResult(dataset=self.view.name, outcome="failed", error=error)
@@ -126,9 +123,9 @@ class ViewRunner:
             return ViewResult(dataset=view.name, outcome="up to date")
         context.emit(ViewRefreshing(update=context.update, dataset=view.name))
         started = time.monotonic()
-        session = context.session(dict(view.spark_conf))
+        session = context.session(dict(self._flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
-        df = context.build(session, view)
+        df = context.build(session, self._flow)
         with writer:
             writer.write(split_rows(df))
             committed = writer.commit()
@@ -163,7 +160,7 @@ class ViewRunner:
     def _identity(self, name: TableName) -> dict[str, Any]:
         path = self._context.settings.storage.table(name)
         if not is_table(path):
-            raise input_missing(self.view, name)
+            raise input_missing(self._flow, name)
         state = read_state(self._context.spark, path)
         version = self._seen[name]
         return {"table_id": state.table_id, "version": version, "commit": commit_mark(path, version)}
@@ -173,19 +170,19 @@ class ViewRunner:
         return known[-1] if known else -1
 
 
-def input_missing(view: MaterializedView, name: TableName) -> ViewInputMissingError:
-    """The refusal of a view over a table that is not there."""
+def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
+    """The refusal of a view over a table that does not exist."""
     return ViewInputMissingError(
-        f"{view.name} reads {name}, which has not been made yet",
-        location=view.location,
+        f"{flow.name} reads {name}, which does not exist yet",
+        location=flow.location,
         remedies=(f"headrace run {name}",),
-        params={"view": str(view.name), "input": str(name)},
+        params={"view": flow.name, "input": str(name)},
     )
 
 
-def inputs_of(planned: PlannedView, plan: Plan) -> tuple[TableName, ...]:
+def inputs_of(planned: PlannedRefresh, plan: Plan) -> tuple[TableName, ...]:
     """The tables behind a view's query, also through temporary views."""
-    views = {one.view.name: one for one in plan.views if not isinstance(one.view, MaterializedView)}
+    views = {one.view.name: one for one in plan.views}
     found: list[TableName] = []
     waiting = [read.table for read in planned.reads]
     while waiting:

@@ -36,7 +36,7 @@ def test_it_writes_a_pipeline_named_like_its_folder(headrace: Call, tmp_path: Pa
         "default.gold",
         "default.silver",
     ]
-    assert [flow.name for flow in declared.flows] == ["bronze", "silver"]
+    assert [flow.name for flow in declared.flows] == ["bronze", "default.gold", "silver"]
     assert all(one.comment for one in declared.datasets)
 
 

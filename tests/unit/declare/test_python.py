@@ -15,7 +15,14 @@ from headrace.errors import (
     FormatUnsupportedError,
     SchemaInvalidError,
 )
-from headrace.model.declarations import Declarations, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.declarations import (
+    AppendFlow,
+    Declarations,
+    MaterializedView,
+    RefreshFlow,
+    StreamingTable,
+    TemporaryView,
+)
 from headrace.model.names import TableName
 from headrace.model.triggers import Trigger
 from headrace.sources.schemas import SchemaFile
@@ -123,7 +130,9 @@ def revenue(): ...
     assert [(flow.name, str(flow.target)) for flow in declared.flows] == [
         ("from_europe", "sales.orders"),
         ("asia", "sales.orders"),
+        ("sales.revenue", "sales.revenue"),
     ]
+    assert [type(flow) for flow in declared.flows] == [AppendFlow, AppendFlow, RefreshFlow]
 
 
 def test_a_schema_s_file_is_read_with_the_declaration(load: Load) -> None:

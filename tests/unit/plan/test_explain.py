@@ -8,7 +8,13 @@ from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Flow, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.declarations import (
+    AppendFlow,
+    MaterializedView,
+    RefreshFlow,
+    StreamingTable,
+    TemporaryView,
+)
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
@@ -20,6 +26,7 @@ from headrace.plan.stages import (
     OpenTableStage,
     Plan,
     PlannedFlow,
+    PlannedRefresh,
     PlannedSource,
     PlannedView,
     RefreshViewStage,
@@ -52,7 +59,7 @@ def table(text: str, line: int) -> StreamingTable:
 
 
 def flow(text: str, line: int, source: PlannedSource, columns: dict[str, Any], **more: Any) -> PlannedFlow:
-    declared = Flow(
+    declared = AppendFlow(
         name=text, target=more.pop("target", name(text)), query=PythonQuery(lambda: None, place(line))
     )
     values: dict[str, Any] = {"stateful": False, "coordinates": None, **more}
@@ -84,14 +91,15 @@ def build_plan(changes: tuple[Change, ...] | None = None, partitions: dict[str, 
     europe = flow("europe", 20, kafka("orders-eu"), ORDERS, target=name("big_orders"), stateful=True)
     large_read = TableRead(table=name("orders"), streaming=False, location=place(13), declared=True)
     large = TemporaryView(name=name("large"), query=PythonQuery(lambda: None, place(12)))
-    view = MaterializedView(
-        name=name("revenue"), query=PythonQuery(lambda: None, place(15)), comment="by customer"
-    )
+    view = MaterializedView(name=name("revenue"), location=place(15), comment="by customer")
+    refresh = RefreshFlow(target=name("revenue"), query=PythonQuery(lambda: None, place(15)))
     reads = (
         TableRead(table=name("orders"), streaming=False, location=place(16), declared=True),
         TableRead(table=name("crm.customers"), streaming=False, location=place(16), declared=False),
     )
-    planned = PlannedView(view=view, schema=REVENUE, reads=reads, fingerprint="v", through=(name("large"),))
+    planned = PlannedRefresh(
+        flow=refresh, schema=REVENUE, reads=reads, fingerprint="v", through=(name("large"),)
+    )
     datasets = (table("orders", 6), table("big_orders", 9), large, view)
     opened = [
         OpenTableStage(table=one, schema=ORDERS, properties={}, flows=())
@@ -104,16 +112,13 @@ def build_plan(changes: tuple[Change, ...] | None = None, partitions: dict[str, 
             libraries=(), kafka=KafkaConnection(),
         ),
         datasets=datasets,
-        flows=(orders, big, europe),
-        views=(PlannedView(view=large, schema=ORDERS, reads=(large_read,), fingerprint="t"), planned),
-        levels=(
+        views=(PlannedView(view=large, schema=ORDERS, reads=(large_read,), fingerprint="t"),),
+        all_levels=(
             tuple(opened),
             (RunFlowStage(planned=orders),),
             (RunFlowStage(planned=big), RunFlowStage(planned=europe)),
-            (RefreshViewStage(planned=planned, properties={}),),
+            (RefreshViewStage(view=view, planned=planned, properties={}),),
         ),
-        schemas={name("orders"): ORDERS, name("big_orders"): ORDERS, name("large"): ORDERS,
-                 name("revenue"): REVENUE},
         changes=changes,
         partitions=partitions or {},
     )  # fmt: skip
@@ -168,19 +173,19 @@ def test_a_pattern_shows_its_matches_and_a_start_its_moment() -> None:
         options=options,
         on_data_loss="record",
     )
-    flows = tuple(replace(one, sources=(source,)) if one.flow.name == "orders" else one for one in plan.flows)
+    orders = replace(plan.flows[0], sources=(source,))
     partitions = {"orders-eu": 3, "orders-us": 1}
     seen = {"^(?:orders-.*)$": ("orders-eu", "orders-us")}
     levels = tuple(
         tuple(
-            RunFlowStage(planned=flows[0])
+            RunFlowStage(planned=orders)
             if isinstance(stage, RunFlowStage) and stage.planned.flow.name == "orders"
             else stage
             for stage in level
         )
         for level in plan.levels
     )
-    plan = replace(plan, flows=flows, levels=levels, partitions=partitions, matches=seen)
+    plan = replace(plan, all_levels=levels, partitions=partitions, matches=seen)
     text = " ".join(Explanation(plan).to_text().split())
     assert "from Kafka topics like orders-.* (orders-eu, orders-us), 4 partitions" in text
     assert "(lost records are recorded), from 2026-01-01 00:00:00 UTC" in text
@@ -209,7 +214,7 @@ def test_offline_says_that_the_storage_was_not_looked_at() -> None:
 
 def test_a_part_of_a_pipeline_shows_that_part() -> None:
     plan = build_plan()
-    part = Explanation(replace(plan, levels=(plan.levels[3],)))
+    part = Explanation(replace(plan, selected=frozenset([name("revenue")])))
     assert [str(one.name) for one in part.datasets()] == ["default.large", "default.revenue"]
     assert draw_text(part.graph())[0] == "orders ─▶ large (temporary) ─▶ revenue (view)"
 

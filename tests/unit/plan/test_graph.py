@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from headrace.errors import SourceLocation
-from headrace.model.declarations import Flow, MaterializedView, StreamingTable
+from headrace.model.declarations import AppendFlow, MaterializedView, RefreshFlow, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.plan.graph import build_levels
 from headrace.plan.stages import (
     OpenTableStage,
     PlannedFlow,
-    PlannedView,
+    PlannedRefresh,
     RefreshViewStage,
     RunFlowStage,
     Stage,
@@ -31,7 +31,7 @@ def reads_of(*names: str) -> tuple[TableRead, ...]:
 
 def flow(name: str, target: str, *reads: str) -> PlannedFlow:
     return PlannedFlow(
-        flow=Flow(name=name, target=table_name(target), query=PythonQuery(lambda: None, HERE)),
+        flow=AppendFlow(name=name, target=table_name(target), query=PythonQuery(lambda: None, HERE)),
         schema=EMPTY,
         reads=reads_of(*reads),
         sources=(),
@@ -44,9 +44,10 @@ def flow(name: str, target: str, *reads: str) -> PlannedFlow:
 
 
 def view(name: str, *reads: str) -> RefreshViewStage:
-    declared = MaterializedView(name=table_name(name), query=PythonQuery(lambda: None, HERE))
-    planned = PlannedView(view=declared, schema=EMPTY, reads=reads_of(*reads), fingerprint="")
-    return RefreshViewStage(planned=planned, properties={})
+    declared = MaterializedView(name=table_name(name), location=HERE)
+    refresh = RefreshFlow(target=table_name(name), query=PythonQuery(lambda: None, HERE))
+    planned = PlannedRefresh(flow=refresh, schema=EMPTY, reads=reads_of(*reads), fingerprint="")
+    return RefreshViewStage(view=declared, planned=planned, properties={})
 
 
 def opened(name: str) -> OpenTableStage:
@@ -61,7 +62,7 @@ def label(stage: Stage) -> str:
         case RunFlowStage():
             return stage.planned.flow.name
         case RefreshViewStage():
-            return stage.planned.view.name.name
+            return stage.view.name.name
 
 
 def labels(levels: tuple[tuple[Stage, ...], ...]) -> list[list[str]]:

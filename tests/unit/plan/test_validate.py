@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.model.declarations import Dataset, Declarations, Flow, MaterializedView, StreamingTable
+from headrace.model.declarations import AppendFlow, Dataset, Declarations, MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.plan.validate import check_declarations
@@ -20,11 +20,11 @@ def table(name: str = "orders", **given: Any) -> StreamingTable:
 
 
 def view(name: str = "revenue", **given: Any) -> MaterializedView:
-    return MaterializedView(name=TableName("default", name), query=PythonQuery(lambda: None, HERE), **given)
+    return MaterializedView(name=TableName("default", name), location=HERE, **given)
 
 
-def feeding(target: str) -> Flow:
-    return Flow(name="web", target=TableName("default", target), query=PythonQuery(lambda: None, HERE))
+def feeding(target: str) -> AppendFlow:
+    return AppendFlow(name="web", target=TableName("default", target), query=PythonQuery(lambda: None, HERE))
 
 
 def faults(*datasets: Dataset, target: str | None = "orders") -> list[HeadraceError]:

@@ -8,14 +8,14 @@ import pytest
 
 from headrace.errors import LeaseLostError, SourceLocation
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Flow
+from headrace.model.declarations import AppendFlow
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
 from headrace.run.failures import Reading, as_error
 
 HERE = SourceLocation("sales.py", 7)
-FLOW = Flow(name="sales", target=TableName("default", "sales"), query=PythonQuery(lambda: None, HERE))
+FLOW = AppendFlow(name="sales", target=TableName("default", "sales"), query=PythonQuery(lambda: None, HERE))
 
 
 class Py4JNetworkError(Exception):

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import SourceLocation
 from headrace.model.counts import BatchCounts
-from headrace.model.declarations import Flow
+from headrace.model.declarations import AppendFlow
 from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted, Event
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
@@ -68,7 +68,7 @@ class Reports:
         self.events: list[Event] = []
         self.calls: list[str] = []
         self.progress = Progress()
-        flow = Flow(
+        flow = AppendFlow(
             name="sales",
             target=TableName("default", "sales"),
             query=PythonQuery(lambda: None, SourceLocation("sales.py", 1)),

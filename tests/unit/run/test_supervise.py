@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from headrace.errors import BrokerUnreachableError, FlowFailedError, HeadraceError, SourceLocation
-from headrace.model.declarations import Flow
+from headrace.model.declarations import AppendFlow
 from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
@@ -24,7 +24,7 @@ from headrace.run.supervise import TRIGGERED_ATTEMPTS, supervise
 from headrace.state.lease import Heart, Lease
 from headrace.storage.layout import Storage
 
-FLOW = Flow(
+FLOW = AppendFlow(
     name="sales",
     target=TableName("default", "sales"),
     query=PythonQuery(lambda: None, SourceLocation("sales.py", 1)),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import SourceLocation
-from headrace.model.declarations import Flow
+from headrace.model.declarations import AppendFlow
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.plan.stages import PlannedFlow, PlannedSource
@@ -27,7 +27,7 @@ SOURCE = PlannedSource(index=0, kind="delta", location=HERE, table=UPSTREAM, era
 def reader(source: PlannedSource = SOURCE) -> PlannedFlow:
     target = TableName("default", "silver")
     return PlannedFlow(
-        flow=Flow(name="silver", target=target, query=PythonQuery(lambda: None, HERE)),
+        flow=AppendFlow(name="silver", target=target, query=PythonQuery(lambda: None, HERE)),
         schema={},
         reads=(),
         sources=(source,),
