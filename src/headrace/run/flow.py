@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import HeadraceError
-from headrace.model.events import FlowStarted
+from headrace.model.events import FlowStarted, LateRowsDropped
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
@@ -78,7 +78,12 @@ class FlowRunner:
             session = context.session(dict(flow.spark_conf))
             files = self._compared_files(opened)
         state = QueryState()
-        late = LateRows(self.planned, context, opened.identity.checkpoint)
+        late = LateRows(
+            stateful=self.planned.stateful,
+            ledger=self._ledger(),
+            checkpoint=opened.identity.checkpoint,
+            report=self._report_late,
+        )
         with closing(BatchLimits(self.planned, context)) as limits:
             with self._explained():
                 function = self._batch_function(opened, lease, session, files, limits, state)
@@ -135,7 +140,7 @@ class FlowRunner:
                 update=context.update,
                 emit=context.emit,
                 progress=self.progress,
-                measure_lag=LagGauge(planned, context).measure,
+                measure_lag=LagGauge(planned, context.cluster).measure,
                 after_batch={"the offsets": self._publish, "the limit": limits.follow},
             ),
             state=state,
@@ -147,6 +152,14 @@ class FlowRunner:
         for one in ranges:
             if one.kind == "kafka" and settings.consumer_groups:
                 self._context.publisher.offer(settings.name, self.planned.flow.name, one.until)
+
+    def _report_late(self, batch: int, rows: int) -> None:
+        flow, context = self.planned.flow, self._context
+        context.emit(
+            LateRowsDropped(
+                update=context.update, flow=flow.name, dataset=flow.target, batch=batch, rows=rows
+            )
+        )
 
     def _ledger(self) -> Ledger:
         flow, storage = self.planned.flow, self._context.settings.storage

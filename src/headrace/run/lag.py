@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
-from headrace.run.context import UpdateContext
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.state.table_log import follow_commits
 
 _INTERVAL_S = 1.0
@@ -18,9 +18,9 @@ _INTERVAL_S = 1.0
 class LagGauge:
     """Measures the records that a flow's sources hold beyond its last batch."""
 
-    def __init__(self, planned: PlannedFlow, context: UpdateContext) -> None:
+    def __init__(self, planned: PlannedFlow, cluster: KafkaCluster) -> None:
         self._planned = planned
-        self._context = context
+        self._cluster = cluster
         self._asked = 0.0
 
     def measure(self, ranges: tuple[SourceRange, ...]) -> int | None:
@@ -49,7 +49,7 @@ class LagGauge:
 
     def _of_kafka(self, one: SourceRange) -> int | None:
         try:
-            latest = self._context.cluster.latest(one.until)
+            latest = self._cluster.latest(one.until)
         except HeadraceError:
             return None
         assigned = one.identity.get("partitions", {})

@@ -1,14 +1,12 @@
-"""Rows that a stateful query drops because they come behind its watermark: counted, never silent."""
+"""Rows that a stateful query drops because they are older than its watermark: counted and reported."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError
-from headrace.model.events import LateRowsDropped
-from headrace.plan.stages import PlannedFlow
-from headrace.run.context import UpdateContext
 from headrace.state.ledger import Ledger
 
 if TYPE_CHECKING:
@@ -18,25 +16,29 @@ _LOG = logging.getLogger(__name__)
 
 
 class LateRows:
-    """Follows what a query reports of its batches.
+    """Counts the late rows that a query reports.
 
     Args:
-        planned: The flow.
-        context: The update.
+        stateful: Whether the query keeps state; no other query drops late rows.
+        ledger: The flow's ledger, which keeps the count.
         checkpoint: The checkpoint's id.
+        report: Takes the batch and its late rows.
     """
 
-    def __init__(self, planned: PlannedFlow, context: UpdateContext, checkpoint: str) -> None:
-        self._planned = planned
-        self._context = context
+    def __init__(
+        self, *, stateful: bool, ledger: Ledger, checkpoint: str, report: Callable[[int, int], None]
+    ) -> None:
+        self._stateful = stateful
+        self._ledger = ledger
         self._checkpoint = checkpoint
+        self._report = report
         self._looked_at = ""
         self._counted = -1
         self.rows = 0
 
     def look(self, query: StreamingQuery) -> None:
-        """Count what has been reported since the last look; costs nothing where no state is kept."""
-        if not self._planned.stateful:
+        """Count what Spark has reported since the last call."""
+        if not self._stateful:
             return
         newest = query.lastProgress
         if newest is None or newest["timestamp"] == self._looked_at:
@@ -48,20 +50,14 @@ class LateRows:
                 self._count(batch, rows)
 
     def _count(self, batch: int, rows: int) -> None:
-        flow, context = self._planned.flow, self._context
         self._counted = batch
-        ledger = Ledger(context.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
         try:
-            if not ledger.record_late(self._checkpoint, batch, rows):
+            if not self._ledger.record_late(self._checkpoint, batch, rows):
                 return
         except HeadraceError as error:
-            _LOG.warning("late rows of flow %s were not written down: %s", flow.name, error)
+            _LOG.warning("the late rows of flow %s were not recorded: %s", self._ledger.flow, error)
         self.rows += rows
-        context.emit(
-            LateRowsDropped(
-                update=context.update, flow=flow.name, dataset=flow.target, batch=batch, rows=rows
-            )
-        )
+        self._report(batch, rows)
 
 
 def _dropped(report: Any) -> int:
