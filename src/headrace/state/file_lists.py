@@ -9,12 +9,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headrace.model.ranges import Position
-from headrace.state.files import write_text
 from headrace.state.identity import corrupt
+from headrace.storage.location import Location
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +92,10 @@ class FileLists:
         folder: ``<ledger>/files``.
     """
 
-    folder: Path
+    folder: Location
 
     @classmethod
-    def of_ledger(cls, ledger: Path) -> FileLists:
+    def of_ledger(cls, ledger: Location) -> FileLists:
         return cls(ledger / "files")
 
     def write(self, checkpoint: str, batch: int, files: Iterable[ReadFile]) -> None:
@@ -105,7 +104,7 @@ class FileLists:
         Raises:
             StorageUnwritableError: The ledger cannot be written.
         """
-        write_text(self._path(checkpoint, batch), "".join(f"{file.to_line()}\n" for file in files))
+        self._path(checkpoint, batch).replace("".join(f"{file.to_line()}\n" for file in files))
 
     def load(self, checkpoint: str, batch: int) -> tuple[ReadFile, ...] | None:
         """A batch's list; ``None`` where there is none.
@@ -145,17 +144,15 @@ class FileLists:
             return
         parts = [f"{json.dumps({'batch': batch})}\n{_read(singles[batch])}" for batch in sorted(singles)]
         name = f"{min(singles):012d}-{max(singles):012d}.jsonl"
-        write_text(self.folder / checkpoint / name, "".join(parts))
+        (self.folder / checkpoint / name).replace("".join(parts))
         for path in singles.values():
-            path.unlink()
+            path.delete()
 
     def take_over(self, other: FileLists) -> None:
         """Take over another flow's lists, of its checkpoint and of those before it."""
-        for old in other.folder.iterdir() if other.folder.is_dir() else ():
-            new = self.folder / old.name
-            if not new.exists():
-                new.parent.mkdir(parents=True, exist_ok=True)
-                old.rename(new)
+        for checkpoint in other.folder.list_folders():
+            if not (self.folder / checkpoint).exists():
+                (other.folder / checkpoint).move(self.folder / checkpoint)
 
     def _load_all(self, checkpoint: str) -> dict[int, tuple[ReadFile, ...]]:
         found: dict[int, tuple[ReadFile, ...]] = {}
@@ -166,13 +163,17 @@ class FileLists:
             found[int(path.stem)] = _parsed(path, _read(path).split("\n"))
         return found
 
-    def _singles(self, checkpoint: str) -> list[Path]:
-        return [path for path in (self.folder / checkpoint).glob("*.jsonl") if path.stem.isdigit()]
+    def _singles(self, checkpoint: str) -> list[Location]:
+        return [file for file in self._files(checkpoint) if file.stem.isdigit()]
 
-    def _packs(self, checkpoint: str) -> list[Path]:
-        return sorted((self.folder / checkpoint).glob("*-*.jsonl"))
+    def _packs(self, checkpoint: str) -> list[Location]:
+        return [file for file in self._files(checkpoint) if "-" in file.stem]
 
-    def _path(self, checkpoint: str, batch: int) -> Path:
+    def _files(self, checkpoint: str) -> list[Location]:
+        folder = self.folder / checkpoint
+        return [folder / name for name in folder.list_files() if name[0].isdigit()]
+
+    def _path(self, checkpoint: str, batch: int) -> Location:
         return self.folder / checkpoint / f"{batch:012d}.jsonl"
 
 
@@ -193,26 +194,26 @@ def are_whole(files: Sequence[ReadFile], position: Position, said: Mapping[str, 
     return covers(files, position) and said is not None and said.get("total") == len(files)
 
 
-def _read(path: Path) -> str:
+def _read(path: Location) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text()
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error
 
 
-def _parsed(path: Path, lines: Iterable[str]) -> tuple[ReadFile, ...]:
+def _parsed(path: Location, lines: Iterable[str]) -> tuple[ReadFile, ...]:
     try:
         return tuple(ReadFile.from_line(line) for line in lines if line)
     except (ValueError, TypeError) as error:
         raise corrupt(path, error) from error
 
 
-def _numbers(pack: Path) -> range:
+def _numbers(pack: Location) -> range:
     first, _, last = pack.stem.partition("-")
     return range(int(first), int(last) + 1)
 
 
-def _unpacked(pack: Path) -> dict[int, tuple[ReadFile, ...]]:
+def _unpacked(pack: Location) -> dict[int, tuple[ReadFile, ...]]:
     """The lists of a pack: each begins with a line that names its batch."""
     lines: dict[int, list[str]] = {}
     mine: list[str] = []

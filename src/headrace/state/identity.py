@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.errors import CheckpointCorruptError, CheckpointForeignError, StorageNewerError
 from headrace.state.files import unwritable, write_json
+from headrace.storage.location import Location
 
 FILE = "headrace.json"
 QUERY = "headrace-query.json"
@@ -152,7 +153,7 @@ def load_query(checkpoint: Path) -> str | None:
         return None
 
 
-def corrupt(path: Path, error: Exception) -> CheckpointCorruptError:
+def corrupt(path: Path | Location, error: Exception) -> CheckpointCorruptError:
     """The error for a checkpoint file that cannot be read; the flow adds its own remedy."""
     return CheckpointCorruptError(
         f"a checkpoint file cannot be read: {path}",

@@ -8,7 +8,6 @@ with them what other writers did to the number of rows.
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from typing import Any
 from headrace.model.counts import BatchCounts
 from headrace.model.names import TableName
 from headrace.state.file_lists import join_descriptions
-from headrace.state.files import unwritable, write_json
 from headrace.state.identity import corrupt
 from headrace.state.table_log import (
     LoggedCommit,
@@ -28,6 +26,7 @@ from headrace.state.table_log import (
     iter_commits,
     versions,
 )
+from headrace.storage.location import Location
 
 _LOSSES = "losses.json"
 _LATE = "late.json"
@@ -41,15 +40,14 @@ _ENTRIES = 200
 class Ledger:
     """The ledger of one flow."""
 
-    folder: Path
+    folder: Location
     dataset: TableName
     flow: str
 
     def siblings(self) -> tuple[Ledger, ...]:
-        """The ledgers of all flows, of now and of before, of the same dataset; this one is among them."""
+        """The ledgers of all flows that feed or have fed the same dataset, with this one."""
         above = self.folder.parent
-        folders = sorted(path for path in above.iterdir() if path.is_dir()) if above.is_dir() else []
-        return tuple(Ledger(path, self.dataset, path.name) for path in folders)
+        return tuple(Ledger(above / name, self.dataset, name) for name in above.list_folders())
 
     def fold(self, table: Path, table_id: str) -> tuple[LoggedCommit, ...]:
         """Write down the commits of the table that the ledger does not hold yet.
@@ -88,10 +86,10 @@ class Ledger:
             "batches": compact(entries),
             "others": others,
         }
-        write_json(self._path(first, table_id), record)
+        self._path(first, table_id).replace_json(record)
         return tuple(foreign)
 
-    def _path(self, first: int, table_id: str) -> Path:
+    def _path(self, first: int, table_id: str) -> Location:
         # Named by where it starts, so that a fold that grows replaces itself in one step; a table
         # that was created anew starts at 0 again.
         return self.folder / f"{first:020d}-{table_id[:8]}.json"
@@ -114,14 +112,14 @@ class Ledger:
         Raises:
             CheckpointCorruptError: A fold cannot be read.
         """
-        if not self.folder.is_dir():
-            return ()
         found = []
-        for path in sorted(self.folder.glob("[0-9]*.json")):
+        for name in self.folder.list_files():
+            if not (name[0].isdigit() and name.endswith(".json")):
+                continue
             try:
-                found.append(json.loads(path.read_text(encoding="utf-8")))
+                found.append((self.folder / name).read_json())
             except ValueError as error:
-                raise corrupt(path, error) from error
+                raise corrupt(self.folder / name, error) from error
         return tuple(found)
 
     def stale_folds(self, table: Path, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
@@ -150,19 +148,15 @@ class Ledger:
         stale = self.stale_folds(table, table_id, version)
         for fold in stale:
             path = self._path(fold["versions"][0], table_id)
-            try:
-                aside.mkdir(exist_ok=True)
-                path.rename(aside / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{path.name}")
-            except OSError as error:
-                raise unwritable(path, error) from error
+            path.move(aside / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}-{path.name}")
         return bool(stale)
 
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
         """Write down records that no flow will ever read, before anything goes on behind them."""
         path = self.folder / _LOSSES
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        known = path.read_json() if path.exists() else []
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        write_json(path, [*known, *({**loss, "at": now} for loss in losses)])
+        path.replace_json([*known, *({**loss, "at": now} for loss in losses)])
 
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
         """Count rows that a query left out as too late; whether this batch was new to the count.
@@ -174,7 +168,7 @@ class Ledger:
         if known.get(checkpoint, {}).get("batch", -1) >= batch:
             return False
         total = known.get(checkpoint, {}).get("rows", 0) + rows
-        write_json(self.folder / _LATE, {**known, checkpoint: {"batch": batch, "rows": total}})
+        (self.folder / _LATE).replace_json({**known, checkpoint: {"batch": batch, "rows": total}})
         return True
 
     def late_rows(self, checkpoint: str) -> int:
@@ -183,7 +177,7 @@ class Ledger:
 
     def _late(self) -> dict[str, Any]:
         try:
-            return dict(json.loads((self.folder / _LATE).read_text(encoding="utf-8")))
+            return dict((self.folder / _LATE).read_json())
         except (OSError, ValueError):
             # A count for people to look at: what cannot be read begins anew.
             return {}
@@ -203,7 +197,7 @@ class Ledger:
         return None
 
 
-def record_view(folder: Path, pipeline: str, view: TableName, table_id: str) -> None:
+def record_view(folder: Location, pipeline: str, view: TableName, table_id: str) -> None:
     """Write down once that a view has been created: it has no checkpoint and no ranges that name it.
 
     Args:
@@ -218,9 +212,9 @@ def record_view(folder: Path, pipeline: str, view: TableName, table_id: str) -> 
     path = folder / _VIEW
     record = {"headrace": 1, "pipeline": pipeline, "dataset": str(view), "table_id": table_id}
     with contextlib.suppress(OSError, ValueError):
-        if json.loads(path.read_text(encoding="utf-8")) == record:
+        if path.read_json() == record:
             return
-    write_json(path, record)
+    path.replace_json(record)
 
 
 def compact(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -68,8 +68,8 @@ class Storage:
     def checkpoint(self, dataset: TableName, flow: str, generation: int) -> Path:
         return self.flow_checkpoints(dataset, flow) / f"{generation:04d}"
 
-    def ledger(self, dataset: TableName, flow: str) -> Path:
-        return self.root.local_path / "ledger" / str(dataset) / flow
+    def ledger(self, dataset: TableName, flow: str) -> Location:
+        return self.root / "ledger" / str(dataset) / flow
 
     def lease(self, dataset: TableName, flow: str) -> Location:
         return self.leases / f"{dataset}.{flow}.json"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -16,14 +15,15 @@ from headrace.state.file_lists import (
     describe_files,
     join_descriptions,
 )
+from headrace.storage.location import Location
 
 
 def read(number: int, **more: object) -> ReadFile:
     return ReadFile(source=0, log=number, path=f"file:///in/{number}", size=1, modified=1, **more)  # type: ignore[arg-type]
 
 
-def test_lists_are_replaced_and_known_to_be_whole(tmp_path: Path) -> None:
-    lists = FileLists(tmp_path / "files")
+def test_lists_are_replaced_and_known_to_be_whole(location: Location) -> None:
+    lists = FileLists(location / "files")
     lists.write("c", 0, [read(0)])
     lists.write("c", 1, [read(1), read(2, lost=True)])
     lists.write("c", 1, [read(1)])
@@ -37,8 +37,8 @@ def test_lists_are_replaced_and_known_to_be_whole(tmp_path: Path) -> None:
     assert covers([read(0, carried=True), read(1)], {"logOffset": 1})
 
 
-def test_packed_lists_say_the_same(tmp_path: Path) -> None:
-    lists = FileLists(tmp_path / "files")
+def test_packed_lists_say_the_same(location: Location) -> None:
+    lists = FileLists(location / "files")
     for number in range(5):
         lists.write("c", number, [read(number)])
     before = lists.load_source("c", 0, {"logOffset": 4})
@@ -48,8 +48,7 @@ def test_packed_lists_say_the_same(tmp_path: Path) -> None:
     lists.write("c", 1, [read(1)])
     assert lists.load_source("c", 0, {"logOffset": 4}) == before
     assert [lists.load("c", number) for number in range(6)] == [*((read(n),) for n in range(5)), None]
-    names = sorted(path.name for path in (tmp_path / "files" / "c").iterdir())
-    assert names == [
+    assert (location / "files" / "c").list_files() == [
         "000000000000-000000000002.jsonl",
         "000000000001.jsonl",
         "000000000003-000000000003.jsonl",
@@ -57,10 +56,10 @@ def test_packed_lists_say_the_same(tmp_path: Path) -> None:
     ]
 
 
-def test_a_list_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    lists = FileLists(tmp_path)
+def test_a_list_that_cannot_be_read_is_refused(location: Location) -> None:
+    lists = FileLists(location)
     lists.write("c", 0, [read(0)])
-    (tmp_path / "c" / "000000000000.jsonl").write_text('{"source": 0}\n')
+    (location / "c" / "000000000000.jsonl").replace('{"source": 0}\n')
     with pytest.raises(CheckpointCorruptError):
         lists.load("c", 0)
 

@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
 from headrace.state.ledger import Ledger, compact
+from headrace.storage.location import Location
 
 TABLE_ID = "table-1"
 Offsets = dict[str, int]
@@ -84,8 +85,8 @@ def table(tmp_path: Path) -> Table:
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return Ledger(tmp_path / "ledger" / "default.sales" / "sales", TableName("default", "sales"), "sales")
+def ledger(location: Location) -> Ledger:
+    return Ledger(location / "ledger" / "default.sales" / "sales", TableName("default", "sales"), "sales")
 
 
 def entries(ledger: Ledger) -> list[dict[str, Any]]:
@@ -118,7 +119,7 @@ def test_a_fold_grows_and_takes_nothing_twice(table: Table, ledger: Ledger) -> N
     (fold,) = ledger.folds()
     assert fold["versions"] == [0, 2]
     assert [(entry["batches"], entry["accepted"]) for entry in fold["batches"]] == [([0, 1], 2)]
-    assert len(list(ledger.folder.iterdir())) == 1
+    assert len(ledger.folder.list_files()) == 1
 
 
 def test_a_fold_that_has_grown_large_is_followed_by_another(
@@ -238,7 +239,7 @@ def test_a_table_without_a_log_folds_nothing(tmp_path: Path, ledger: Ledger) -> 
 def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
     ledger.record_losses([{"topic": "t", "partition": 0, "from": 1, "until": 3}])
     ledger.record_losses([{"topic": "t", "partition": 1, "from": 0, "until": 9}])
-    known = json.loads((ledger.folder / "losses.json").read_text())
+    known = (ledger.folder / "losses.json").read_json()
     assert [(loss["partition"], loss["until"]) for loss in known] == [(0, 3), (1, 9)]
     assert all(loss["at"] for loss in known)
     assert ledger.folds() == ()
@@ -247,11 +248,11 @@ def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
 def test_a_fold_that_cannot_be_read_is_named(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
     ledger.fold(table.path, TABLE_ID)
-    (path,) = ledger.folder.iterdir()
-    path.write_text("{half")
+    (name,) = ledger.folder.list_files()
+    (ledger.folder / name).replace("{half")
     with pytest.raises(CheckpointCorruptError) as caught:
         ledger.fold(table.path, TABLE_ID)
-    assert caught.value.params["path"] == str(path)
+    assert caught.value.params["path"] == str(ledger.folder / name)
 
 
 @pytest.mark.parametrize(
@@ -286,3 +287,16 @@ def test_compaction_changes_nothing_that_it_was_given() -> None:
     assert json.dumps(batches) == before
     assert compact([merged]) == [merged]
     assert merged["timestamp"] == 4
+
+
+def test_folds_of_versions_that_a_restored_copy_took_back_are_put_aside(table: Table, ledger: Ledger) -> None:
+    for number in range(3):
+        table.batch(number, {"0": number}, {"0": number + 1})
+    ledger.fold(table.path, TABLE_ID)
+    table.file(2).unlink()
+    assert ledger.rewind(table.path, TABLE_ID, 1)
+    assert ledger.folds() == ()
+    assert len((ledger.folder / "superseded").list_files()) == 1
+    assert not ledger.rewind(table.path, TABLE_ID, 1)
+    ledger.fold(table.path, TABLE_ID)
+    assert [fold["versions"] for fold in ledger.folds()] == [[0, 1]]

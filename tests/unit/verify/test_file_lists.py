@@ -191,12 +191,13 @@ def test_a_merged_entry_of_the_ledger_is_held_to_its_lists(files: FilesFlow, ver
 
 def test_packed_lists_prove_the_same(files: FilesFlow, verify: Any) -> None:
     from headrace.state.file_lists import FileLists
+    from headrace.storage.locate import locate
 
     files.put("a", "b", "c")
     for name in ("a", "b", "c"):
         files.read(name)
     kept = (files.lists() / "000000000001.jsonl").read_text()
-    FileLists(files.lists().parent).pack(files.flow.checkpoint, 1)
+    FileLists(locate(files.lists().parent)).pack(files.flow.checkpoint, 1)
     # A crash between the writing of a pack and the removal of what is in it.
     (files.lists() / "000000000001.jsonl").write_text(kept)
     assert verify.grade("ranges").verdict == "proven", verify.grade("ranges")
