@@ -21,13 +21,13 @@ from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
-from headrace.runtime.broker_security import Security
 from headrace.runtime.defaults import available_cores
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
+from secured_broker import SecuredBroker
 from workers import choose_workers
 
 if TYPE_CHECKING:
@@ -202,10 +202,10 @@ def bootstrap(broker: Broker) -> str:
 
 
 @pytest.fixture(scope="session")
-def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def secured_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     """A real broker with logins and certificates beside the plain listener."""
-    security = Security({"shop": PASSWORD, "guest": "another password"})
-    running = Broker(tmp_path_factory.mktemp("secured") / "kafka", bound=True, security=security)
+    users = {"shop": PASSWORD, "guest": "another password"}
+    running = SecuredBroker(tmp_path_factory.mktemp("secured") / "kafka", users)
     running.start()
     yield running
     running.stop()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import (
     AclBinding,
@@ -31,9 +32,8 @@ from ruamel.yaml import YAML
 
 from conftest import PASSWORD
 from headrace.cli.main import run
-from headrace.runtime.broker import Broker
-from headrace.runtime.broker_security import Certificates
 from proof.ledger import ProducerLedger, create_topic, settings
+from secured_broker import SecuredBroker
 
 SECONDS = 5.0
 """How soon a user has to know; a request's own timeout is longer."""
@@ -70,7 +70,7 @@ class Secured:
     """A pipeline of a secured broker's."""
 
     root: Path
-    broker: Broker
+    broker: SecuredBroker
     topic: str
     capsys: pytest.CaptureFixture[str]
 
@@ -98,7 +98,7 @@ class Secured:
 
 
 @pytest.fixture
-def secured(secured_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Secured:
+def secured(secured_broker: SecuredBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Secured:
     """A pipeline with a topic of 100 records and a login that is right."""
     bootstrap = secured_broker.start()
     topic = f"orders_{uuid.uuid4().hex[:8]}"
@@ -110,14 +110,14 @@ def secured(secured_broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixtur
     return made
 
 
-def login(broker: Broker) -> dict[str, str]:
+def login(broker: SecuredBroker) -> dict[str, str]:
     return {
         "bootstrap.servers": broker.address("SASL_SSL"),
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "shop",
         "sasl.password": "${KAFKA_PASSWORD}",
-        "ssl.ca.location": str(broker.certificates.authority),
+        "ssl.ca.location": str(broker.authority),
     }
 
 
@@ -150,17 +150,17 @@ def published(secured: Secured) -> int:
 
 def test_every_client_takes_a_certificate(spark: SparkSession, secured: Secured) -> None:
     """The key is encrypted, which Java's client reads in no form that librdkafka knows."""
-    certificates = secured.broker.certificates
-    key = load_pem_private_key(certificates.key.read_bytes(), None)
+    broker = secured.broker
+    key = load_pem_private_key(broker.key.read_bytes(), None)
     secret = BestAvailableEncryption(PASSWORD.encode())
     (secured.root / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret))
-    (secured.root / "ca.pem").write_bytes(certificates.authority.read_bytes())
+    (secured.root / "ca.pem").write_bytes(broker.authority.read_bytes())
     secured.write(
         {
             "bootstrap.servers": secured.broker.address("SSL"),
             "security.protocol": "SSL",
             "ssl.ca.pem": "${file:ca.pem}",
-            "ssl.certificate.location": str(certificates.client),
+            "ssl.certificate.location": str(broker.client),
             "ssl.key.location": "key.pem",
             "ssl.key.password": "${KAFKA_PASSWORD}",
         }
@@ -171,9 +171,9 @@ def test_every_client_takes_a_certificate(spark: SparkSession, secured: Secured)
 
 
 def other_authority(secured: Secured) -> str:
-    other = Certificates.within(secured.root / "other")
-    other.make(("localhost",))
-    return str(other.authority)
+    path = secured.root / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(path))
+    return str(path)
 
 
 WRONG: dict[str, tuple[Callable[[Secured], dict[str, str]], str, str]] = {

@@ -76,6 +76,37 @@ def is_killed_within_the_commit(shop: Shop, batch: int, victim: Victim) -> bool:
     return not (log / name).exists() and any(log.glob(f".{name}.*"))
 
 
+def test_kills_during_the_first_start_leave_nothing_half_done(shop: Shop) -> None:
+    """Each start meets what the kill before left behind, and is killed one step later itself."""
+    table, checkpoint = shop.table("bronze"), shop.checkpoints() / "0001"
+    steps = (
+        shop.root / "lake",
+        shop.storage.leases,
+        table,
+        table / "_delta_log" / f"{0:020d}.json",
+        shop.checkpoints(),
+        checkpoint / "headrace.json",
+        checkpoint / "metadata",
+        checkpoint / "offsets" / "0",
+    )
+    shop.produce(30)
+    kills = 0
+    for step in steps:
+        if step.exists():
+            continue
+        with start(shop) as driver:
+            until(lambda step=step: step.exists() or driver.process.poll() is not None, f"{step} appears")
+            assert driver.process.poll() is None, driver.said()
+            driver.kill("both")
+            driver.wait_until_gone()
+        assert not (checkpoint / "commits" / "0").exists(), "the kill came after the first batch"
+        kills += 1
+    assert kills >= 3
+    shop.produce(30)
+    shop.run_well()
+    shop.check()
+
+
 @pytest.mark.guarantee
 def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)

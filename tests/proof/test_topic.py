@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
@@ -13,7 +14,7 @@ from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
 from proof.ledger import TIMEOUT_S, Transaction, create_topic, end_offsets, expire, recreate_topic, settings
-from proof.shop import BRONZE, SILVER, Shop, until
+from proof.shop import BRONZE, DEADLINE_S, SILVER, Shop, until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -47,7 +48,7 @@ def test_a_topic_created_again_in_the_middle_of_a_run_is_refused_and_then_read_w
 ) -> None:
     shop.produce(30)
     with shop.running():
-        until(lambda: sum(event.rows for event in committed(shop)) == 30, "the first records arrive")
+        until(lambda: rows_committed(shop) == 30, "the first records arrive")
         recreate_topic(shop.ledger.bootstrap, shop.topic, shop.partitions)
         shop.produce(count)
         if count == 30:
@@ -62,8 +63,8 @@ def test_a_topic_created_again_in_the_middle_of_a_run_is_refused_and_then_read_w
     shop.check()
 
 
-def committed(shop: Shop) -> list[BatchCommitted]:
-    return [event for event in shop.happened(BatchCommitted) if isinstance(event, BatchCommitted)]
+def rows_committed(shop: Shop) -> int:
+    return sum(event.rows for event in shop.happened(BatchCommitted) if isinstance(event, BatchCommitted))
 
 
 def test_a_topic_that_is_gone_is_named(shop: Shop) -> None:
@@ -105,16 +106,33 @@ def test_a_subscription_that_gains_a_topic_goes_on_in_a_new_generation(shop: Sho
     shop.check()
 
 
+def add_partitions(shop: Shop, count: int) -> None:
+    admin = AdminClient(settings(shop.ledger.bootstrap))
+    admin.create_partitions([NewPartitions(shop.topic, count)])[shop.topic].result(TIMEOUT_S)
+    shop.partitions = count
+
+
 def test_new_partitions_are_read_from_their_beginning(shop: Shop) -> None:
     shop.produce(30)
     shop.run_well()
-    admin = AdminClient(settings(shop.ledger.bootstrap))
-    admin.create_partitions([NewPartitions(shop.topic, 5)])[shop.topic].result(TIMEOUT_S)
-    shop.partitions = 5
+    add_partitions(shop, 5)
     shop.produce(30)
     shop.run_well()
     shop.produce(30)
     shop.run_well()
+    shop.check()
+
+
+def test_partitions_that_are_added_in_the_middle_of_a_run_are_read_from_their_beginning(shop: Shop) -> None:
+    shop.produce(30)
+    with shop.running():
+        until(lambda: rows_committed(shop) == 30, "the first records arrive")
+        for count in (4, 6):
+            before = rows_committed(shop)
+            add_partitions(shop, count)
+            shop.produce(30)
+            until(lambda expected=before + 30: rows_committed(shop) == expected, "all partitions are read")
+    assert not shop.happened(FlowRetrying) and not shop.happened(FlowFailed)
     shop.check()
 
 
@@ -195,7 +213,7 @@ def test_an_open_transaction_holds_back_what_follows_it(shop: Shop) -> None:
     shop.check()
 
 
-def test_a_broker_that_goes_away_and_comes_back_costs_nothing(
+def test_a_broker_that_is_killed_in_the_middle_of_a_run_and_comes_back_costs_nothing(
     make_shop: Callable[..., Shop], broker: Broker
 ) -> None:
     # Java's clients wait for a minute by themselves; so long the test cannot wait.
@@ -203,16 +221,24 @@ def test_a_broker_that_goes_away_and_comes_back_costs_nothing(
     shop = make_shop(kafka={"bootstrap.servers": broker.start(), **patience})
     shop.produce(30)
     with shop.running():
-        until(lambda: sum(event.rows for event in committed(shop)) == 30, "the first records arrive")
-        broker.stop()
+        until(lambda: rows_committed(shop) == 30, "the first records arrive")
+        kill(broker)
         try:
             until(lambda: bool(shop.happened(FlowRetrying)), "the flow is tried again")
         finally:
             broker.start()
         shop.produce(30)
-        until(lambda: sum(event.rows for event in committed(shop)) == 60, "the later records arrive")
+        until(lambda: rows_committed(shop) == 60, "the later records arrive")
     assert not shop.happened(FlowFailed)
     shop.check()
+
+
+def kill(broker: Broker) -> None:
+    """Ends the broker's process as a crash does."""
+    process = psutil.Process(broker.status().pid)
+    process.kill()
+    process.wait(DEADLINE_S)
+    assert broker.status().state == "stopped"
 
 
 BAD = [

@@ -1,8 +1,8 @@
-"""The JVM's own cache of loaded classes, linked code and profiles, which halves the time of a start.
+"""The JVM's start-up cache of loaded classes and compiled code (AOT cache); it halves the time of a start.
 
-Java 25 can make one from a recorded run. Recording makes a run half as fast and holds up its end,
-so no run of the user's is recorded: after the first one, a process in the background with the
-lowest priority does a small one of its own (`aot_training`).
+Java 25 makes one from a recorded run. A recorded run takes twice as long, so no run of the user is
+recorded: after the first run, a background process with the lowest priority records a small run
+(`aot_training`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import start_detached
 
 VARIABLE = "HEADRACE_AOT"
-"""``off``: neither used nor made; ``use``: used where there is one, never made."""
+"""``off``: caches are neither used nor made; ``use``: an existing cache is used, none is made."""
 
 FIRST_JAVA = 25
 
 MAKING = "making-"
-"""What the folder of a cache that is being made is called."""
+"""Prefix of the folder of a cache that is being made."""
 
 _KEPT = 2
 _KILLED_AFTER_S = 3600.0
@@ -39,7 +39,7 @@ _MEMORY_NEEDED = 3 << 30
 
 
 def find_cache(java: Java, jars: Sequence[Path]) -> Path | None:
-    """The cache for exactly this Java and these jars, where there is one."""
+    """Returns the cache for this Java and these jars, or None if there is none."""
     if java.major < FIRST_JAVA or os.environ.get(VARIABLE) == "off":
         return None
     path = cache_path(java, jars)
@@ -47,16 +47,16 @@ def find_cache(java: Java, jars: Sequence[Path]) -> Path | None:
 
 
 def use_options(cache: Path | None) -> tuple[str, ...]:
-    """JVM options that use a cache, and go on without it where it does not fit."""
+    """Returns JVM options that use a cache, and ignore it if it does not match the JVM."""
     if cache is None:
         return ()
     return (f"-XX:AOTCache={cache}", "-XX:AOTMode=auto", "-Xlog:aot=off", "-Xlog:cds=off")
 
 
 def cache_path(java: Java, jars: Sequence[Path]) -> Path:
-    """Where the cache of this Java and these jars is or would be.
+    """Returns the path of the cache of this Java and these jars.
 
-    The name holds everything that a cache depends on, so a change of any makes a new one.
+    Its name is a hash of everything that the cache depends on.
     """
     parts = [str(java.home), java.version, *collector_options()]
     for jar in class_path(jars).split(os.pathsep):
@@ -66,15 +66,15 @@ def cache_path(java: Java, jars: Sequence[Path]) -> Path:
 
 
 def discard(cache: Path) -> None:
-    """Remove a cache that Java could not start with."""
+    """Removes a cache with which Java did not start."""
     cache.unlink(missing_ok=True)
 
 
 def make_later(java: Java, jars: Sequence[Path]) -> None:
-    """Start the making of a cache in the background, where there is none and there is room for it."""
+    """Starts a background process that makes the cache, if there is none and resources allow it."""
     if java.major < FIRST_JAVA or os.environ.get(VARIABLE) in ("off", "use"):
         return
-    # A convenience must not turn a finished run into a failed one.
+    # Without a cache, a start only takes longer; a finished run must not fail here.
     with contextlib.suppress(OSError):
         cache = cache_path(java, jars)
         if cache.is_file() or len(list(cache.parent.glob(f"{cache.stem}.attempt*"))) >= _ATTEMPTS:
@@ -88,12 +88,12 @@ def make_later(java: Java, jars: Sequence[Path]) -> None:
 
 
 def training_command(cache: Path) -> list[str]:
-    """The program that makes a cache."""
+    """Returns the command that makes a cache."""
     return [sys.executable, "-m", "headrace.runtime.aot_training", str(cache)]
 
 
 def prune(newest: Path) -> None:
-    """Keep the caches that were made last, and nothing of makings that were killed long ago."""
+    """Removes all but the newest caches, and the folders of processes that were killed while making one."""
     caches = sorted(newest.parent.glob("*.aot"), key=lambda path: path.stat().st_mtime)
     for old in caches[:-_KEPT]:
         if old != newest:

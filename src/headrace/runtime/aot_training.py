@@ -1,7 +1,7 @@
 """A small run of what pipelines do, recorded for the AOT cache.
 
-``python -m headrace.runtime.aot_training FILE [--now]`` is a program of its own, started in the
-background by `aot.make_later`; with ``--now`` somebody waits for it.
+`aot.make_later` starts ``python -m headrace.runtime.aot_training FILE`` in the background. With ``--now``
+it runs with normal priority.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _RECORD_END_S = 120.0
-"""The JVM writes the record when it ends; killed before, it leaves none."""
+"""The JVM writes the record when it ends."""
 
 _CREATE_TIMEOUT_S = 600.0
 
 _BATCHES_S = 6.0
-"""Long enough for a few micro-batches, so that their code is in the record with its profile."""
+"""Long enough for a few micro-batches, so that the record contains their code."""
 
 
 def main(target: Path) -> None:
-    """Make the cache, unless another process is at it."""
-    # The recorded session ends like any other, and must not start another of these.
+    """Makes the cache, unless another process is making it."""
+    # The end of the recorded session must not start another process of this kind.
     os.environ[aot.VARIABLE] = "off"
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_suffix(".lock").open("w") as handle:
@@ -59,7 +59,7 @@ def main(target: Path) -> None:
 
 
 def make(java: Java, jars: Sequence[Path], target: Path) -> None:
-    """Record a run, and make the cache from the record."""
+    """Records a run, and makes the cache from the record."""
     with tempfile.TemporaryDirectory(prefix=aot.MAKING, dir=target.parent) as name:
         folder = Path(name)
         record = folder / "record"
@@ -85,10 +85,10 @@ def make(java: Java, jars: Sequence[Path], target: Path) -> None:
 
 
 def _work(running: RunningSpark, folder: Path) -> None:
-    """What pipelines do: tables written and read, files and topics streamed into them."""
+    """Does what pipelines do: reads and writes tables, and streams files and topics into tables."""
     spark = running.spark
     _tables(spark, folder)
-    # The broker's jars are not fetched for this: nobody has asked for them.
+    # This must not download the broker's jars; the user may never need them.
     if not JarCache().missing(locked_jars("broker")):
         broker = Broker(folder / "broker", bound=True)
         try:
@@ -163,7 +163,7 @@ def _stream(frame: DataFrame, table: Path, checkpoint: Path, *, once: bool) -> N
 
 
 def _step_aside() -> None:
-    """Leave the cores and the disk to whatever the user does meanwhile."""
+    """Lowers the priority of this process for cores and disk."""
     os.nice(19)
     if sys.platform == "linux":
         with contextlib.suppress(psutil.Error, OSError):

@@ -1,4 +1,4 @@
-"""A real Apache Kafka of one process, for work on one machine; it lives on until it is stopped."""
+"""The embedded broker: Apache Kafka in one process, for one machine; it runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from headrace.errors import (
     UsageError,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.broker_security import LISTENERS, Certificates, Security
 from headrace.runtime.broker_setup import Ports, build_start_command, format_storage, write_properties
 from headrace.runtime.jvm import tail
 from headrace.runtime.places import broker_folder
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 VERSION = "4.3.0"
 
 _START_TIMEOUT_S = 60.0
-"""Kafka checks every segment after a crash; a start takes 3 s otherwise."""
+"""A start takes 3 s, or longer after a crash, when Kafka checks every segment."""
 
 _STOP_TIMEOUT_S = 20.0
 _REQUEST_TIMEOUT_S = 10.0
@@ -43,12 +42,12 @@ _REQUEST_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class BrokerStatus:
-    """How the embedded broker is.
+    """The state of the embedded broker.
 
     Args:
-        state: ``starting`` means that the process is there and does not listen yet.
-        directory: Its state, data and log.
-        bootstrap: Its address; the last one where it is down; ``None`` before the first start.
+        state: ``running``, ``stopped``, or ``starting`` if its process exists and does not listen yet.
+        directory: The folder of its state, data and log.
+        bootstrap: Its address, or its last address if it is stopped; ``None`` before the first start.
         memory_mb: Resident memory of its process.
     """
 
@@ -70,8 +69,8 @@ class Topic:
     """A topic of the embedded broker.
 
     Args:
-        records: Offsets between the beginnings and the ends of its partitions; transaction
-            markers and compaction leave fewer records than that.
+        records: The number of offsets from the start to the end of its partitions; transaction
+            markers and compaction make the number of records smaller.
     """
 
     name: str
@@ -89,10 +88,9 @@ class Broker:
         '127.0.0.1:53211'
 
     Args:
-        directory: State, data and log; the user's own by default.
-        port: The port for clients; kept from the last start, or a free one, by default.
-        bound: Whether a broker that this object starts ends with this process; for tests.
-        security: Secured listeners beside the plain one.
+        directory: The folder of its state, data and log; by default in the user's data folder.
+        port: The port for clients; by default that of the last start, or a free one.
+        bound: Whether the broker ends with this process; for tests.
     """
 
     def __init__(
@@ -101,11 +99,8 @@ class Broker:
         *,
         port: int | None = None,
         bound: bool = False,
-        security: Security | None = None,
     ) -> None:
         self.directory = (directory or broker_folder()).absolute()
-        self.certificates = Certificates.within(self.directory / "certificates")
-        self._security = security
         self._port = port
         self._bound = bound
         self._child: subprocess.Popen[bytes] | None = None
@@ -115,7 +110,7 @@ class Broker:
         self.data = self.directory / "data"
 
     def status(self) -> BrokerStatus:
-        """How it is now; starts nothing."""
+        """Returns the present state; starts nothing."""
         known = self._read_state()
         process = self._find_process(known)
         bootstrap = known.get("bootstrap")
@@ -135,11 +130,11 @@ class Broker:
         return BrokerStatus("stopped", self.directory, self.log_file, bootstrap)
 
     def start(self) -> str:
-        """Start it where it is down, wait until it answers, and return its address.
+        """Starts the broker if it is stopped, waits until it answers, and returns its address.
 
         Raises:
-            BrokerStartError: It ended or did not answer in time.
-            BrokerPortInUseError: Another program has the port that was asked for.
+            BrokerStartError: The broker ended, or did not answer in time.
+            BrokerPortInUseError: Another program uses the requested port.
         """
         with self._locked():
             known = self._read_state()
@@ -150,15 +145,8 @@ class Broker:
             self._await_answer(bootstrap, process.pid)
             return bootstrap
 
-    def address(self, listener: str) -> str:
-        """The address of one of its secured listeners, ``SASL_SSL`` or ``SSL``."""
-        ports = Ports.read(self._properties)
-        if self._security is None or ports is None or listener not in ports.secured:
-            raise ValueError(f"the broker was not started with a listener {listener}")
-        return f"{self._security.hosts[0]}:{ports.secured[listener]}"
-
     def stop(self) -> bool:
-        """End it and keep its data; whether it was running."""
+        """Stops the broker and keeps its data; returns whether it was running."""
         if not self.directory.is_dir():
             return False
         with self._locked():
@@ -178,17 +166,17 @@ class Broker:
             return True
 
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Create a topic.
+        """Creates a topic.
 
         Raises:
-            TopicExistsError: It is there already.
-            UsageError: The broker does not take the name or the settings.
+            TopicExistsError: The topic exists.
+            UsageError: The broker refuses the name or the settings.
         """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
 
         wanted = NewTopic(name, partitions, 1, config=dict(config or {}))
-        # A client that is collected takes its open requests with it.
+        # The open requests of a client end when it is garbage-collected.
         admin = self._admin()
         try:
             admin.create_topics([wanted], request_timeout=_REQUEST_TIMEOUT_S)[name].result()
@@ -196,7 +184,7 @@ class Broker:
             reason: Any = error.args[0]
             if reason.code() == KafkaError.TOPIC_ALREADY_EXISTS:
                 raise TopicExistsError(
-                    f"topic `{name}` exists already; nothing was changed",
+                    f"topic `{name}` exists; nothing was changed",
                     remedies=["headrace broker topics list"],
                     params={"topic": name},
                 ) from error
@@ -208,7 +196,7 @@ class Broker:
             ) from error
 
     def list_topics(self) -> tuple[Topic, ...]:
-        """The topics of users, by name; Kafka's own are left out."""
+        """Returns all topics by name, without Kafka's internal topics."""
         from confluent_kafka import KafkaException, TopicCollection, TopicPartition
         from confluent_kafka.admin import OffsetSpec
 
@@ -250,18 +238,10 @@ class Broker:
         bootstrap = f"127.0.0.1:{ports.client}"
         self._write_state(pid, bootstrap)
         self._await_answer(bootstrap, pid)
-        if self._security is not None:
-            self._security.add_users(_admin_client(bootstrap))
         return bootstrap
 
     def _write_properties(self, ports: Ports) -> None:
-        security = self._security
-        if security is None:
-            write_properties(self._properties, self.data, ports)
-            return
-        self.certificates.make(security.hosts)
-        secured = security.properties(self.certificates)
-        write_properties(self._properties, self.data, ports, security.hosts[0], secured)
+        write_properties(self._properties, self.data, ports)
 
     def _launch(self, command: list[str]) -> int:
         if not self._bound:
@@ -281,14 +261,10 @@ class Broker:
                 )
             client = self._port
         else:
-            # Clients may hold the last address; another is chosen only where that one is taken.
-            client = last.client if last is not None and _is_free(last.client) else _free_port()
-        controller = last.controller if last is not None and _is_free(last.controller) else _free_port()
-        secured: dict[str, int] = {}
-        for name in LISTENERS if self._security is not None else ():
-            port = last.secured.get(name) if last is not None else None
-            secured[name] = port if port is not None and _is_free(port) else _free_port()
-        return Ports(client, controller, secured)
+            # Clients may still use the last port.
+            client = last.client if last is not None and _is_free(last.client) else free_port()
+        controller = last.controller if last is not None and _is_free(last.controller) else free_port()
+        return Ports(client, controller)
 
     def _await_answer(self, bootstrap: str, pid: int) -> None:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -330,7 +306,7 @@ class Broker:
         return found if isinstance(found, dict) and {"pid", "started", "bootstrap"} <= found.keys() else {}
 
     def _find_process(self, known: Mapping[str, Any]) -> psutil.Process | None:
-        """The broker's process; ``None`` where its id has gone to another program since."""
+        """Returns the broker's process, or None if it has ended."""
         try:
             process = psutil.Process(known["pid"])
             same = abs(process.create_time() - known["started"]) < 1.0
@@ -340,7 +316,7 @@ class Broker:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Two processes that need the broker at once start one."""
+        """Lets one process at a time start or stop the broker."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / ".lock").open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
@@ -354,7 +330,7 @@ class Broker:
                 remedies=["headrace broker start"],
                 params={"directory": str(self.directory)},
             )
-        return _admin_client(status.bootstrap)
+        return admin_client(status.bootstrap)
 
     def _unreachable(self, reason: Any) -> BrokerUnreachableError:
         return BrokerUnreachableError(
@@ -366,7 +342,7 @@ class Broker:
 
 
 def resolve_embedded(connection: KafkaConnection, directory: Path | None = None) -> KafkaConnection | None:
-    """The connection with a real address; ``None`` where it means a broker that is down."""
+    """Returns the connection with a real address, or None if the embedded broker is stopped."""
     if not connection.is_embedded:
         return connection
     status = Broker(directory).status()
@@ -376,7 +352,7 @@ def resolve_embedded(connection: KafkaConnection, directory: Path | None = None)
 
 
 def ensure_embedded(connection: KafkaConnection, directory: Path | None = None) -> KafkaConnection:
-    """The connection with a real address; starts the embedded broker where it is meant and down."""
+    """Returns the connection with a real address; starts the embedded broker if it is needed."""
     if not connection.is_embedded:
         return connection
     return resolve_embedded(connection, directory) or connection.with_bootstrap_servers(
@@ -384,10 +360,11 @@ def ensure_embedded(connection: KafkaConnection, directory: Path | None = None) 
     )
 
 
-def _admin_client(bootstrap: str) -> AdminClient:
+def admin_client(bootstrap: str) -> AdminClient:
+    """Returns a client of a broker that may not answer yet."""
     from confluent_kafka.admin import AdminClient
 
-    # librdkafka would write to standard error while the broker is coming up.
+    # librdkafka would write to standard error while the broker starts.
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
@@ -395,7 +372,7 @@ def _answers(bootstrap: str) -> bool:
     from confluent_kafka import KafkaException
 
     try:
-        return len(_admin_client(bootstrap).list_topics(timeout=2.0).brokers) > 0
+        return len(admin_client(bootstrap).list_topics(timeout=2.0).brokers) > 0
     except KafkaException:
         return False
 
@@ -415,7 +392,7 @@ def _listens(port: int) -> bool:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
-        # As Kafka binds it: an old connection in TIME_WAIT does not keep it from the port.
+        # As Kafka binds it: a connection in TIME_WAIT does not occupy the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
@@ -424,7 +401,8 @@ def _is_free(port: int) -> bool:
         return True
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Returns a port of 127.0.0.1 that no program uses."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a machine lacks before a pipeline runs on it, and what to do about it; starts no JVM."""
+"""Checks whether a pipeline can run on this machine; starts no JVM."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Args:
-        name: What it is, in a word or two.
-        state: ``warn`` is worth knowing; with ``fail`` a run would not start.
+        name: Its name, in a word or two.
+        state: With ``fail`` a run would not start.
         text: What was found.
-        remedy: What to do about it; ``None`` where there is nothing to do.
+        remedy: What to do, or ``None``.
     """
 
     name: str
@@ -54,10 +54,10 @@ class Check:
 
 
 def run_checks(project: ProjectSettings | None = None) -> list[Check]:
-    """Look at everything that a run needs.
+    """Checks everything that a run needs.
 
     Args:
-        project: The pipeline whose storage and broker are looked at too.
+        project: The pipeline whose storage and broker are checked, too.
     """
     checks = [_java(), _certificates(), _packages(), _jars(), _start_cache(), _memory()]
     checks += [
@@ -92,8 +92,8 @@ def _certificates() -> Check:
         return Check(
             "certificates",
             "warn",
-            "this machine has no bundle of certificate authorities; Java uses its own",
-            "behind a proxy with a certificate of its own, set SSL_CERT_FILE to a bundle that holds it",
+            "this machine has no bundle of certificate authorities; Java uses its own list",
+            "if a proxy has its own authority, set SSL_CERT_FILE to a bundle that contains it",
         )
     return Check("certificates", "ok", str(bundle))
 
@@ -111,7 +111,7 @@ def _packages() -> Check:
         return Check("spark", "fail", text, "python -m pip install headrace")
     if found != wanted:
         needed = " ".join(f"{name}=={number}" for name, number in wanted.items())
-        return Check("spark", "warn", f"{text}; tried with {needed}", f"python -m pip install {needed}")
+        return Check("spark", "warn", f"{text}; tested with {needed}", f"python -m pip install {needed}")
     return Check("spark", "ok", text)
 
 
@@ -121,60 +121,60 @@ def _jars() -> Check:
     if not wrong:
         size = sum(jar.size for jar in jars) / 1e6
         return Check(
-            "jars", "ok", f"{len(jars)} jars, {size:.0f} MB, each with the locked sum, in {cache.folder}"
+            "jars", "ok", f"{len(jars)} jars, {size:.0f} MB, all with the locked checksums, in {cache.folder}"
         )
     changed = [jar for jar in wrong if cache.path(jar).exists()]
     if changed:
         names = ", ".join(str(jar.coordinate) for jar in changed[:3])
-        # The next start compares size and time only, so a jar that is known to be wrong has to go.
+        # The next start compares only sizes and times.
         cache.recheck(changed)
-        text = f"{len(changed)} jars were not the locked ones and have been removed: {names}"
-        return Check("jars", "warn", text, "headrace broker start     (whatever needs jars fetches them)")
-    text = f"{len(wrong)} of {len(jars)} jars are not here yet"
-    return Check("jars", "warn", text, "headrace broker start     (whatever needs jars fetches them)")
+        text = f"{len(changed)} jars had other checksums than the lock and were removed: {names}"
+        return Check("jars", "warn", text, "headrace broker start     (downloads them)")
+    text = f"{len(wrong)} of {len(jars)} jars are missing"
+    return Check("jars", "warn", text, "headrace broker start     (downloads them)")
 
 
 def _start_cache() -> Check:
     try:
         java, jars = find_java(), [JarCache().path(jar) for jar in locked_jars("spark")]
         if java.major < aot.FIRST_JAVA:
-            text = f"Java {java.version} makes none; Java {aot.FIRST_JAVA} starts Spark in half the time"
-            return Check("quick start", "warn", text, "unset JAVA_HOME, and the wheel's Java is used")
+            text = f"Java {java.version} has none; with Java {aot.FIRST_JAVA} Spark starts in half the time"
+            return Check("JVM start-up cache", "warn", text, "unset JAVA_HOME to use the Java of the wheel")
         found = aot.find_cache(java, jars)
     except (HeadraceError, OSError):
         found = None
     if found is None:
-        return Check("quick start", "ok", "not made yet; the first run makes it in the background")
-    return Check("quick start", "ok", f"{found} ({found.stat().st_size / 1e6:.0f} MB)")
+        return Check("JVM start-up cache", "ok", "missing; the first run makes it in the background")
+    return Check("JVM start-up cache", "ok", f"{found} ({found.stat().st_size / 1e6:.0f} MB)")
 
 
 def _memory() -> Check:
     memory = psutil.virtual_memory()
     heap = choose_heap()
-    text = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free; Spark's heap is {heap}"
+    text = f"{memory.available / 1e9:.1f} of {memory.total / 1e9:.1f} GB free; heap of Spark's JVM: {heap}"
     if memory.available < _MEMORY_NEEDED_GB * 1e9:
-        remedy = "end other programs, or set `runtime: {memory: ..}` in headrace.yml to less"
+        remedy = "end other programs, or reduce `runtime: {memory: ..}` in headrace.yml"
         return Check("memory", "warn", text, remedy)
     return Check("memory", "ok", text)
 
 
 def _folder(name: str, folder: Path, remedy: str) -> Check:
-    place = next(_existing(folder))
+    existing = next(_existing(folder))
     try:
-        with tempfile.TemporaryFile(dir=place):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
         return Check(name, "fail", f"{folder} cannot be written: {error.strerror}", remedy)
-    free = shutil.disk_usage(place).free / 1e9
+    free = shutil.disk_usage(existing).free / 1e9
     text = f"{folder}, {free:.1f} GB free"
     if free < _DISK_NEEDED_GB:
-        return Check(name, "warn", text, "make room on the disk")
+        return Check(name, "warn", text, "free space on the disk")
     return Check(name, "ok", text)
 
 
 def _existing(folder: Path) -> Iterator[Path]:
-    """The folder or the nearest one above it that is there."""
-    yield from (place for place in (folder, *folder.parents) if place.exists())
+    """Yields the existing folders from this one upwards."""
+    yield from (one for one in (folder, *folder.parents) if one.exists())
 
 
 def _ports() -> Check:
@@ -184,7 +184,7 @@ def _ports() -> Check:
     except OSError as error:
         text = f"no port can be opened on 127.0.0.1: {error.strerror}"
         return Check("ports", "fail", text, "allow programs to listen on 127.0.0.1")
-    return Check("ports", "ok", "127.0.0.1 has free ones")
+    return Check("ports", "ok", "127.0.0.1 has free ports")
 
 
 def _broker(*, needed: bool) -> Check:
@@ -193,7 +193,7 @@ def _broker(*, needed: bool) -> Check:
         case "running":
             return Check("broker", "ok", f"{status.bootstrap}, process {status.pid}, {status.memory_mb} MB")
         case "starting":
-            text = f"process {status.pid} is there and does not listen yet; log: {status.log_file}"
+            text = f"process {status.pid} does not listen yet; log: {status.log_file}"
             return Check("broker", "warn", text, "headrace broker status")
         case _:
             text = "the embedded broker is stopped" + ("; a run starts it" if needed else "")
@@ -201,7 +201,7 @@ def _broker(*, needed: bool) -> Check:
 
 
 def _cluster(project: ProjectSettings) -> Check:
-    """A Kafka cluster of somebody else's: whether it answers, and lets this client in."""
+    """Checks whether the pipeline's Kafka cluster answers and accepts this client."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -209,26 +209,26 @@ def _cluster(project: ProjectSettings) -> Check:
     reasons = connection_errors(servers, _ANSWER_S)
     if reasons:
         remedy = f"check `kafka: {{bootstrap.servers: ..}}` in {project.file}, and the network"
-        return Check("kafka", "fail", f"nobody answers at {'; '.join(reasons)}", remedy)
+        return Check("kafka", "fail", f"cannot connect to {'; '.join(reasons)}", remedy)
     client_errors = ClientErrors(project.kafka)
     try:
         admin = client_errors.open(AdminClient)
         client_errors.wait(admin.describe_cluster(request_timeout=_ANSWER_S), admin, _ANSWER_S)
         listed = admin.list_topics(timeout=_ANSWER_S)
     except HeadraceError as error:
-        return _turned_away(error)
+        return _refused(error)
     except (KafkaException, TimeoutError) as error:
         if (fault := client_errors.explain(error)) is not None:
-            return _turned_away(fault)
+            return _refused(fault)
         remedy = f"check the connection's settings under `kafka:` in {project.file}"
-        return Check("kafka", "fail", f"{servers} gives no answer: {error}", remedy)
+        return Check("kafka", "fail", f"{servers} does not answer: {error}", remedy)
     topics = [name for name in listed.topics if not name.startswith("__")]
     return Check("kafka", "ok", f"{servers}: brokers: {len(listed.brokers)}, topics: {len(topics)}")
 
 
-def _turned_away(error: HeadraceError) -> Check:
-    place = f" ({error.location})" if error.location is not None else ""
-    return Check("kafka", "fail", f"[{error.code}] {error.summary}{place}", error.remedies[0])
+def _refused(error: HeadraceError) -> Check:
+    location = f" ({error.location})" if error.location is not None else ""
+    return Check("kafka", "fail", f"[{error.code}] {error.summary}{location}", error.remedies[0])
 
 
 def _storage(project: ProjectSettings) -> Check:

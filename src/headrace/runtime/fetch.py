@@ -1,4 +1,4 @@
-"""Bring the jars that the cache lacks."""
+"""Downloads the jars that are missing in the cache."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from headrace.runtime.java import find_java
 from headrace.runtime.progress import show_fetch
 
 _PARALLEL = 4
-"""Ivy asks for one thing at a time, and most of its time is waiting for small answers."""
+"""Ivy sends one request at a time, and mostly waits for small answers."""
 
 _ATTEMPTS = 2
-"""A connection that breaks once is no reason to stop; what has arrived is not asked again."""
+"""A second attempt, for connections that break; jars that have arrived are not requested again."""
 
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True)
 class FetchProgress:
-    """How far the fetch is; bytes count jars under way too."""
+    """The progress of a download; the bytes include those of unfinished jars."""
 
     jars_done: int
     jars_total: int
@@ -40,16 +40,16 @@ Watcher = Callable[[FetchProgress], None]
 def ensure_jars(
     *sets: JarSet, cache: JarCache | None = None, watcher: Watcher | None = None
 ) -> tuple[Path, ...]:
-    """The paths of all jars of these sets; fetches what is missing, and nothing else.
+    """Returns the paths of all jars of these sets; downloads those that are missing.
 
     Args:
         sets: ``spark`` (Delta and the Kafka connector), ``broker`` (Apache Kafka).
-        cache: Where they are kept; the user's shared cache by default.
-        watcher: Told how far it is; by default a progress bar on the terminal, else plain lines.
+        cache: The folder of the jars; the user's shared cache by default.
+        watcher: Is called with the progress; shows it on standard error by default.
 
     Raises:
-        JarDownloadError: An artifact could not be fetched.
-        JarCorruptError: What was fetched is not what the lock names.
+        JarDownloadError: An artifact could not be downloaded.
+        JarCorruptError: A downloaded file has another checksum than the lock.
     """
     store = cache or JarCache()
     jars = locked_jars(*sets)
@@ -83,7 +83,7 @@ def _fetch(store: JarCache, needed: Sequence[Jar], watcher: Watcher) -> None:
 
 
 class _Run:
-    """One round of Ivy processes, each with a share of the jars."""
+    """Ivy processes that run at the same time, each with some of the jars."""
 
     def __init__(
         self, store: JarCache, needed: Sequence[Jar], missing: Sequence[Jar], folder: Path, watcher: Watcher
@@ -103,7 +103,7 @@ class _Run:
         ]
 
     def finish(self) -> tuple[Jar, ...]:
-        """Install jars as they arrive, until Ivy is done; the jars that did not come."""
+        """Installs jars as they arrive, until Ivy ends; returns the jars that did not arrive."""
         try:
             while any(process.poll() is None for process in self._processes):
                 self._collect()
@@ -119,10 +119,10 @@ class _Run:
         name = str(jar.coordinate)
         if jar in self._sums:
             return JarCorruptError(
-                f"{name} arrived with another sha256 than the lock names",
-                facts=[f"expected {jar.sha256}", f"arrived  {self._sums[jar]}", "the file was not used"],
+                f"{name} has another sha256 checksum than the lock",
+                facts=[f"expected {jar.sha256}", f"found    {self._sums[jar]}", "the file was not used"],
                 remedies=[
-                    f"ask who runs the network or the mirror, or name another mirror in {SETTINGS_VARIABLE}",
+                    f"ask the administrator of the mirror, or name another mirror in {SETTINGS_VARIABLE}",
                     "headrace doctor",
                 ],
                 params={"artifact": name, "expected": jar.sha256, "arrived": self._sums[jar]},
@@ -133,13 +133,13 @@ class _Run:
         facts = [f"tried {address}"] if address else []
         facts += reasons
         facts.append(
-            f"{len(self._needed) - len(missing)} of {len(self._needed)} jars have arrived and are kept"
+            f"{len(self._needed) - len(missing)} of {len(self._needed)} jars were downloaded and are kept"
         )
         return JarDownloadError(
-            f"{name} could not be fetched",
+            f"{name} could not be downloaded",
             facts=facts,
             remedies=[
-                "check the network and repeat the command: only what is missing is asked for",
+                "check the network and repeat the command; only the missing jars are downloaded",
                 f"behind a mirror, name your ivysettings.xml:   export {SETTINGS_VARIABLE}=<file>",
                 "headrace doctor",
             ],
@@ -159,7 +159,7 @@ class _Run:
                 if _size(arrived) != jar.size and self._running(share):
                     continue
                 self._take(jar, arrived)
-            # A mirror's settings may lay Ivy's cache out in another way.
+            # The settings of a mirror can give Ivy's cache another layout.
             retrieved = share / "jars" / jar.file_name
             if jar in self._waiting and not self._running(share) and retrieved.is_file():
                 self._take(jar, retrieved)
@@ -182,7 +182,7 @@ class _Run:
 
 
 def _shares(jars: Sequence[Jar]) -> list[list[Jar]]:
-    """Shares of about the same number of bytes and requests."""
+    """Splits jars into groups with about the same number of bytes and requests."""
     count = min(_PARALLEL, max(1, len(jars) // 3))
     ordered = sorted(jars, key=lambda jar: -jar.size)
     return [ordered[index::count] for index in range(count)]

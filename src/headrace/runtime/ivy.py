@@ -1,4 +1,4 @@
-"""Ivy as a program: the jar comes with PySpark, and its own defaults know Maven Central."""
+"""Ivy as a program: PySpark contains its jar, and Maven Central is its default repository."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Coordinate:
 
     @property
     def jar_name(self) -> str:
-        """The file's name in a repository."""
+        """The name of the file in a repository."""
         return f"{self.artifact}-{self.version}.jar"
 
 
 def spark_jars_folder() -> Path:
-    """The jars that PySpark brings; found without importing it."""
+    """Returns the folder of PySpark's jars without importing PySpark."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SparkStartError(
@@ -53,8 +53,8 @@ def spark_jars_folder() -> Path:
 
 
 def build_module_file(coordinates: Iterable[Coordinate], *, transitive: bool = False) -> str:
-    """An ``ivy.xml`` that asks for exactly these artifacts."""
-    # Modules of a mirror that serves no POMs have no `master`.
+    """Returns an ``ivy.xml`` that lists exactly these artifacts."""
+    # Where a mirror has no POM for a module, Ivy knows no configuration `master` of it.
     kind, conf = ("true", "default->default") if transitive else ("false", "default->master(default)")
     lines = [
         f"<dependency org={quoteattr(c.group)} name={quoteattr(c.artifact)} rev={quoteattr(c.version)}"
@@ -71,10 +71,10 @@ def build_module_file(coordinates: Iterable[Coordinate], *, transitive: bool = F
 def start_ivy(
     java: Java, coordinates: Iterable[Coordinate], folder: Path, *, transitive: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start Ivy in a folder of its own; jars arrive in ``folder/cache`` and then in ``folder/jars``.
+    """Starts Ivy in its own folder; jars arrive in ``folder/cache`` and then in ``folder/jars``.
 
-    What it says goes to ``folder/ivy.log``. Checksums are left out: the lock's are stronger,
-    and each would cost one more request.
+    Its output goes to ``folder/ivy.log``. It checks no checksums: those of the lock are stronger, and each
+    check would cost one more request.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ivy.xml").write_text(build_module_file(coordinates, transitive=transitive))
@@ -103,7 +103,7 @@ def start_ivy(
 
 
 def read_failure(output: str, coordinate: Coordinate) -> tuple[str | None, list[str]]:
-    """What Ivy says about an artifact that it did not bring: an address that it tried, and reasons."""
+    """Returns an address that Ivy tried for a missing artifact, and the reasons in its output."""
     addresses = re.findall(r"\b(?:https?|file):\S+", output)
     own = [address for address in addresses if coordinate.artifact in address]
     reasons = [
@@ -119,7 +119,7 @@ def read_failure(output: str, coordinate: Coordinate) -> tuple[str | None, list[
 
 
 def _proxy_options() -> list[str]:
-    """The proxy that the environment names for every other program; Java does not look there."""
+    """Returns options for the proxy that the environment names; Java does not read those variables."""
     options = []
     proxies = getproxies()
     for scheme in ("http", "https"):

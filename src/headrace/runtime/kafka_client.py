@@ -1,7 +1,7 @@
-"""Clients of librdkafka that say at once why they cannot work, for all that talk to Kafka without Spark.
+"""Clients of librdkafka that fail at once if they cannot work, for all uses of Kafka without Spark.
 
-By itself librdkafka goes on trying until a request's time is over, and reports a wrong password in a
-callback that nobody asked for.
+By itself librdkafka retries until the timeout of a request, and reports a wrong password only in a
+callback.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ T = TypeVar("T")
 
 _TURN_S = 0.02
 _SILENCE_S = 2.0
-"""Not every client that gets nowhere reports it."""
+"""Not every client that cannot connect reports an error."""
 
 _GRACE_S = 1.0
-"""How long the other brokers of a cluster have to let a client in that one of them turned away."""
+"""The time that the other brokers of a cluster have to accept a client that one broker has refused."""
 
 
 class ClientErrors:
-    """What one client has reported of its connections; hand `settings` to the client.
+    """The errors that one client has reported about its connections.
 
     Args:
-        connection: How the cluster is to be reached.
+        connection: The connection to the cluster.
 
     Example:
         >>> client_errors = ClientErrors(connection)  # doctest: +SKIP
@@ -44,68 +44,68 @@ class ClientErrors:
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._connection = connection
-        self._said: list[str] = []
-        self._turned_away: float | None = None
+        self._reports: list[str] = []
+        self._refused: float | None = None
         self._all_down = False
         self._fault: HeadraceError | None = None
-        self._look_at = 0.0
+        self._next_probe = 0.0
         self._waiting = 0
         self._lock = threading.Lock()
 
     def open(self, kind: Callable[..., T], settings: dict[str, Any] | None = None) -> T:
-        """A client of this kind: ``AdminClient``, ``Consumer`` or ``Producer``.
+        """Returns a new client.
 
         Args:
-            kind: Its class.
-            settings: Settings of its own.
+            kind: Its class: ``AdminClient``, ``Consumer`` or ``Producer``.
+            settings: Settings in addition to those of the connection.
 
         Raises:
-            SpecInvalidError: The client does not begin with such settings.
+            SpecInvalidError: The client refuses the settings.
         """
         from confluent_kafka import KafkaException
 
-        every = {
+        all_settings = {
             **self._connection.for_librdkafka(),
-            # librdkafka prints to stderr by itself; a user sees our errors instead.
+            # By default librdkafka prints to stderr; the user sees our errors instead.
             "log_level": "0",
             "error_cb": self._take,
             **(settings or {}),
         }
         try:
-            return kind(every, logger=SILENT)
+            return kind(all_settings, logger=SILENT)
         except KafkaException as error:
             raise refused_settings(self._connection, error.args[0].str()) from error
 
     def check(self, *, silent: bool = False) -> None:
-        """Raise what the client was turned away with, once it is clear that it was.
+        """Raises an error if the cluster has refused the client.
 
         Args:
-            silent: Whether the client has been waiting for longer than an answer takes.
+            silent: Whether the client has waited longer than an answer takes.
 
         Raises:
-            KafkaLoginError: By the login.
-            KafkaTlsError: By the encryption.
-            KafkaForbiddenError: By a missing right.
+            KafkaLoginError: The cluster refuses the login.
+            KafkaTlsError: The TLS handshake failed.
+            KafkaForbiddenError: An ACL is missing.
         """
-        if self._fault is None and (silent or self._is_lost()) and time.monotonic() >= self._look_at:
-            self._fault = find_fault(self._connection, self._said)
-            self._look_at = time.monotonic() + _GRACE_S
+        if self._fault is None and (silent or self._is_lost()) and time.monotonic() >= self._next_probe:
+            self._fault = find_fault(self._connection, self._reports)
+            self._next_probe = time.monotonic() + _GRACE_S
         if self._fault is not None:
             raise self._fault
 
     def explain(self, error: BaseException) -> HeadraceError | None:
-        """The coded error behind a client's exception, together with what it had reported before."""
+        """Returns the coded error behind a client's exception and its earlier reports, or None."""
         first = error.args[0] if error.args else error
         name = getattr(first, "name", None)
         code = name() if callable(name) else type(error).__name__
-        return find_fault(self._connection, [*self._said, f"{code}\n{first}"])
+        return find_fault(self._connection, [*self._reports, f"{code}\n{first}"])
 
     def wait(self, future: concurrent.futures.Future[T], client: Any, timeout_s: float) -> T:
-        """The future's result, or at once the reason why there will be none.
+        """Waits for the result of a future.
 
         Raises:
-            HeadraceError: The client was turned away.
-            TimeoutError: Nothing came in time.
+            HeadraceError: The cluster has refused the client.
+            TimeoutError: There was no result in time.
         """
         began = time.monotonic()
         self._begin(client)
@@ -124,23 +124,23 @@ class ClientErrors:
                 self._waiting -= 1
 
     def _begin(self, client: Any) -> None:
-        """What was reported since the last question has passed, unless it is reported again."""
+        """Forgets earlier reports; an error that persists is reported again."""
         with self._lock:
             self._waiting += 1
             if self._waiting > 1:
                 return
         client.poll(0)
-        self._said, self._turned_away, self._all_down = [], None, False
+        self._reports, self._refused, self._all_down = [], None, False
 
     @property
     def last(self) -> str:
-        """The last thing that was said."""
-        return self._said[-1].partition("\n")[2] if self._said else ""
+        """The last report."""
+        return self._reports[-1].partition("\n")[2] if self._reports else ""
 
     def _is_lost(self) -> bool:
         if self._all_down:
             return True
-        return self._turned_away is not None and time.monotonic() - self._turned_away > _GRACE_S
+        return self._refused is not None and time.monotonic() - self._refused > _GRACE_S
 
     def _take(self, error: KafkaError) -> None:
         from confluent_kafka import KafkaError as Codes
@@ -148,9 +148,9 @@ class ClientErrors:
         if error.code() == Codes._ALL_BROKERS_DOWN:
             self._all_down = True
             return
-        if error.code() in (Codes._AUTHENTICATION, Codes._SSL) and self._turned_away is None:
-            self._turned_away = time.monotonic()
-        self._said = [*self._said[-4:], f"{error.name()}\n{error.str()}"]
+        if error.code() in (Codes._AUTHENTICATION, Codes._SSL) and self._refused is None:
+            self._refused = time.monotonic()
+        self._reports = [*self._reports[-4:], f"{error.name()}\n{error.str()}"]
 
 
 def _silent() -> logging.Logger:
@@ -161,4 +161,4 @@ def _silent() -> logging.Logger:
 
 
 SILENT = _silent()
-"""Where librdkafka's own log lines go."""
+"""The logger of librdkafka's log lines."""

@@ -1,4 +1,4 @@
-"""Whether anybody listens, before a client is asked that would go on trying for its whole timeout."""
+"""A quick check whether a server listens, before a client retries until its timeout."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import socket
 
 
 def connection_errors(servers: str, timeout_s: float) -> list[str]:
-    """Try the addresses of a list such as ``a:9092,b:9092`` until one is reached.
+    """Connects to the addresses of a list such as ``a:9092,b:9092`` until one succeeds.
 
     Returns:
-        Why each could not be reached; empty where one was.
+        The error of each address, or an empty list if one connection succeeded.
     """
     reasons = []
     for server in servers.split(","):

@@ -1,4 +1,4 @@
-"""Processes that never outlive the one that starts them, and such that always do."""
+"""Processes that end with the process that starts them, and processes that go on after it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if os.getppid() != int(sys.argv[1]):
     sys.exit("the starting process has ended")
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Asks the kernel to kill the program when the Python that started it is gone, however it went: a
-driver that nobody controls must not go on to commit. The broken pipe on standard input does the
-same elsewhere, only later."""
+"""Asks the kernel to kill the program when the Python process that started it ends in any way: a driver
+without its Python process must not commit. On other systems, the broken pipe on standard input does the
+same, only later."""
 
 _DETACH = """
 import os, sys
@@ -34,23 +34,24 @@ with open(sys.argv[1] + ".new", "w") as handle:
 os.rename(sys.argv[1] + ".new", sys.argv[1])
 os.execv(sys.argv[2], sys.argv[2:])
 """
-"""Gives the program to init, so that it neither ends with its starter nor stays behind as a zombie."""
+"""Makes init the parent of the program, so that it does not end with its starter or become a zombie."""
 
 _DETACH_TIMEOUT_S = 30.0
-"""It takes milliseconds; this prevents waiting for ever where the wrapper dies between its steps."""
+"""A start takes milliseconds. Without a limit, a wrapper that dies between its steps would be waited for
+without end."""
 
 
 def start_bound(
     command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a program that is killed when this process ends, even by SIGKILL.
+    """Starts a program that is killed when this process ends, even by SIGKILL.
 
-    Its standard input is a pipe that this process holds; what it says is appended to the log file.
+    Its standard input is a pipe that this process holds. Its output is appended to the log file.
 
     Raises:
-        OSError: It could not be started.
+        OSError: The program could not be started.
     """
-    # Linux ties the parent's death to the starting thread, so that one must never end.
+    # Linux kills the program when the thread that started it ends, so that thread must not end before.
     outcome: list[subprocess.Popen[bytes] | BaseException] = []
     started = threading.Event()
     wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
@@ -86,10 +87,10 @@ def start_bound(
 
 
 def start_detached(command: Sequence[str], log_file: Path) -> int:
-    """Start a program that goes on after this process; its process id.
+    """Starts a program that goes on after this process, and returns its process id.
 
     Raises:
-        OSError: It could not be started.
+        OSError: The program could not be started.
     """
     with tempfile.TemporaryDirectory(prefix="headrace-") as folder, log_file.open("ab") as log:
         pid_file = Path(folder) / "pid"
@@ -109,7 +110,7 @@ def start_detached(command: Sequence[str], log_file: Path) -> int:
 
 
 def end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """Let a bound program go by closing its standard input; kill it when it is there after the time."""
+    """Asks a bound program to end by closing its standard input; kills it after the timeout."""
     if timeout_s > 0:
         _close_input(process)
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What a person sees while jars are fetched."""
+"""The progress of a download of jars, on standard error."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Shown = Callable[[int, int, int, int], None]
 
 @contextmanager
 def show_fetch() -> Iterator[Shown]:
-    """A progress bar on a terminal, plain lines elsewhere; on standard error.
+    """Shows a progress bar on a terminal, and plain lines elsewhere.
 
-    Yields a function of jars done, jars in all, bytes done, bytes in all.
+    Yields a function of jars done, all jars, bytes done, all bytes.
     """
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn

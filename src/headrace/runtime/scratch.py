@@ -1,4 +1,4 @@
-"""Folders that are worth nothing once their process is gone, however it went."""
+"""Temporary folders, which are removed even if their process was killed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ _LOCK = "held"
 
 
 class Scratch:
-    """A temporary folder of this process; the next one to be made removes what killed processes left.
+    """A temporary folder of this process; making one removes the folders of processes that were killed.
 
-    A lock tells whether the owner is alive: process ids mean nothing between containers that
-    share a temporary folder.
+    A lock shows that the owner is alive. Process ids do not, where containers share a temporary folder.
     """
 
     def __init__(self) -> None:
@@ -26,13 +25,13 @@ class Scratch:
         fcntl.flock(self._held, fcntl.LOCK_EX)
 
     def folder(self, name: str) -> Path:
-        """A folder in it, made where it is missing."""
+        """Returns a subfolder; makes it if it is missing."""
         path = self.path / name
         path.mkdir(exist_ok=True)
         return path
 
     def remove(self) -> None:
-        """Remove it with all that is in it."""
+        """Removes the folder and its content."""
         shutil.rmtree(self.path, ignore_errors=True)
         self._held.close()
 

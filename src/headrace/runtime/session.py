@@ -1,4 +1,4 @@
-"""The Spark session of a pipeline: the one that exists, or one that Headrace starts."""
+"""The Spark session of a pipeline: the session of this process, or one that Headrace starts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_loc
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
-from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, start_jvm, tail, telling
+from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
 from headrace.runtime.places import logs_folder
 from headrace.runtime.scratch import Scratch
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _STOP_TIMEOUT_S = 20.0
-"""How long Spark may take to stop before its JVM is killed."""
+"""The time that Spark has to stop before its JVM is killed."""
 
 _END_TIMEOUT_S = 10.0
-"""A cluster's manager is told of the end by the JVM's own last steps."""
+"""The time that the JVM of a cluster's driver has to end: its last steps inform the cluster manager."""
 
 _LOGS_KEPT = 20
 
@@ -47,9 +47,9 @@ class RunningSpark:
 
     Args:
         spark: The session.
-        owned: Whether Headrace has started it; a session of somebody else's is never stopped.
-        log_file: Where Spark's own messages go; ``None`` for a session of somebody else's.
-        jvm_pid: The process id of its JVM, where Headrace has started it.
+        owned: Whether Headrace has started it; Headrace never stops a session of the user.
+        log_file: The file of Spark's messages, or ``None`` for a session of the user.
+        jvm_pid: The process id of its JVM, or ``None`` for a session of the user.
     """
 
     spark: SparkSession
@@ -59,7 +59,7 @@ class RunningSpark:
     _close: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def stop(self) -> None:
-        """End what Headrace has started, within a bounded time; a JVM that hangs is killed."""
+        """Stops the session if Headrace has started it; kills its JVM after a timeout."""
         self._close()
 
     def __enter__(self) -> RunningSpark:
@@ -78,22 +78,21 @@ def open_spark(
     log_file: Path | None = None,
     redactor: Redactor | None = None,
 ) -> RunningSpark:
-    """The session that this process already has, else a new one.
+    """Returns the session of this process, or starts one if there is none.
 
-    A session of somebody else's (``spark-submit``, a notebook) is taken as it is: none of its
-    settings are changed.
+    The settings of a session of the user (``spark-submit``, a notebook) are not changed.
 
     Args:
         name: The application's name.
-        conf: Spark settings; each overrides Headrace's own choice.
+        conf: Spark settings, which override those that Headrace chooses.
         master: The Spark master; all local cores by default.
-        memory: The JVM's heap, as ``-Xmx`` takes it; chosen by the machine by default.
-        log_file: Where Spark's messages go; a file in the cache folder by default.
-        redactor: Knows what must not stand in that file.
+        memory: The JVM's heap, as in ``-Xmx``; by default it depends on the machine.
+        log_file: The file of Spark's messages; by default in the cache folder.
+        redactor: Keeps secrets out of that file.
 
     Raises:
-        DeltaNotConfiguredError: The session that exists does not know Delta Lake.
-        ConnectUnsupportedError: The session that exists is a Spark Connect session.
+        DeltaNotConfiguredError: The session of this process has no Delta Lake.
+        ConnectUnsupportedError: The session of this process is a Spark Connect session.
         SparkStartError: Spark did not start.
     """
     foreign = _find_foreign()
@@ -118,7 +117,7 @@ def open_spark(
     try:
         return start(*aot.use_options(cache))
     except SparkStartError:
-        # Java checks a cache only roughly; one that was damaged on disk must cost no more than time.
+        # Java does not check a cache completely; a damaged one must only cost time.
         running = start()
         aot.discard(cache)
         return running
@@ -135,11 +134,11 @@ def start_spark(
     extra_options: Sequence[str] = (),
     end_timeout_s: float | None = None,
 ) -> RunningSpark:
-    """A new session in a new JVM; `open_spark` is what a caller wants.
+    """Starts a session in a new JVM; callers use `open_spark`.
 
     Args:
-        end_timeout_s: How long the JVM may take to end after Spark has stopped; none where it is
-            local, since nothing is left for it to do that the removal of its folder does not do.
+        end_timeout_s: The time that the JVM has to end after Spark has stopped. By default a local JVM is
+            killed at once: its only remaining task would be to remove its folder.
     """
     java, jars = find_java(), ensure_jars("spark")
     scratch = Scratch()
@@ -148,9 +147,9 @@ def start_spark(
     master = settings["spark.master"]
     heap = memory or settings.get("spark.driver.memory") or choose_heap()
     settings["spark.driver.memory"] = heap
-    # Unpacked native libraries and the like, which a killed JVM would leave behind.
+    # For unpacked native libraries, which a killed JVM would leave behind.
     options = (f"-Djava.io.tmpdir={scratch.folder('tmp')}", *extra_options)
-    # A command line is seen by everybody on the machine; these go through the gateway instead.
+    # Every user of the machine can read a command line; secrets go through the gateway.
     secret = {key: settings.pop(key) for key in [*settings] if is_secret_key(key)}
     command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
@@ -161,7 +160,7 @@ def start_spark(
         except BaseException as error:
             jvm.end(0)
             if isinstance(error, Exception):
-                raise _refused(master, error, log) from error
+                raise _start_error(master, error, log) from error
             raise
     except BaseException:
         scratch.remove()
@@ -172,44 +171,44 @@ def start_spark(
     return RunningSpark(spark, owned=True, log_file=log, jvm_pid=jvm.pid, _close=close)
 
 
-def _refused(master: str, error: Exception, log: Path) -> SparkStartError:
-    """The JVM is there, and would not be what was asked of it: most often the master is wrong or away."""
-    said = [line for line in telling(text_of(error)) if not line.startswith("An error occurred")]
+def _start_error(master: str, error: Exception, log: Path) -> SparkStartError:
+    """Returns the error of a session that did not start in a running JVM: mostly the master is wrong."""
+    reasons = [line for line in error_lines(text_of(error)) if not line.startswith("An error occurred")]
     remedy = (
         "headrace doctor" if is_local(master) else "check that the master of `runtime: {master: ..}` answers"
     )
     return SparkStartError(
         f"Spark did not start on {master}",
-        facts=[*said[:2], *tail(log, 5), f"log: {log}"],
+        facts=[*reasons[:2], *tail(log, 5), f"log: {log}"],
         remedies=[remedy],
         params={"master": master, "log_file": str(log)},
     )
 
 
 def _import_pyspark() -> None:
-    """Python's part of the start, done while the JVM does its own."""
+    """Imports PySpark, while the JVM starts."""
     import pyspark.java_gateway
     import pyspark.sql  # noqa: F401
 
 
 def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
-    """Variables of the JVM beside this process's own."""
+    """Returns the variables of the JVM in addition to those of this process."""
     environment = _worker_environment()
-    spoken = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
-    if "UTF8" not in spoken.upper().replace("-", ""):
-        # In another locale, such as that of a cron job, Java does not see files whose names are not ASCII.
+    locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
+    if "UTF8" not in locale.upper().replace("-", ""):
+        # In another locale, such as that of a cron job, Java does not find files whose names are not ASCII.
         environment["LC_ALL"] = "C.UTF-8"
     if pattern := redactor.java_pattern(_LONGEST_PATTERN):
-        # For the log alone: a command line is seen by everybody on the machine, this is not.
+        # For the log. Every user of the machine can read a command line, but not these variables.
         environment["HEADRACE_SECRETS"] = pattern
     if is_local(master):
-        # Spark looks at every network interface otherwise, and warns about what it finds.
+        # Otherwise Spark looks up the network interfaces, and writes warnings.
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
     return environment
 
 
 class _Closing:
-    """Stops a session once, within a bounded time."""
+    """Stops a session once; kills its JVM after a timeout."""
 
     def __init__(
         self,
@@ -240,14 +239,14 @@ class _Closing:
         self._after()
 
     def _stop_spark(self) -> None:
-        # The JVM may be dead already; there is nothing to stop then.
+        # The JVM may have ended already.
         with contextlib.suppress(Exception):
             self._spark.stop()
 
 
 @contextlib.contextmanager
 def _py4j_quiet() -> Iterator[None]:
-    """Keep py4j from telling users, by the root logger, that a JVM which is being ended has not answered."""
+    """Suppresses py4j's message on the root logger that a JVM, which is being ended, did not answer."""
 
     def is_other(record: logging.LogRecord) -> bool:
         return record.getMessage() != "Exception while sending command."
@@ -267,7 +266,7 @@ def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
 
     handshake = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
     with _environment(handshake), _kept_interrupt():
-        # Only the handshake reads them; a child process that saw them would take this JVM for its own.
+        # Only for the handshake: a child process with these variables would use this JVM.
         gateway = launch_gateway()
     with _environment(_worker_environment()), _kept_interrupt():
         SparkContext._ensure_initialized(gateway=gateway)
@@ -278,7 +277,7 @@ def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
 
 
 def _worker_environment() -> dict[str, str]:
-    """Spark's Python workers are this Python; by default they would be the `python3` of PATH."""
+    """Returns the variable that makes this Python run Spark's workers, not the `python3` in PATH."""
     return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
 
 
@@ -298,7 +297,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kept_interrupt() -> Iterator[None]:
-    """PySpark takes SIGINT for itself, to cancel all jobs; Headrace stops between two batches."""
+    """Restores the handler of SIGINT: PySpark's cancels all jobs, Headrace stops between two batches."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -310,7 +309,7 @@ def _kept_interrupt() -> Iterator[None]:
 
 
 def _forget_gateway() -> None:
-    """PySpark keeps the gateway of a stopped session, and would talk to a JVM that is gone."""
+    """Removes the gateway of a stopped session from PySpark, which would connect to the ended JVM."""
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
 
@@ -326,12 +325,11 @@ def _forget_gateway() -> None:
 
 
 def _find_foreign() -> SparkSession | None:
-    """The session that somebody else has made in this process."""
+    """Returns the session that the user has made in this process, or None."""
     if _connect_is_active():
         raise ConnectUnsupportedError(
-            "this process uses Spark Connect, which gives no access to the driver; Headrace needs"
-            " a classic session",
-            remedies=["run it with spark-submit, or unset SPARK_REMOTE and let Headrace start Spark"],
+            "this process has a Spark Connect session; Headrace needs a classic Spark session",
+            remedies=["run it with spark-submit, or unset SPARK_REMOTE so that Headrace starts Spark"],
         )
     inside_submit = "PYSPARK_GATEWAY_PORT" in os.environ
     if not inside_submit and "pyspark" not in sys.modules:
@@ -356,7 +354,7 @@ def _connect_is_active() -> bool:
 
 
 def _check_delta(spark: SparkSession) -> None:
-    """Delta's part of a session cannot be added to it afterwards."""
+    """Raises an error if a session has no Delta Lake, which cannot be added later."""
     extensions = (spark.conf.get("spark.sql.extensions", "") or "").split(",")
     catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "") or ""
     missing = []
@@ -368,17 +366,17 @@ def _check_delta(spark: SparkSession) -> None:
 
     jvm: Any = spark.sparkContext._jvm
     if not isinstance(jvm.io.delta.sql.DeltaSparkSessionExtension, JavaClass):
-        # Spark goes on without an extension whose class it does not find.
+        # Spark ignores an extension if it does not find its class.
         coordinates = (str(jar.coordinate) for jar in locked_jars("spark"))
         wanted = (name for name in coordinates if "delta-spark" in name or "spark-sql-kafka" in name)
         missing.append(f"spark.jars.packages={','.join(wanted)}")
     if missing:
         raise DeltaNotConfiguredError(
-            "the Spark session of this process does not know Delta Lake",
-            facts=["Headrace changes no settings of a session that it is given"],
+            "the Spark session of this process has no Delta Lake",
+            facts=["Headrace does not change the settings of an existing session"],
             remedies=[
                 "start it with   " + " ".join(f"--conf {setting}" for setting in missing),
-                "in a script, give the builder of the session the same settings by .config(..)",
+                "in a script, pass the same settings to the builder of the session with .config(..)",
             ],
             params={"missing": missing},
         )

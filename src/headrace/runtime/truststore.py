@@ -1,7 +1,7 @@
-"""The machine's certificate authorities, in a form that Java reads.
+"""The certificate authorities of this machine, in a format that Java reads.
 
-The wheel's Java brings authorities of its own and does not know those that an
-administrator (or a company's proxy) has added to the machine.
+The wheel's Java has its own list of authorities. It does not know those that an administrator, or the
+proxy of a company, has added to the machine.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from headrace.runtime.places import cache_folder
 
 _PASSWORD = "changeit"
-"""Java demands one; a trust store holds public certificates only, so this hides nothing."""
+"""Java needs a password. A trust store has only public certificates, so this protects nothing."""
 
 _BUNDLE_VARIABLES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
 
 
 def find_bundle() -> Path | None:
-    """The PEM file of the machine's authorities, as OpenSSL and its users are told about it."""
+    """Returns the PEM file of the machine's authorities, by the variables and defaults of OpenSSL."""
     named = [os.environ[name] for name in _BUNDLE_VARIABLES if os.environ.get(name)]
     paths = ssl.get_default_verify_paths()
     for candidate in [*named, paths.cafile, paths.openssl_cafile]:
@@ -31,7 +31,7 @@ def find_bundle() -> Path | None:
 
 
 def build_trust_store(pem: bytes) -> bytes:
-    """A PKCS12 trust store of every certificate in a PEM bundle that can be read."""
+    """Returns a PKCS12 trust store of all readable certificates in a PEM bundle."""
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
@@ -43,7 +43,7 @@ def build_trust_store(pem: bytes) -> bytes:
             continue
         try:
             with warnings.catch_warnings():
-                # Old authorities break rules that only concern new certificates.
+                # Certificates of old authorities do not follow rules that were made later.
                 warnings.simplefilter("ignore")
                 certificate = x509.load_pem_x509_certificate(block[start:] + end)
         except ValueError:
@@ -56,7 +56,7 @@ def build_trust_store(pem: bytes) -> bytes:
 
 
 def trust_store_options(folder: Path | None = None) -> tuple[str, ...]:
-    """JVM options that make Java trust what the machine trusts; none where it has no bundle."""
+    """Returns JVM options for the machine's authorities, or none if the machine has no bundle."""
     bundle = find_bundle()
     if bundle is None:
         return ()
