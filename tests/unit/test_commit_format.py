@@ -17,10 +17,12 @@ from headrace.state.facts import FENCED, Open
 from headrace.verify import source_range
 from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_said
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
+from headrace.verify.equations import RowCounts
 
 GOLDEN: dict[str, Any] = json.loads(
     (Path(__file__).parents[1] / "golden" / "commits.json").read_text(encoding="utf-8")
 )
+COUNTS = ("input", "accepted", "quarantined", "dropped")
 RANGES = (
     SourceRange(
         index=0,
@@ -147,9 +149,10 @@ def test_verify_reads_a_batch() -> None:
             first_version=6,
             last_version=6,
             timestamp_ms=1000,
-            input=8,
-            accepted=5,
-            rejected=3,
+            counts=RowCounts(
+                "append",
+                {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1},
+            ),
             sources=tuple(map(as_read, RANGES)),
         ),
     )
@@ -171,7 +174,7 @@ def test_verify_reads_a_seeded_opening_and_its_losses() -> None:
     assert (opening.reason, opening.fences, opening.fenced) == ("data-loss", "headrace-1", True)
     assert opening.losses == (LOSS,)
     (batch,) = said.batches
-    assert (batch.first, batch.accepted, batch.sources) == (0, 0, (as_read(SEED),))
+    assert (batch.first, batch.counts.added, batch.sources) == (0, 0, (as_read(SEED),))
 
 
 def test_verify_reads_a_renamed_flow() -> None:

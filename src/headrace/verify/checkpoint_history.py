@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 from headrace.verify.commits import Batches, CommitClaims, Ledger, Opening, feeding_checkpoints
@@ -219,9 +220,7 @@ def _before(merged: Batches, first_version: int, logged: Iterable[Batches]) -> B
         merged,
         last=first.first - 1,
         last_version=first_version - 1,
-        input=merged.input - sum(b.input for b in inside),
-        accepted=merged.accepted - sum(b.accepted for b in inside),
-        rejected=merged.rejected - sum(b.rejected for b in inside),
+        counts=reduce(lambda left, batch: left.plus(batch.counts, -1), inside, merged.counts),
         sources=tuple(
             replace(
                 source,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from headrace.verify.delta_log import Commit, TableLog
+from headrace.verify.equations import RowCounts
 from headrace.verify.source_range import SourceRange
 from headrace.verify.wording import counted
 
@@ -51,9 +52,7 @@ class Batches:
     first_version: int
     last_version: int
     timestamp_ms: int
-    input: int
-    accepted: int
-    rejected: int
+    counts: RowCounts
     sources: tuple[SourceRange, ...]
 
     @property
@@ -368,9 +367,7 @@ def _batches(words: Mapping[str, Any], version: int | Sequence[int], timestamp_m
         first_version=first_version,
         last_version=last_version,
         timestamp_ms=timestamp_ms,
-        input=int(words["input"]),
-        accepted=int(words["accepted"]),
-        rejected=int(words.get("quarantined", 0)) + int(words.get("dropped", 0)),
+        counts=RowCounts.parse(words),
         sources=_sources(words["sources"]),
     )
 

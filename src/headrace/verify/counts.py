@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from statistics import median
 
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, CommitClaims, Other, Role, declares_erasure, is_erasure
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
+from headrace.verify.equations import RowCounts
 from headrace.verify.report import Finding, GradeReport, verdict_of
 from headrace.verify.wording import counted
 
@@ -195,11 +197,9 @@ def judge_counts(lineage: Lineage, accounts: RowBalance, files: FileFindings) ->
         if movement is not None:
             _judge_movement(batch, movement, findings, reasons)
     findings += files.of({batch.first_version for batch in lineage.batches if batch.first == batch.last})
-    taken, accepted, rejected = (
-        sum(getattr(batch, name) for batch in lineage.batches) for name in ("input", "accepted", "rejected")
-    )
     summed = [batch for batch in lineage.batches if batch.first_version not in accounts.movements]
-    text = f"{taken:,} in = {accepted:,} accepted + {rejected:,} rejected"
+    total = reduce(RowCounts.plus, (batch.counts for batch in lineage.batches), RowCounts.parse({}))
+    text = total.text
     if summed:
         last = max(batch.last_version for batch in summed)
         text += f", up to version {last} in sum"
@@ -209,7 +209,7 @@ def judge_counts(lineage: Lineage, accounts: RowBalance, files: FileFindings) ->
         text=text,
         reasons=tuple(reasons),
         findings=tuple(findings),
-        figures={"input": taken, "accepted": accepted, "rejected": rejected},
+        figures=total.by_name,
     )
 
 
@@ -313,28 +313,24 @@ def describe_others(accounts: RowBalance) -> list[str]:
     return notes
 
 
-def _judge_balance(batch: Batches) -> list[Finding]:
+def _judge_balance(batch: Batches) -> Iterator[Finding]:
     place = {"batch": batch.first, "version": batch.first_version}
-    if batch.input != batch.accepted + batch.rejected:
-        text = (
-            f"{batch.name}: {batch.input:,} rows left the query, and "
-            f"{batch.accepted:,} accepted + {batch.rejected:,} rejected do not make that"
-        )
-        return [Finding(code="COUNTS_UNBALANCED", text=text, place=place)]
-    if batch.rejected:
-        text = f"{batch.name}: {batch.rejected:,} rows were rejected, and no quarantine holds them"
-        return [Finding(code="QUARANTINE_MISSING", text=text, place=place)]
-    return []
+    for equation in batch.counts.broken:
+        yield Finding(code="COUNTS_UNBALANCED", text=f"{batch.name}: {equation}", place=place)
+    if batch.counts.quarantined:
+        rows = counted(batch.counts.quarantined, "row")
+        text = f"{batch.name} quarantined {rows}, and the table has no quarantine"
+        yield Finding(code="QUARANTINE_MISSING", text=text, place=place)
 
 
 def _judge_movement(batch: Batches, movement: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
     place = {"batch": batch.first, "version": batch.first_version}
     if movement.unknown:
         reasons.append(f"{batch.name} cannot be counted: {movement.unknown[0]} has no statistics and is gone")
-    elif movement.added != batch.accepted:
+    elif movement.added != batch.counts.added:
         text = (
-            f"{batch.name} says that it added {counted(batch.accepted, 'row')}, and the files of version "
-            f"{batch.first_version} hold {movement.added:,}"
+            f"{batch.name} states that it added {counted(batch.counts.added, 'row')}; "
+            f"the files of version {batch.first_version} hold {movement.added:,}"
         )
         findings.append(Finding(code="COUNTS_DIFFER", text=text, place=place))
     if movement.removed and movement.role == "batch":
@@ -353,7 +349,7 @@ def _judge_beginning(
         batch
         for lineage in lineages
         for batch in lineage.batches
-        if batch.last_version <= beginning.version and batch.accepted
+        if batch.last_version <= beginning.version and batch.counts.added
     ]
     if beginning.expected == 0 and early:
         text = f"{early[0].name} of {early[0].flow} was removed by the refresh of version {beginning.version}"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches, CommitClaims, Fold, Ledger
 from headrace.verify.delta_log import commit_mark, list_versions
+from headrace.verify.equations import RowCounts
 from headrace.verify.ranges import order_of
 from headrace.verify.report import Finding
 from headrace.verify.source_range import SourceRange
@@ -142,11 +144,13 @@ def _compare_entry(
             yield _differs(words, entry, fold)
     if is_whole:
         yield from _compare_files(entry, held, fold)
-        for name in ("input", "accepted", "rejected"):
-            said, sums = getattr(entry, name), sum(getattr(batch, name) for batch in held.values())
-            if said != sums:
-                words = f"{entry.name}: {said:,} rows {name} in the ledger and {sums:,} in the table's log"
-                yield _differs(words, entry, fold)
+        sums = reduce(RowCounts.plus, (batch.counts for batch in held.values())).by_name
+        for name, number in entry.counts.by_name.items():
+            if number != sums[name]:
+                text = (
+                    f"{entry.name}: {number:,} rows {name} in the ledger, {sums[name]:,} in the table's log"
+                )
+                yield _differs(text, entry, fold)
 
 
 def _compare_files(entry: Batches, held: Mapping[int, Batches], fold: Fold) -> Iterable[Finding]:

@@ -187,7 +187,7 @@ def _beginning(
         why = f"from before version {start + 1}"
         return Baseline(version=min(start, log.version), expected=None, why=why)
     accepted = sum(
-        batch.accepted
+        batch.counts.added
         for lineage in lineages
         for batch in lineage.batches
         if batch.last_version <= log.base_version

@@ -38,7 +38,7 @@ class TestVerify:
         assert called.out.splitlines()[:3] == [
             "Proof",
             " bronze  ranges   1 partition, 10 offsets, 1 commit, no gap, no overlap  ✓",
-            "         counts   10 in = 10 accepted + 0 rejected                       ✓",
+            "         counts   10 in = 10 accepted + 0 quarantined + 0 dropped        ✓",
         ]
         last = called.out.splitlines()[-1]
         assert last.startswith(

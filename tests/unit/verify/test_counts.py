@@ -28,7 +28,7 @@ def test_rows_are_counted_in_the_files_themselves(flow: HandFlow, verify: Verify
     flow.append({0: (0, 10), 1: (0, 5)})
     flow.append({0: (10, 20)})
     report = verify.grade("counts")
-    assert (report.verdict, report.text) == ("proven", "25 in = 25 accepted + 0 rejected")
+    assert (report.verdict, report.text) == ("proven", "25 in = 25 accepted + 0 quarantined + 0 dropped")
     assert verify.dataset().table.text == "25 rows in 2 files = 25 accepted"
 
 
@@ -46,12 +46,29 @@ def test_rows_that_left_the_query_and_arrived_nowhere_are_found(
     assert verify.codes("counts") == ["COUNTS_UNBALANCED"]
 
 
-def test_rejected_rows_without_a_quarantine_are_found(
+def test_quarantined_rows_without_a_quarantine_are_found(
     table: LakeTable, flow: HandFlow, verify: Verify
 ) -> None:
     flow.append({0: (0, 10)})
     edit(table, 2, input=12, quarantined=2)
     assert verify.codes("counts") == ["QUARANTINE_MISSING"]
+
+
+def test_dropped_rows_are_counted(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)})
+    edit(table, 2, input=12, dropped=2)
+    assert verify.grade("counts").text == "12 in = 10 accepted + 0 quarantined + 2 dropped"
+    edit(table, 2, input=12, dropped=1)
+    (finding,) = verify.grade("counts").findings
+    assert finding.text == "batch 0: 12 in ≠ 10 accepted + 0 quarantined + 1 dropped"
+
+
+def test_a_kind_of_flow_that_is_not_known_is_found(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)})
+    edit(table, 2, kind="append")
+    assert verify().proven
+    edit(table, 2, kind="keyed")
+    assert "COMMIT_UNNUMBERED" in [finding.code for finding in verify().findings]
 
 
 class TestFiles:
@@ -404,7 +421,7 @@ class TestWithoutTheOldLog:
         table.forget_log(3)
         assert verify().proven
         report = verify.grade("counts")
-        assert report.text == "40 in = 40 accepted + 0 rejected, up to version 3 in sum"
+        assert report.text == "40 in = 40 accepted + 0 quarantined + 0 dropped, up to version 3 in sum"
 
     def test_rows_that_went_missing_before_the_log_are_found(
         self, table: LakeTable, flow: HandFlow, verify: Verify
