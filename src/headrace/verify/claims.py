@@ -43,14 +43,16 @@ class Claims:
         places: By topic and partition.
         reasons: Why some of it cannot be checked.
         upstream: The table that the flow reads instead of Kafka, with its version, for people.
-        excused: Rows that may be here though nobody can say why: removed upstream, or read by batches
-            that no witness remembers.
+        excused: Rows that may be in the table although no range names them: they were removed upstream, or
+            read by batches that neither log nor ledger holds.
+        unread: Offsets on the broker that the flow has not read yet.
     """
 
     places: Mapping[Place, Claim] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     upstream: str | None = None
     excused: int = 0
+    unread: int = 0
 
     def total(self, layer: str) -> int:
         """Offsets in one layer of all places."""
@@ -119,7 +121,12 @@ def build_kafka_claims(
         for place, found in parts.items()
     }
     forgotten = ANY if lineage.unwitnessed and not (committed or early) else 0
-    return Claims(places=claims, reasons=tuple(dict.fromkeys(reasons)), excused=forgotten)
+    return Claims(
+        places=claims,
+        reasons=tuple(dict.fromkeys(reasons)),
+        excused=forgotten,
+        unread=_unread(lineage, topics or {}),
+    )
 
 
 def build_derived_claims(upstream: str, must: Present, may: Present, excused: int) -> Claims:
@@ -179,6 +186,23 @@ def _committed(
         {key: Spans.of(spans).merged() for key, spans in judged.items()},
         {key: Spans.of(spans).merged() for key, spans in early.items()},
     )
+
+
+def _unread(lineage: Lineage, topics: Mapping[str, Topic | None]) -> int:
+    """The offsets that the broker holds behind the last batch, in the partitions that the flow reads."""
+    unread = 0
+    for source in () if lineage.last is None else lineage.last.sources:
+        ends = kafka_positions(source, source.until)
+        for topic in {topic for topic, _ in ends}:
+            now = topics.get(topic)
+            if now is None or topic_id(source, topic) not in (None, now.id):
+                continue
+            chosen = source.identity.get("partitions", {}).get(topic, now.high)
+            for partition, high in now.high.items():
+                if partition in chosen:
+                    read = ends.get((topic, partition), now.low.get(partition, 0))
+                    unread += max(high - read, 0)
+    return unread
 
 
 def _why_gone(topic: str, identity: str | None, now: Topic | None) -> str:

@@ -73,17 +73,17 @@ def _report(
     changed, gone, pending, lost = (found[name] for name in ("changed", "gone", "pending", "lost"))
     same = len(known) - len(changed) - len(gone)
     sign = "=" if same == len(known) else "≠"
-    parts = [f"{counted(len(known), 'file')} read {sign} {same:,} in the folder as they were"]
+    parts = [f"{counted(len(known), 'file')} read {sign} {same:,} in the folder, unchanged"]
     parts += [f"{len(pending):,} not read yet"] if pending else []
     parts += [f"{len(lost):,} lost, as recorded"] if lost else []
     reasons = []
     if changed:
         reasons.append(f"changed since they were read, and not read again: {_named(changed)}")
     if gone:
-        reasons.append(f"read, and gone since: {_named(gone)}")
+        reasons.append(f"removed since they were read: {_named(gone)}")
     ages = {str(source.identity["max_age"]) for source in sources if "max_age" in source.identity}
     if pending and ages:
-        reasons.append(f"not read yet, or passed over by maxFileAge={', '.join(ages)}: {_named(pending)}")
+        reasons.append(f"not read yet, or skipped by maxFileAge={', '.join(ages)}: {_named(pending)}")
     return GradeReport(
         grade="records",
         verdict="partial" if reasons else "proven",

@@ -221,12 +221,12 @@ def _judge_missing(
         return
     if total <= table.others.gone_unknown:
         reasons.append(
-            f"{counted(total, 'record')} missing, and others removed {_some(table.others.gone_unknown)} "
-            "whose files are gone: which they were cannot be told"
+            f"{counted(total, 'record')} missing, and other writers removed "
+            f"{_some(table.others.gone_unknown)} whose files are gone: which rows they were is not known"
         )
     elif claims.upstream is not None and _begins_later(missing, table):
         first = ", ".join(f"{t}/{p} from {_first(table, (t, p)):,} on" for t, p in missing)
-        reasons.append(f"what it read begins at {first}; {counted(total, 'earlier record')} were never read")
+        reasons.append(f"it began to read at {first}; {counted(total, 'earlier record')} were not read")
     else:
         held = "the broker" if claims.upstream is None else claims.upstream
         _find(findings, "RECORDS_MISSING", missing, f"on {held} and not in the table", claims)
@@ -242,14 +242,14 @@ def _judge_surplus(
     twice = {place: one.twice for place, one in mine.items() if one.twice}
     _find(findings, "RECORDS_TWICE", twice, "in the table more than once", claims)
     phantoms = {place: one.phantoms for place, one in mine.items() if one.phantoms}
-    words = "in the table, and the broker has no committed record there"
+    words = "in the table, and no committed record on the broker"
     _find(findings, "RECORDS_UNCOMMITTED", phantoms, words, claims)
     strangers = {place: one.strangers for place, one in mine.items() if one.strangers}
     total = sum(spans.total for spans in strangers.values())
     excused = table.others.came_unknown + claims.excused
     if total and total <= excused:
         reasons.append(
-            f"{counted(total, 'row')} outside the ranges that are still known: whose they are cannot be told"
+            f"{counted(total, 'row')} outside the known ranges: which writer added them is not known"
         )
     else:
         _find(findings, "RECORDS_STRANGE", strangers, "in the table, outside the committed ranges", claims)
@@ -269,7 +269,7 @@ def _judge_nowhere(table: TableRecords, findings: list[Finding], reasons: list[s
         return
     words = f"{counted(lacking, 'row')} in the table without coordinates"
     if lacking <= table.others.came_unknown:
-        reasons.append(f"{words}, which may be other writers', whose files are gone")
+        reasons.append(f"{words}, which other writers may have added in files that are gone")
     else:
         findings.append(Finding(code="RECORDS_NOWHERE", text=words, place={"rows": lacking}))
 
@@ -324,28 +324,26 @@ def _text(
     )
     rows = present - came
     held = sum(one.held for one in mine.values())
-    others = f" (beside {came:,} of other writers)" if came else ""
-    others += f" + {gone:,} erased by others" if gone else ""
+    others = f" (and {came:,} by other writers)" if came else ""
+    others += f" + {gone:,} erased by other writers" if gone else ""
+    unread = f"; {claims.unread:,} unread" if claims.unread else ""
     if not claims.places:
-        return "no record yet"
+        return f"no record yet{unread}"
     if not claims.total("live") and not claims.total("derived"):
         twice = any(one.twice or one.strangers for one in mine.values())
         return f"{counted(rows, 'row')} in the table{others}" + ("" if twice else ", none twice")
     equal = not any(one.missing or one.twice or one.phantoms or one.strangers for one in mine.values())
-    differ = "=" if equal else "and" if not findings else "≠"
+    sign = "=" if equal else "and" if not findings else "≠"
     if readers > 1:
-        differ = f"as often as {readers} flows read them {differ}"
+        sign = f"by each of {readers} flows {sign}"
     if claims.upstream is not None:
-        return f"{held:,} in {claims.upstream} {differ} {rows:,} in the table{others}"
-    past = claims.total("past")
-    if past or claims.total("may"):
-        return f"{held:,} on the broker, {counted(rows, 'row')} in the table{others}" + (
-            ", none missing, none twice" if equal else ""
-        )
+        return f"{held:,} in {claims.upstream} {sign} {rows:,} in the table{others}"
+    if claims.total("past") or claims.total("may"):
+        more = ", none missing, none twice" if equal else ""
+        return f"{held:,} compared with Kafka, {counted(rows, 'row')} in the table{others}{more}{unread}"
     if all(one.whole for one in mine.values()):
-        return f"{held:,} on the broker {differ} {rows:,} in the table{others} + 0 in quarantine"
+        return f"{held:,} read from Kafka {sign} {rows:,} in the table{others}{unread}"
     empty = sum(one.empty for one in mine.values())
     return (
-        f"{held + empty:,} offsets {differ} {rows:,} in the table{others} + 0 in quarantine "
-        f"+ {empty:,} without a record"
+        f"{held + empty:,} offsets {sign} {rows:,} in the table{others} + {empty:,} without a record{unread}"
     )

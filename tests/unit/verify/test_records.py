@@ -35,7 +35,7 @@ def test_every_record_once(flow: HandFlow, verify: Verify, broker: Broker) -> No
     broker.holds({0: range(20), 1: range(5)})
     report = verify.grade("records")
     assert report.verdict == "proven"
-    assert report.text == "25 on the broker = 25 in the table + 0 in quarantine"
+    assert report.text == "25 read from Kafka = 25 in the table"
 
 
 def test_records_beyond_the_last_commit_are_not_judged(
@@ -115,7 +115,7 @@ class TestOffsetsWithoutRecords:
         broker.holds({0: kept}, high={0: 30})
         report = verify.grade("records")
         assert report.verdict == "proven"
-        assert report.text == "25 on the broker = 25 in the table + 0 in quarantine"
+        assert report.text == "25 read from Kafka = 25 in the table"
 
     def test_a_row_of_an_aborted_record_is_found(
         self, flow: HandFlow, verify: Verify, broker: Broker
@@ -147,7 +147,29 @@ class TestOffsetsWithoutRecords:
         broker.topics["sales"].offsets[0] -= {102}
         report = verify.grade("records")
         assert report.verdict == "proven"
-        assert report.text == "1,000 offsets = 997 in the table + 0 in quarantine + 3 without a record"
+        assert report.text == "1,000 offsets = 997 in the table + 3 without a record"
+
+
+class TestUnread:
+    """Records that the flow has not read yet are counted, and are not missing."""
+
+    def test_behind_the_last_batch(self, flow: HandFlow, verify: Verify, broker: Broker) -> None:
+        flow.append({0: (0, 10), 1: (0, 5)})
+        broker.holds({0: range(3010), 1: range(5), 2: range(75)})
+        assert verify.grade("records").text == "15 read from Kafka = 15 in the table; 3,075 unread"
+
+    def test_before_the_first_batch(self, flow: HandFlow, verify: Verify, broker: Broker) -> None:
+        broker.holds({0: range(10)})
+        assert verify.grade("records").text == "no record yet"
+
+    def test_in_partitions_that_the_query_does_not_name(
+        self, flow: HandFlow, verify: Verify, broker: Broker
+    ) -> None:
+        source = flow.source({"sales": {"0": 0}}, {"sales": {"0": 10}})
+        source["identity"]["partitions"] = {"sales": [0]}
+        flow.append_from([source], rows(range(10)))
+        broker.holds({0: range(12), 1: range(75)})
+        assert verify.grade("records").text == "10 read from Kafka = 10 in the table; 2 unread"
 
 
 class TestWhatTheBrokerNoLongerHolds:
@@ -273,7 +295,7 @@ class TestOthers:
         (table.path / add["path"]).unlink()
         report = verify.grade("records")
         assert report.verdict == "partial"
-        assert "10 records missing, and others removed 10 rows" in report.reasons[0]
+        assert "10 records missing, and other writers removed 10 rows" in report.reasons[0]
         assert verify().exit_code == 0
 
     def test_records_that_another_writer_rolled_back_are_missed(
@@ -301,8 +323,7 @@ class TestOthers:
         table.delete([2, 3], table.active()[0])
         table.commit([table.write(rows([5, 5, 5]))], operation="WRITE")
         assert verify.grade("records").text == (
-            "10 on the broker = 8 in the table (beside 3 of other writers) + 2 erased by others "
-            "+ 0 in quarantine"
+            "10 read from Kafka = 8 in the table (and 3 by other writers) + 2 erased by other writers"
         )
 
     def test_an_erasure_that_only_the_ledger_remembers_is_known_by_number_only(
@@ -317,7 +338,7 @@ class TestOthers:
         table.forget_log(erased)
         report = verify.grade("records")
         assert report.verdict == "partial"
-        assert "10 records missing, and others removed 10 rows" in report.reasons[0]
+        assert "10 records missing, and other writers removed 10 rows" in report.reasons[0]
         table.fold("bronze", 0, erased, flow.said, [{**other, "added": 0, "removed": 9}])
         assert ranges_of(verify.grade("records"), "RECORDS_MISSING") == {0: [[0, 10]]}
 
@@ -478,7 +499,7 @@ def test_only_what_was_committed_since_is_judged(
     assert not verify().proven
     proof = verify(since=version)
     assert proof.exit_code == 0
-    assert proof.datasets[0].flows[0].grades[2].text.startswith("10 on the broker")
+    assert proof.datasets[0].flows[0].grades[2].text.startswith("10 compared with Kafka")
     flow.append({0: (20, 30)}, rows([*range(20, 29), 20]))
     broker.holds({0: range(30)})
     assert [finding.code for finding in verify(since=version).findings] == [

@@ -24,7 +24,7 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
         return int(text)
     moment = parse_moment(text)
     if moment is None:
-        raise click.BadParameter(f"{text!r} is no version (61), no moment (2026-11-20T08:14) and no age (2h)")
+        raise click.BadParameter(f"{text!r} is not a version (61), a time (2026-11-20T08:14) or an age (2h)")
     return moment
 
 
@@ -40,12 +40,12 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     "--since",
     callback=parse_since,
     metavar="VERSION|TIME",
-    help="Take what is older as it is: a version of the one table, a moment in UTC, or an age such as 2h.",
+    help="Do not check commits older than this: a version of the one table, a time in UTC, or an age (2h).",
 )
 @click.option(
     "--require",
     type=click.Choice(["ranges", "counts", "records"]),
-    help="End with 3 where this grade cannot be judged.",
+    help="Exit code 3 if this grade cannot be judged for a flow.",
 )
 def command(
     invocation: Invocation,
@@ -55,13 +55,13 @@ def command(
 ) -> Result:
     """Prove that every record was processed exactly once.
 
-    Reads the tables' logs and files, the ledger and the broker; starts no Spark. Three grades are
-    printed for each flow: its batches follow each other (ranges), the rows that left the query are
-    in the table's files (counts), and the records on the broker are the rows of the table (records).
-    Ends with 0 where nothing contradicts, with 1 where something does.
+    Reads the tables' logs and files, the ledger, the checkpoints and the broker; starts no Spark.
+    Checks three grades for each flow: each batch starts where the one before it ended (ranges), the
+    rows that left the query are in the table's files (counts), and the records read from Kafka are
+    the rows of the table (records). Exit code 0 if no check fails, otherwise 1.
     """
     if isinstance(since, int) and len(datasets) != 1:
-        raise click.UsageError("a version is a version of one table: name it, or give a moment")
+        raise click.UsageError("a version needs the name of its table; or give a time")
     with invocation.pipeline() as pipeline, invocation.output.progress("Verifying"):
         proof = pipeline.verify(datasets, since=since, require=require)
     schema = pipeline.settings.database
