@@ -21,6 +21,7 @@ from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.commit import batch_metadata
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, read_checksum, read_state
 from headrace.sinks.target import BatchStamp, Committed, OpenedGeneration, SplitRows
+from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
 from proof.shop import take_back_newest
 
@@ -36,8 +37,8 @@ def stamp(batch: int, checkpoint: str = OURS) -> BatchStamp:
         index=0,
         kind="kafka",
         identity={"topics": {"t": "id-1"}},
-        start={"t": {"0": batch * 10}},
-        until={"t": {"0": batch * 10 + 10}},
+        start=KafkaOffsets({"t": {0: batch * 10}}),
+        until=KafkaOffsets({"t": {0: batch * 10 + 10}}),
     )
     return BatchStamp(pipeline="shop", flow="sales", checkpoint=checkpoint, batch=batch, ranges=(source,))
 

@@ -841,7 +841,8 @@ FAULTS = {
         '@hr.table\ndef wrong():  # here\n    return spark.readStream.table("orders").orderBy("id")'
     ),
     "SOURCE_UNSUPPORTED": (
-        '@hr.table\ndef wrong():\n    return spark.readStream.format("rate").load()  # here'
+        '@hr.table\ndef wrong():\n    s = spark.readStream.format("socket").option("port", 9)\n'
+        '    return s.option("host", "localhost").load()  # here'
     ),
     "OPTION_UNSUPPORTED": (
         '@hr.table\ndef wrong():\n    r = spark.readStream.format("delta").option("failOnDataLoss", False)\n'

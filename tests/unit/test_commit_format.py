@@ -13,6 +13,9 @@ from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import batch_metadata, generation_metadata, refresh_metadata
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
+from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.files.position import FilePosition
+from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import FENCED, Open
 from headrace.verify import source_range
 from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_said
@@ -28,31 +31,31 @@ RANGES = (
         index=0,
         kind="kafka",
         identity={"topics": {"t": "id-1"}},
-        start={"t": {"0": 10, "1": 0}},
-        until={"t": {"0": 15, "1": 2}},
+        start=KafkaOffsets({"t": {0: 10, 1: 0}}),
+        until=KafkaOffsets({"t": {0: 15, 1: 2}}),
     ),
     SourceRange(
         index=1,
         kind="delta",
         identity={"table_id": "up", "path": "/lake/up"},
         start=None,
-        until={"sourceVersion": 1, "reservoirId": "up", "reservoirVersion": 4, "index": -1},
+        until=DeltaPosition(table_id="up", version=4, index=-1, format=1),
     ),
     SourceRange(
         index=2,
         kind="files",
         identity={"path": "/in"},
-        start={"logOffset": 0},
-        until={"logOffset": 1},
-        files={"count": 2, "bytes": 17, "sha256": "ab12", "total": 5},
+        start=FilePosition(0),
+        until=FilePosition(1),
+        marks={"files": {"count": 2, "bytes": 17, "sha256": "ab12", "total": 5}},
     ),
 )
 SEED = SourceRange(
     index=0,
     kind="kafka",
     identity={"topics": {"t": "id-1"}},
-    start={"t": {"0": 9}},
-    until={"t": {"0": 9}},
+    start=KafkaOffsets({"t": {0: 9}}),
+    until=KafkaOffsets({"t": {0: 9}}),
 )
 
 

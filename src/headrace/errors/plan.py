@@ -133,9 +133,9 @@ class BadRecordsHiddenError(UsageError):
 
 
 class SourceUnsupportedError(UsageError):
-    """A stream reads from a system whose positions cannot be recorded and proven.
+    """A stream reads from a source that loses records when a run fails, or that cannot be previewed.
 
-    Streams read from Kafka, Delta tables and files.
+    Send the records to a Kafka topic, and read the topic.
     """
 
     code = "SOURCE_UNSUPPORTED"

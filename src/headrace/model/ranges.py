@@ -3,18 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-SourceKind = Literal["kafka", "delta", "files"]
 
-Position = Mapping[str, Any]
-"""A source's position as JSON, in the words of its kind:
+class Position(Protocol):
+    """How far a source was read. Each kind of source has a class of its own."""
 
-* kafka: ``{"<topic>": {"<partition>": <next offset>}}``
-* delta: Spark's own offset, ``{"reservoirId", "reservoirVersion", "index", "isStartingVersion", ..}``
-* files: ``{"logOffset": <number of the last file batch>}``
-"""
+    def to_json(self) -> Any:
+        """The position as Spark's offset log holds it."""
+        ...
+
+    def continues(self, ended: Position) -> bool:
+        """Whether a batch that starts here continues exactly where another one ended.
+
+        It may start with partitions that are new since.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class OpaquePosition:
+    """A position whose content only Spark understands."""
+
+    value: Any
+
+    def to_json(self) -> Any:
+        return self.value
+
+    def continues(self, ended: Position) -> bool:
+        return self == ended
 
 
 @dataclass(frozen=True)
@@ -22,38 +40,28 @@ class SourceRange:
     """What one batch read from one source of its query.
 
     Args:
-        index: The place of the source in the query, as Spark numbers it from 0.
-        kind: The kind of system.
-        identity: What tells this source from another of the same name:
-            kafka ``{"topics": {"<topic>": "<topic id>"}}``, delta ``{"table_id", "path"}``,
-            files ``{"path"}``.
-        start: Inclusive; ``None`` before the first batch of a delta or files source.
-        until: Exclusive for kafka; holds every partition, not only those that moved.
-        seen: The last version of a delta source that was read, with the mark of its commit: a table
-            that was rolled back uses the number again for another commit.
-        files: What a files source read: ``count`` and ``bytes``, the ``sha256`` of the list that the
-            ledger holds, and the ``total`` of files up to here. ``carried`` marks the list of a
-            seeded checkpoint: files that earlier ones have read.
+        index: The number of the source in the query, as Spark counts from 0.
+        kind: The name of the source's kind.
+        identity: What tells this source from another of the same name.
+        start: Where the batch begins; ``None`` where the source does not say where it starts.
+        until: Where the batch ends; holds every partition, not only those that moved.
+        marks: What the kind of source adds for later checks, by key of the commit's JSON.
     """
 
     index: int
-    kind: SourceKind
+    kind: str
     identity: Mapping[str, Any]
     start: Position | None
     until: Position
-    seen: Mapping[str, Any] | None = None
-    files: Mapping[str, Any] | None = None
+    marks: Mapping[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        said: dict[str, Any] = {
+        """The range as commits and events hold it."""
+        return {
             "index": self.index,
             "kind": self.kind,
             "identity": dict(self.identity),
-            "from": None if self.start is None else dict(self.start),
-            "until": dict(self.until),
+            "from": None if self.start is None else self.start.to_json(),
+            "until": self.until.to_json(),
+            **self.marks,
         }
-        if self.seen is not None:
-            said["seen"] = dict(self.seen)
-        if self.files is not None:
-            said["files"] = dict(self.files)
-        return said

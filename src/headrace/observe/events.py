@@ -15,7 +15,7 @@ from typing import Any
 from headrace.errors import StorageUnwritableError
 from headrace.model.events import Event
 from headrace.model.names import TableName
-from headrace.model.ranges import SourceRange
+from headrace.model.ranges import OpaquePosition, SourceRange
 from headrace.storage.layout import Storage
 from headrace.storage.location import Appender, Location
 
@@ -191,7 +191,8 @@ def _table(text: str) -> TableName:
 
 
 def _range(data: Mapping[str, Any]) -> SourceRange:
-    return SourceRange(data["index"], data["kind"], data["identity"], data["from"], data["until"])
+    start = None if data["from"] is None else OpaquePosition(data["from"])
+    return SourceRange(data["index"], data["kind"], data["identity"], start, OpaquePosition(data["until"]))
 
 
 _DECODERS: Mapping[str, Callable[[Any], Any]] = {

@@ -7,19 +7,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
 from headrace.model.connections import KafkaConnection
-from headrace.model.folders import FileFolder, FoundFile, local_path
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import FlowState, LastFailure, load_troubles
 from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
-from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.state.file_log import folder_of, load_seen
-from headrace.state.identity import generations, load_identity
+from headrace.sources.kafka.clusters import KafkaClusters
+from headrace.sources.ranges import range_of
+from headrace.sources.registry import kind_of
+from headrace.sources.source import Lag, Systems
+from headrace.state.identity import generations
 from headrace.state.lease import Driver, find_driver
 from headrace.state.ledger import Ledger
 from headrace.storage.layout import Storage
@@ -110,20 +111,31 @@ class _Looks:
         self._tails = tails
         self._troubles = troubles
         self._now = datetime.now(UTC)
-        self._elsewhere: dict[Path, RecentCommits | str] = {}
         self._said = {
             (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
             for name, tail in tails.items()
             if isinstance(tail, RecentCommits)
             for flow, checkpoint in _flows(tail)
         }
-        topics = {topic for words in self._said.values() for topic in _topics(words)}
-        self.refusal: HeadraceError | None = None
-        self._latest: Mapping[str, Mapping[int, int]] | None = None
-        try:
-            self._latest, self.silence = _ask(connection, topics)
-        except HeadraceError as error:
-            self.refusal, self.silence = error, f"[{error.code}] {error.summary}"
+        self._systems = Systems(
+            storage=storage,
+            kafka=KafkaClusters(lambda: connection, timeout_s=_ANSWER_S, asks_once=True),
+            read_table=_read_nothing,
+        )
+
+    @property
+    def silence(self) -> str | None:
+        """Why a lag is not known, where the broker was asked."""
+        error = self._systems.kafka.failure
+        if error is None:
+            return None
+        return error.headline if self.refusal is not None else error.summary
+
+    @property
+    def refusal(self) -> HeadraceError | None:
+        """Why the broker will not answer the next time either: a login or a right is wrong."""
+        error = self._systems.kafka.failure
+        return None if isinstance(error, BrokerUnreachableError | TopicNotFoundError) else error
 
     def dataset(self, name: TableName) -> DatasetStatus:
         tail = self._tails[name]
@@ -173,7 +185,7 @@ class _Looks:
         trouble = self._troubles.get(flow)
         batch = None if words is None else _last(words)
         planned = _planned(self._storage.flow_checkpoints(name, flow))
-        waiting = self._waiting_files(name, flow, words)
+        lag = None if words is None else self._lag(name, flow, words)
         return FlowStatus(
             flow=flow,
             state=_state(driver, trouble, batch),
@@ -182,8 +194,8 @@ class _Looks:
             version=commit.version if commit is not None else None if words is None else _version(words),
             committed=None if commit is None else at_of(commit),
             pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
-            lag=None if words is None else self._lag(words, waiting),
-            lag_bytes=None if waiting is None else sum(file.size for file in waiting),
+            lag=None if lag is None else lag.count,
+            lag_bytes=None if lag is None else lag.size_bytes,
             rate=tail.rate(checkpoint, self._now) if driver is not None else None,
             late=Ledger(self._storage.ledger(name, flow), name, flow).late_rows(checkpoint),
             driver=driver,
@@ -232,67 +244,20 @@ class _Looks:
                     return dict(entry)
         return None
 
-    def _lag_elsewhere(self, source: Mapping[str, Any]) -> int | None:
-        """Behind a table of another pipeline, or of nobody's."""
-        path = Path(source["identity"].get("path", ""))
-        if path not in self._elsewhere:
-            self._elsewhere[path] = _load(path) if (path / "_delta_log").is_dir() else "not there"
-        tail = self._elsewhere[path]
-        if isinstance(tail, str) or tail.table_id != source["identity"].get("table_id"):
-            return None
-        return tail.rows_since(int(source["until"]["reservoirVersion"]), foreign=True)
-
-    def _waiting_files(
-        self, name: TableName, flow: str, words: Mapping[str, Any] | None
-    ) -> list[FoundFile] | None:
-        """The files that a flow has not read yet; ``None`` where it reads none, or nobody can tell."""
-        read_from = () if words is None else words["sources"]
-        sources = [one for one in read_from if one["kind"] == "files"]
+    def _lag(self, name: TableName, flow: str, words: Mapping[str, Any]) -> Lag | None:
+        """What the sources hold beyond the last batch; ``None`` where one of them does not tell."""
         newest = generations(self._storage.flow_checkpoints(name, flow))
-        if not sources or not newest:
-            return None
-        waiting = []
-        try:
-            folders = {one.index: folder_of(one) for one in load_identity(newest[-1]).sources}
-            for source in sources:
-                folder = FileFolder.of_identity(source["identity"])
-                seen = load_seen(newest[-1], folders[source["index"]])
-                until = source["until"]["logOffset"]
-                read = {local_path(uri) for uri, entry in seen.items() if entry <= until}
-                if folder.is_sinks:
-                    return None
-                waiting += [file for file in folder.files() if file.path not in read]
-        except (HeadraceError, OSError, KeyError):
-            return None
-        return waiting
-
-    def _lag(self, words: Mapping[str, Any], waiting: Sequence[FoundFile] | None) -> int | None:
-        others = [source for source in words["sources"] if source["kind"] != "files"]
-        lags = [self._lag_of(source) for source in others]
-        if len(others) < len(words["sources"]):
-            lags.append(None if waiting is None else len(waiting))
-        known = [lag for lag in lags if lag is not None]
-        return sum(known) if known and len(known) == len(lags) else None
-
-    def _lag_of(self, source: Mapping[str, Any]) -> int | None:
-        if source["kind"] == "kafka":
-            topics = source["until"]
-            if self._latest is None or any(topic not in self._latest for topic in topics):
+        total = Lag(0)
+        for one in words["sources"]:
+            lag = kind_of(one["kind"]).lag(range_of(one), self._systems, newest[-1] if newest else None)
+            if lag is None:
                 return None
-            assigned = source["identity"].get("partitions", {})
-            return sum(
-                max(0, end - int(topics[topic].get(str(partition), 0)))
-                for topic in topics
-                for partition, end in self._latest[topic].items()
-                if partition in assigned.get(topic, self._latest[topic])
-            )
-        if source["kind"] == "delta":
-            table_id = source["identity"].get("table_id")
-            for tail in self._tails.values():
-                if isinstance(tail, RecentCommits) and tail.table_id == table_id:
-                    return tail.rows_since(int(source["until"]["reservoirVersion"]))
-            return self._lag_elsewhere(source)
-        return None
+            total += lag
+        return total if words["sources"] else None
+
+
+def _read_nothing(path: Path) -> NoReturn:
+    raise AssertionError(f"a status reads no table: {path}")
 
 
 def _load(path: Path) -> RecentCommits | str:
@@ -336,26 +301,3 @@ def _planned(checkpoints: Path) -> int | None:
         return max((int(p.name) for p in (newest / "offsets").iterdir() if p.name.isdigit()), default=None)
     except OSError:
         return None
-
-
-def _topics(words: Mapping[str, Any] | None) -> set[str]:
-    sources = () if words is None else words["sources"]
-    return {topic for source in sources if source["kind"] == "kafka" for topic in source["until"]}
-
-
-def _ask(
-    connection: KafkaConnection, topics: set[str]
-) -> tuple[Mapping[str, Mapping[int, int]] | None, str | None]:
-    """The ends of all topics, or why they cannot be known.
-
-    Raises:
-        HeadraceError: The cluster turns this client away.
-    """
-    if not topics:
-        return {}, None
-    if connection.is_embedded:
-        return None, "the embedded broker is not running; `headrace broker start` starts it"
-    try:
-        return KafkaCluster(connection, _ANSWER_S).latest(sorted(topics)), None
-    except (BrokerUnreachableError, TopicNotFoundError) as error:
-        return None, error.summary

@@ -18,12 +18,10 @@ from headrace.plan.stages import (
     Plan,
     PlannedFlow,
     PlannedRefresh,
-    PlannedSource,
     PlannedView,
     target_of,
 )
-from headrace.sources.kafka.starting import Start
-from headrace.sources.kafka.subscription import shown
+from headrace.sources.source import Source
 
 WIDTH = 100
 _GLUE = "\u00a0"
@@ -52,7 +50,7 @@ class Explanation:
         for dataset in datasets:
             lines += self._dataset_lines(dataset, width)
         lines += self._removed_lines(width)
-        if self._topics_unseen():
+        if self.plan.unreached:
             lines.append("No broker answered, so topics were not looked at.")
         lines += [line for note in self.plan.notes for line in _note_lines(note)]
         lines.append(f"Nothing was written. {self._what_next()}")
@@ -109,11 +107,6 @@ class Explanation:
             return "No table would change; `headrace run` reads what is new."
         return "`headrace run` does this."
 
-    def _topics_unseen(self) -> bool:
-        asked = any(source.kind == "kafka" for flow in self.plan.flows for source in flow.sources)
-        seen = self.plan.partitions or self.plan.matches
-        return asked and self.plan.changes is not None and not seen
-
     def _schema_text(self, dataset: Dataset) -> str:
         schema = self.plan.schemas.get(dataset.name)
         if schema is None:
@@ -125,7 +118,7 @@ class Explanation:
         return ", ".join(f"{field['name']}{_GLUE}{type_text(field['type'])}" for field in schema["fields"])
 
     def _flow_text(self, dataset: Dataset, planned: PlannedFlow) -> str:
-        sources = ", ".join(self._source_text(source) for source in planned.sources)
+        sources = ", ".join(self._source_text(planned.flow.name, source) for source in planned.sources)
         parts = [f"from {sources}" if sources else "from nothing"]
         static = [read.table for read in planned.reads if not read.streaming]
         if static:
@@ -151,21 +144,15 @@ class Explanation:
         often = "" if planned.flow.trigger is None else f", at most {planned.flow.trigger}"
         return f"recomputed when {self._names(reads, 'or')} has a new version{often}"
 
-    def _source_text(self, source: PlannedSource) -> str:
-        if source.kind == "kafka":
-            topics = source.topics
-            text = ", ".join(topics)
-            if source.topic_pattern is not None:
-                topics = self.plan.matches.get(source.topic_pattern, ())
-                text = f"topics like {shown(source.topic_pattern)}"
-                if source.topic_pattern in self.plan.matches:
-                    text += f" ({', '.join(topics) or 'none yet'})"
-            count = sum(self.plan.partitions.get(topic, 0) for topic in topics)
-            text += f", {_count(count, 'partition')}" if count else ""
-            text += " (lost records are recorded)" if source.on_data_loss == "record" else ""
-            return f"Kafka {text}, {Start.of(source.options, default='latest').describe()}"
-        found = self.plan.folders.get(source.location)
-        return self._source_label(source) + ("" if found is None else f", {found}")
+    def _source_text(self, flow: str, source: Source) -> str:
+        root = self.plan.project.root
+        text = source.title(root) if source.table is None else self.name_of(source.table)
+        found = self.plan.found.get((flow, source.index))
+        if found is not None and found.names is not None:
+            text += f" ({', '.join(found.names) or 'none yet'})"
+        if found is not None and found.text:
+            text += f", {found.text}"
+        return text + source.details()
 
     # -- JSON ------------------------------------------------------------------------------------
 
@@ -220,7 +207,7 @@ class Explanation:
             for flow in self.plan.feeding(dataset.name):
                 for source in flow.sources:
                     if source.table is None:
-                        label = self._source_label(source)
+                        label = source.label(self.plan.project.root)
                         nodes.setdefault(label, Node(label, label, "source"))
                         edges[label, add(dataset.name)] = None
             for read in self._reads_of(dataset.name):
@@ -239,15 +226,6 @@ class Explanation:
                 return Node(str(name), f"{label} (temporary)", "temporary")
             case None:
                 return Node(str(name), f"table {label}", "source")
-
-    def _source_label(self, source: PlannedSource) -> str:
-        if source.kind == "kafka":
-            pattern = source.topic_pattern
-            return f"kafka {', '.join(source.topics) if pattern is None else shown(pattern)}"
-        if source.table is not None:
-            return self.name_of(source.table)
-        path = _shown_path(source.path or "", self.plan.project.root)
-        return f"{source.kind} {path}" if source.format is None else f"{source.format} files {path}"
 
     # -- parts of the plan -----------------------------------------------------------------------
 
@@ -364,7 +342,7 @@ def _flow_json(planned: PlannedFlow) -> dict[str, Any]:
     return {
         "name": planned.flow.name,
         "location": _location_json(planned.flow.location),
-        "sources": [_source_json(source) for source in planned.sources],
+        "sources": [source.to_json() for source in planned.sources],
         "spark_conf": dict(planned.flow.spark_conf),
         "stateful": planned.stateful,
         "coordinates": None if coordinates is None else coordinates.to_json(),
@@ -391,16 +369,6 @@ def _note_lines(note: Note) -> list[str]:
 def _note_json(note: Note) -> dict[str, Any]:
     location = _location_json(note.location)
     return {"level": note.level, "text": note.text, "location": location, "remedy": note.remedy}
-
-
-def _source_json(source: PlannedSource) -> dict[str, Any]:
-    found: dict[str, Any] = {"index": source.index, "kind": source.kind}
-    if source.kind == "kafka":
-        found |= {"topics": list(source.topics), "topic_pattern": source.topic_pattern}
-    else:
-        found |= {"table": None if source.table is None else str(source.table), "path": source.path}
-        found |= {} if source.format is None else {"format": source.format}
-    return found
 
 
 def _location_json(location: SourceLocation) -> dict[str, Any]:

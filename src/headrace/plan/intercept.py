@@ -19,8 +19,9 @@ from headrace.plan.bad_records import failfast_edits
 from headrace.plan.delta_options import check_delta, require_table
 from headrace.plan.kafka_options import check_values, connection_options
 from headrace.plan.names import NameRules, quoted, split_name
-from headrace.plan.options import FILE_FORMATS, ReadRequest, protocol_options
+from headrace.plan.options import ReadRequest, protocol_options
 from headrace.plan.sqltext import Edit, SqlRelation, edited, expression_end, original_index, parse_sql
+from headrace.sources.files.source import FORMATS as FILE_FORMATS
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.syntax.locations import caller, pinpoint_sql
 

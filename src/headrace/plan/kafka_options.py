@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.sources.kafka.clusters import same_servers
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
@@ -34,15 +35,6 @@ def connection_options(options: Mapping[str, str], connection: KafkaConnection) 
     lacking = {key: value for key, value in {**CLIENT, **ours}.items() if key.lower() not in chosen}
     # The address itself is written as the profile has it, which is what the plan compares.
     return {**lacking, _SERVERS: connection.bootstrap_servers}
-
-
-def same_servers(one: str, other: str) -> bool:
-    """Whether two lists name the same brokers."""
-
-    def split(servers: str) -> set[str]:
-        return {server.strip().lower() for server in servers.split(",") if server.strip()}
-
-    return split(one) == split(other)
 
 
 def check_values(options: Mapping[str, str], streaming: bool, location: SourceLocation) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 from headrace.errors import OptionUnsupportedError, SourceLocation
 from headrace.model.folders import FileFolder, local_path
 from headrace.plan.option_names import refuse_unknown
-from headrace.sources.delta.starting import CHANGE_FEED
+from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
+from headrace.sources.files.source import FORMATS as FILE_FORMATS
 from headrace.sources.kafka.read import LOSS_POLICY
 from headrace.sources.limits import (
     DELTA_MAX_BYTES_PER_TRIGGER,
@@ -22,11 +23,7 @@ from headrace.sources.limits import (
     KAFKA_MAX_OFFSETS_PER_TRIGGER,
 )
 
-FILE_FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 _PARSED_FORMATS = frozenset({"json", "csv", "xml"})
-ERASURES_ONLY = "headrace.changes"
-"""An option that Spark does not know: it marks streams which pass over what others erase, and over
-nothing else; whoever sets Delta's own options has decided otherwise."""
 ADAPTIVE = "headrace.limit"
 """An option that Spark does not know: it marks sources whose limit follows what batches take."""
 _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger")

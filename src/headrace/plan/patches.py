@@ -28,8 +28,9 @@ from headrace.plan.intercept import (
     is_quiet,
     suspended,
 )
-from headrace.plan.options import FILE_FORMATS, ReadRequest
+from headrace.plan.options import ReadRequest
 from headrace.plan.sqltext import edited
+from headrace.sources.files.source import FORMATS as FILE_FORMATS
 
 Method = Callable[..., Any]
 

@@ -28,7 +28,7 @@ from headrace.plan.notes import find_notes
 from headrace.plan.properties import check_delta_properties, places_of, table_properties
 from headrace.plan.query import active_session, call_query
 from headrace.plan.resolver import FindTable, Resolver
-from headrace.plan.sources import describe, planned_sources
+from headrace.plan.sources import planned_sources
 from headrace.plan.spark_settings import find_misspelt
 from headrace.plan.stages import (
     Declared,
@@ -235,7 +235,7 @@ def _planned_flow(
         coordinates=given.coordinates or resolved.places.coordinates,
         timestamp=given.timestamp or resolved.places.timestamp,
         reads_target=resolved.reads_target,
-        fingerprint=fingerprint(resolved.plan, [describe(source) for source in sources], code),
+        fingerprint=fingerprint(resolved.plan, [source.describe() for source in sources], code),
         through=resolved.views,
     )
 

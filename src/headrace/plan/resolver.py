@@ -38,9 +38,10 @@ from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.names import NameRules, shown
 from headrace.plan.properties import places_of
 from headrace.plan.query import Unresolved, call_query, session_settings
-from headrace.plan.sources import absolute_path, planned_sources
+from headrace.plan.sources import planned_sources
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at, stored_names
+from headrace.sources.delta.source import absolute_path
 from headrace.sources.schemas import load_schema
 from headrace.syntax.locations import pinpoint
 

@@ -17,8 +17,8 @@ from headrace.model.declarations import (
     TemporaryView,
 )
 from headrace.model.names import TableName
-from headrace.model.project import OnDataLoss, ProjectSettings
-from headrace.model.ranges import SourceKind
+from headrace.model.project import ProjectSettings
+from headrace.sources.source import Found, Source
 
 Declared = Flow | TemporaryView
 """A declaration that has a query."""
@@ -32,45 +32,6 @@ class TableRead:
     streaming: bool
     location: SourceLocation
     declared: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedSource:
-    """One streaming source of a flow's query, in Spark's order.
-
-    Args:
-        topics: Kafka topics by name; empty for other kinds, and for a topic pattern.
-        topic_pattern: The pattern that topics are found by.
-        partitions: The partitions of each topic, where they are given one by one.
-        allow_no_topics: Whether the pattern may match nothing yet.
-        on_data_loss: The policy of this source alone; ``None`` takes the pipeline's.
-        table: The dataset behind a delta source of our own storage.
-        path: The path of a delta or files source.
-        format: What the files of a files source hold.
-        options: The source's options as Spark holds them; they can hold secrets.
-        folder: The number of its folder in a checkpoint's ``sources/``; smaller than ``index`` where
-            the query reads one DataFrame several times, since Spark opens such a source once.
-        read: The number of the read in the query; a DataFrame that is used twice has one.
-        erasures_only: Whether it passes over what others erase from the table, and over nothing else.
-        adaptive: Whether the limit of its batches is ours to choose.
-    """
-
-    index: int
-    kind: SourceKind
-    location: SourceLocation
-    topics: tuple[str, ...] = ()
-    topic_pattern: str | None = None
-    partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    allow_no_topics: bool = False
-    on_data_loss: OnDataLoss | None = None
-    table: TableName | None = None
-    path: str | None = None
-    format: str | None = None
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    folder: int | None = None
-    read: int = 0
-    erasures_only: bool = False
-    adaptive: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +65,7 @@ class PlannedFlow:
     flow: AppendFlow
     schema: Mapping[str, Any]
     reads: tuple[TableRead, ...]
-    sources: tuple[PlannedSource, ...]
+    sources: tuple[Source, ...]
     stateful: bool
     coordinates: Coordinates | None
     timestamp: str | None
@@ -225,9 +186,8 @@ class Plan:
         views: The temporary views.
         selected: The datasets that are to be run; ``None`` runs all.
         changes: Against the storage; ``None`` when planned offline.
-        partitions: Of each Kafka topic, as far as a broker was there to be asked.
-        matches: The topics of each pattern, as far as a broker was there to be asked.
-        folders: What each files source finds now, in words, by the place of its read.
+        found: What each source holds now, by flow and source index, as far as its system answered.
+        unreached: Whether a system did not answer.
         refusals: What a run would refuse as things stand, each with its remedy; not known offline.
         reads_kafka: Whether any query does, as a stream or not.
         notes: Facts that may surprise the author.
@@ -239,9 +199,8 @@ class Plan:
     views: tuple[PlannedView, ...] = ()
     selected: frozenset[TableName] | None = None
     changes: tuple[Change, ...] | None = None
-    partitions: Mapping[str, int] = field(default_factory=dict)
-    matches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    folders: Mapping[SourceLocation, str] = field(default_factory=dict)
+    found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
+    unreached: bool = False
     refusals: tuple[HeadraceError, ...] = ()
     reads_kafka: bool = False
     notes: tuple[Note, ...] = ()

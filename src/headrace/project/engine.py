@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
+    from headrace.sources.source import Systems
 
 _LOG = logging.getLogger(__name__)
 UNREACHED = "127.0.0.1:9"
@@ -153,6 +154,22 @@ class Engine:
 
         return read_checksum(path) or read_state(self.session(), path)
 
+    def systems(
+        self, settings: ProjectSettings, *, publishes: bool = False, asks_once: bool = False
+    ) -> Systems:
+        """The systems of the pipeline's sources.
+
+        Args:
+            settings: The settings, with the broker's address.
+            publishes: Whether flows publish their offsets.
+            asks_once: Whether a system that did not answer is not asked again.
+        """
+        from headrace.sources.kafka.clusters import KafkaClusters
+        from headrace.sources.source import Systems
+
+        clusters = KafkaClusters(lambda: settings.kafka, publishes=publishes, asks_once=asks_once)
+        return Systems(storage=settings.storage, kafka=clusters, read_table=self.read_table)
+
     def connection(self) -> KafkaConnection:
         """How to reach the broker, or that it is the embedded one and does not run."""
         from headrace.runtime.broker import resolve_embedded
@@ -207,13 +224,10 @@ class Engine:
         continuous: bool,
     ) -> UpdateContext:
         from headrace.run.context import UpdateContext
-        from headrace.run.publish import OffsetPublisher
         from headrace.run.stop import StopSignal
         from headrace.sinks.delta.checkpointer import LogCheckpointer
-        from headrace.sources.kafka.cluster import KafkaCluster
         from headrace.state.lease import Heart
 
-        cluster = KafkaCluster(settings.kafka)
         running = self.opened()
         flows: dict[TableName, set[str]] = {}
         for planned in plan.flows:
@@ -226,11 +240,10 @@ class Engine:
             session=_sessions(running, settings),
             build=_builder(settings, plan, self._rehearsal),
             build_between=_between(settings, plan),
-            cluster=cluster,
+            systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
             heart=Heart(),
             stop=stop or StopSignal(),
-            publisher=OffsetPublisher(cluster if settings.consumer_groups else None),
             checkpointer=LogCheckpointer(running.spark),
             declared_flows={name: frozenset(names) for name, names in flows.items()},
             remedies=remedies,

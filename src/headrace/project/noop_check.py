@@ -28,13 +28,15 @@ from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.remedies import Remedies
 from headrace.plan.fingerprint import CodeDigest
-from headrace.plan.stages import Plan, PlannedFlow, PlannedSource
+from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.survey import is_drained, survey_flow
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.replace import last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
-from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.clusters import KafkaClusters
+from headrace.sources.registry import load_source
 from headrace.sources.schemas import SchemaFile, read_schema
+from headrace.sources.source import Systems
 from headrace.state.facts import Continue
 from headrace.state.opening import decide
 from headrace.state.table_log import commit_mark
@@ -47,10 +49,6 @@ _FILE = "last.json"
 _NOWHERE = SourceLocation("headrace.yml", 1)
 _OUTSIDE = {"environ", "getenv", "open", "read_text", "now", "today", "time"}
 """Names by which a query function reaches for what no digest sees."""
-
-
-_FILE_OPTIONS = {"recursivefilelookup", "pathglobfilter"}
-"""Options that say which files a source reads."""
 
 
 class _Uncertain(Exception):
@@ -82,7 +80,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
             "flow": planned.flow.name,
             "dataset": [planned.flow.target.schema, planned.flow.target.name],
             "stateful": planned.stateful,
-            "sources": [_described(source) for source in planned.sources],
+            "sources": [source.to_json() for source in planned.sources],
         }
         for planned in plan.flows
     ]
@@ -118,10 +116,9 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
             return None
         _require_schemas(record["schema_files"], settings)
         flows = [_stub(one) for one in record["flows"]]
-        reads_kafka = any(source.kind == "kafka" for planned in flows for source in planned.sources)
-        cluster = KafkaCluster(connect() if reads_kafka else settings.kafka)
+        systems = Systems(storage=settings.storage, kafka=KafkaClusters(connect), read_table=_read_table)
         for planned in flows:
-            _require_drained(planned, flows, settings, cluster)
+            _require_drained(planned, flows, settings, systems)
         views = tuple(_require_fresh(one, settings) for one in record["views"])
     except (_Uncertain, HeadraceError, OSError, ValueError, KeyError, TypeError):
         # Whatever is wrong, the run itself finds it, and says it better.
@@ -146,7 +143,7 @@ def _declared(settings: ProjectSettings) -> Declarations:
 
 
 def _require_drained(
-    planned: PlannedFlow, flows: list[PlannedFlow], settings: ProjectSettings, cluster: KafkaCluster
+    planned: PlannedFlow, flows: list[PlannedFlow], settings: ProjectSettings, systems: Systems
 ) -> None:
     name, storage = planned.flow.name, settings.storage
     if storage.lease(planned.flow.target, name).exists():
@@ -154,14 +151,14 @@ def _require_drained(
     survey = survey_flow(
         planned,
         settings,
-        cluster,
+        systems,
         _read_table,
         declared_flows=frozenset(p.flow.name for p in flows if p.flow.target == planned.flow.target),
         remedies=Remedies(),
     )
     if not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
         raise _Uncertain(f"flow {name} has a checkpoint to open")
-    if not is_drained(planned, survey.checkpoint, survey.flow.kafka, storage):
+    if not is_drained(planned, survey, systems):
         raise _Uncertain(f"flow {name} has something to read")
 
 
@@ -190,42 +187,9 @@ def _read_table(path: Path) -> TableState:
     return found
 
 
-def _described(source: PlannedSource) -> dict[str, Any]:
-    return {
-        "index": source.index,
-        "kind": source.kind,
-        "topics": list(source.topics),
-        "pattern": source.topic_pattern,
-        "partitions": {topic: list(parts) for topic, parts in source.partitions.items()},
-        "on_data_loss": source.on_data_loss,
-        "table": None if source.table is None else [source.table.schema, source.table.name],
-        "path": source.path,
-        "folder": source.folder,
-        "erasures_only": source.erasures_only,
-        # The rest can hold secrets.
-        "options": {k: v for k, v in source.options.items() if k.lower() in _FILE_OPTIONS},
-    }
-
-
 def _stub(record: Mapping[str, Any]) -> PlannedFlow:
     """The planned flow as far as its sources go; nothing is run with it."""
-    sources = tuple(
-        PlannedSource(
-            index=one["index"],
-            kind=one["kind"],
-            location=_NOWHERE,
-            topics=tuple(one["topics"]),
-            topic_pattern=one["pattern"],
-            partitions={topic: tuple(parts) for topic, parts in one["partitions"].items()},
-            on_data_loss=one["on_data_loss"],
-            table=None if one["table"] is None else TableName(*one["table"]),
-            path=one["path"],
-            erasures_only=one["erasures_only"],
-            options=one["options"],
-            folder=one["folder"],
-        )
-        for one in record["sources"]
-    )
+    sources = tuple(load_source(one, _NOWHERE) for one in record["sources"])
     return PlannedFlow(
         flow=AppendFlow(
             name=record["flow"],

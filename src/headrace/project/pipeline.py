@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
-from headrace.errors import ArgumentInvalidError, BrokerUnreachableError, HeadraceError
+from headrace.errors import ArgumentInvalidError, HeadraceError
 from headrace.model.events import Emitter, Event, FlowFailed, FlowRetrying, ViewFailed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.engine import UNREACHED, Engine, SourceOverrides
+from headrace.project.engine import Engine, SourceOverrides
 from headrace.project.selection import check_remedies
 from headrace.run.reporting import logged_only
 
@@ -123,23 +123,13 @@ class Pipeline:
         with self._redacted():
             settings = self._engine.reachable(start=False)
             plan = self._engine.plan(settings, datasets, offline=offline)
-            if not offline:
-                from headrace.plan.folders import find_files
-
-                plan = find_files(plan)
             if offline:
                 return plan
-            from headrace.plan.topics import find_topics
+            from headrace.plan.sources import find_sources
             from headrace.run.preflight import find_refusals
-            from headrace.sources.kafka.cluster import KafkaCluster
 
-            reached = settings.kafka.bootstrap_servers != UNREACHED
-            cluster = KafkaCluster(settings.kafka) if reached else None
-            try:
-                plan = plan if cluster is None else find_topics(plan, cluster)
-            except BrokerUnreachableError:
-                cluster = None
-            plan = find_refusals(plan, cluster, self._engine.read_table)
+            systems = self._engine.systems(settings, asks_once=True)
+            plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
 
     def preview(
@@ -245,11 +235,10 @@ class Pipeline:
             HeadraceError: A name is unknown, or a stream downstream is not among them.
         """
         from headrace.project.refresh import plan_refresh
-        from headrace.sources.kafka.cluster import KafkaCluster
 
         with self._redacted():
             settings, plan = self._engine.reach()
-            return plan_refresh(datasets, plan, KafkaCluster(settings.kafka), self._engine.read_table)
+            return plan_refresh(datasets, plan, self._engine.systems(settings), self._engine.read_table)
 
     def full_refresh(
         self,

@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.errors import DownstreamStreamsError, HeadraceError
-from headrace.model.folders import local_path
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.plan.alterations import layout_schema
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, PlannedSource, target_of
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.opening import flow_opener
@@ -21,10 +19,9 @@ from headrace.run.tables import open_table, register_tables, set_coordinates
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.table import is_table
 from headrace.sinks.target import TableLayout
-from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.sources.kafka.subscription import shown
+from headrace.sources.registry import kind_of
+from headrace.sources.source import Systems
 from headrace.state.file_lists import FileLists
-from headrace.state.history import PastRead
 from headrace.state.lease import Lease
 
 
@@ -64,7 +61,8 @@ class RefreshPlan:
             if not sources:
                 yield f"{name}  is recomputed"
                 continue
-            read = ", ".join(map(_label, sources))
+            root = self.plan.project.root
+            read = ", ".join(str(one.table or one.title(root)) for one in sources)
             yield f"{name}  loses all its rows in one commit, and reads {read} again from the beginning"
             yield from (f"{name}  {one.text}" for one in self.gone if one.dataset == name)
         for refresh in self.plan.refreshes:
@@ -74,15 +72,13 @@ class RefreshPlan:
                     yield f"{refresh.flow.target}  changes with {', '.join(changed)}, at its next refresh"
 
 
-def plan_refresh(
-    datasets: Sequence[str], plan: Plan, cluster: KafkaCluster, read_table: ReadTable
-) -> RefreshPlan:
+def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_table: ReadTable) -> RefreshPlan:
     """Say what a full refresh would do; changes nothing.
 
     Args:
         datasets: What a user names.
         plan: The plan of the whole pipeline.
-        cluster: The Kafka cluster, asked for what its topics still hold.
+        systems: The systems, asked for what they still hold.
         read_table: Reads a table's newest snapshot.
 
     Raises:
@@ -100,14 +96,14 @@ def plan_refresh(
             survey = survey_flow(
                 planned,
                 plan.project,
-                cluster,
+                systems,
                 read_table,
                 declared_flows=frozenset(),
                 # Asked so, a checkpoint that cannot be read is not looked at.
                 remedies=Remedies(new_checkpoint=frozenset([flow.name])),
             )
             lists = FileLists.of_ledger(storage.ledger(flow.target, flow.name))
-            gone += [*_gone_records(flow.target, survey), *_gone_reads(flow.target, survey, lists)]
+            gone += _gone(flow.target, survey, lists)
         except HeadraceError as error:
             text = f"may lose what its sources hold no more; that cannot be told: [{error.code}]"
             gone.append(UnrecoverableData(dataset=flow.target, text=f"{text} {error.summary}", count=None))
@@ -124,51 +120,13 @@ def plan_refresh(
     return RefreshPlan(plan=plan, names=names, gone=tuple(gone))
 
 
-def _gone_records(dataset: TableName, survey: Survey) -> Iterator[UnrecoverableData]:
-    read = dict(survey.facts.history.topics)
-    for facts in survey.flow.kafka.values():
-        for topic, topic_id in facts.ids.items():
-            ended = read.pop(topic_id, {}) if topic_id is not None else {}
-            first = facts.earliest.get(topic, {})
-            count = sum(min(int(end or 0), first.get(int(p), 0)) for p, end in ended.items())
-            if count:
-                text = f"does not get back up to {count:,} records of {topic}, which holds them no more"
-                yield UnrecoverableData(dataset=dataset, text=text, count=count)
-    count = sum(int(end or 0) for ended in read.values() for end in ended.values())
-    if count:
-        text = f"does not get back up to {count:,} records of topics that it reads no more, or that are gone"
-        yield UnrecoverableData(dataset=dataset, text=text, count=count)
-
-
-def _gone_reads(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[UnrecoverableData]:
-    still = {source.key for source in survey.flow.sources}
-    for key, reads in survey.facts.history.reads.items():
-        kind, path = key[0], reads[0].source.identity["path"]
-        if key not in still:
-            text = f"does not get back the rows that it has read of {path}, which it reads no more"
-            yield UnrecoverableData(dataset=dataset, text=text, count=None)
-        elif kind == "files":
-            files = (file for read in reads for file in _listed(read, lists))
-            gone = [path for path in files if not Path(path).exists()]
-            if gone:
-                more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
-                count = "1 file that is" if len(gone) == 1 else f"{len(gone):,} files that are"
-                text = f"does not get back the rows of {count} there no more{more}"
-                yield UnrecoverableData(dataset=dataset, text=text, count=len(gone))
-
-
-def _listed(read: PastRead, lists: FileLists) -> Iterator[str]:
-    """The paths of the files that were read."""
-    for file in lists.load_source(read.checkpoint, read.source.index, read.until):
-        path = None if file.lost else local_path(file.path)
-        if path is not None:
-            yield path
-
-
-def _label(source: PlannedSource) -> str:
-    if source.kind == "kafka":
-        return ", ".join(source.topics) or f"topics like {shown(source.topic_pattern or '')}"
-    return str(source.table or source.path)
+def _gone(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[UnrecoverableData]:
+    history = survey.facts.history
+    names = [read.source.kind for reads in history.commits for read in reads]
+    for name in dict.fromkeys(names):
+        sources = [facts for facts in survey.sources if facts.source.kind == name]
+        for one in kind_of(name).unrecoverable(history, sources, lists):
+            yield UnrecoverableData(dataset=dataset, text=one.text, count=one.count)
 
 
 def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableName, ...]:

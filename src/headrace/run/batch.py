@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.plan.stages import PlannedFlow
-from headrace.run.batch_ranges import Batch, BatchRanges
+from headrace.run.batch_ranges import BatchRanges
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading
 from headrace.run.reporting import BatchReporter
 from headrace.run.sizing import limit_tasks
 from headrace.run.split import split_rows
 from headrace.run.stop import StopRequested, StopSignal
-from headrace.sinks.target import Committed, FlowTarget
+from headrace.sinks.target import BatchStamp, Committed, FlowTarget
 from headrace.state.lease import Lease
 
 if TYPE_CHECKING:
@@ -78,21 +78,21 @@ class BatchFunction:
         flow = self.planned.flow.name
         check_gate(flow, self.stop, self.lease)
         reach("batch-start", flow, number)
-        batch = self.ranges.load(number)
-        self.state.reading = Reading(number, batch.stamp.ranges)
+        stamp = self.ranges.load(number)
+        self.state.reading = Reading(number, stamp.ranges)
         self.reporter.began(number)
-        with self.ranges.explained(batch):
-            committed = self._write(rows, batch)
+        with self.ranges.explained():
+            committed = self._write(rows, stamp)
         reach("after-commit", flow, number)
-        self.ranges.committed(batch)
+        self.ranges.committed()
         if committed is None:
-            self._replay(rows, batch)
-        self.reporter.ended(batch.stamp, committed, time.monotonic() - started_s)
+            self._replay(rows, stamp)
+        self.reporter.ended(stamp, committed, time.monotonic() - started_s)
         reach("after-batch", flow, number)
 
-    def _write(self, rows: DataFrame, batch: Batch) -> Committed | None:
+    def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:
         """Write and commit the rows; ``None`` if the target already holds the batch."""
-        stamp, flow = batch.stamp, self.planned.flow.name
+        flow = self.planned.flow.name
         writer = self.target.begin(rows.sparkSession, stamp)
         if writer is None:
             return None
@@ -101,14 +101,14 @@ class BatchFunction:
             writer.write(split_rows(sized))
             reach("before-commit", flow, stamp.batch)
             self.lease.check(flow)
-            self.ranges.check(batch)
+            self.ranges.check(stamp)
             return writer.commit()
 
-    def _replay(self, rows: DataFrame, batch: Batch) -> None:
+    def _replay(self, rows: DataFrame, stamp: BatchStamp) -> None:
         """Check a batch that the target holds; a query with state computes it again."""
-        self.ranges.check_replay(batch)
+        self.ranges.check_replay(stamp)
         if self.planned.stateful:
-            self.ranges.check_same_rows(batch)
+            self.ranges.check_same_rows(stamp)
             # The batch's watermark, which closes windows and drops late rows, comes from its rows.
             rows.write.format("noop").mode("overwrite").save()
 

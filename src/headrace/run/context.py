@@ -12,10 +12,10 @@ from headrace.model.events import Emitter
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.run.publish import OffsetPublisher
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.cluster import Offsets
+from headrace.sources.source import Systems
 from headrace.state.lease import Heart
 
 if TYPE_CHECKING:
@@ -54,11 +54,10 @@ class UpdateContext:
     session: Callable[[dict[str, str]], SparkSession]
     build: Build
     build_between: BuildBetween
-    cluster: KafkaCluster
+    systems: Systems
     emit: Emitter
     heart: Heart
     stop: StopSignal
-    publisher: OffsetPublisher
     checkpointer: LogCheckpointer
     declared_flows: dict[TableName, frozenset[str]]
     remedies: Remedies = field(default_factory=Remedies)
@@ -70,6 +69,5 @@ class UpdateContext:
         Spark may keep what it was given for its batches, and so this, until its own memory is collected.
         """
         self.checkpointer.stop()
-        self.publisher.stop()
         self.heart.stop()
-        self.cluster.close()
+        self.systems.kafka.close()

@@ -28,12 +28,12 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import Declared
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.records import unparseable
+from headrace.sources.registry import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from headrace.state.table_log import LoggedCommit
 
 _TRANSIENT = re.compile(
     r"TimeoutException|RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"
@@ -123,20 +123,9 @@ class Reading:
     ranges: tuple[SourceRange, ...]
 
     def __str__(self) -> str:
-        places = [place for one in self.ranges for place in _places(one)]
-        more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
-        return f"batch {self.batch}: {', '.join(places[:_NAMED])}{more}"
-
-
-def _places(one: SourceRange) -> list[str]:
-    if one.kind != "kafka":
-        return [f"{one.kind} {one.identity.get('path')}"]
-    return [
-        f"{topic}/{partition} [{first}, {end})"
-        for topic, partitions in one.until.items()
-        for partition, end in partitions.items()
-        if (first := (one.start or {}).get(topic, {}).get(partition, 0)) < end
-    ]
+        read = [text for one in self.ranges for text in kind_of(one.kind).describe_range(one)]
+        more = f" and {len(read) - _NAMED} more" if len(read) > _NAMED else ""
+        return f"batch {self.batch}: {', '.join(read[:_NAMED])}{more}"
 
 
 def as_error(
@@ -282,21 +271,6 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
             params={"name": str(name)},
         )
     return None
-
-
-def upstream_rewritten(flow: AppendFlow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
-    """A commit of a table upstream that no stream can follow."""
-    return UpstreamRewrittenError(
-        f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that were already read",
-        location=flow.location,
-        facts=(
-            f"version {commit.version}: {commit.operation} by {commit.engine}",
-            "rows that are only deleted are passed over; whatever else changes them is not, "
-            "and nothing was written",
-        ),
-        remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
-        params={"name": flow.name, "table": str(table), "version": commit.version},
-    )
 
 
 def _target(declared: Declared) -> str:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import HeadraceError
 from headrace.model.events import FlowStarted, LateRowsDropped
-from headrace.model.ranges import SourceRange
+from headrace.model.ranges import Position, SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import BatchFunction, QueryState
 from headrace.run.batch_ranges import BatchRanges
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
-from headrace.run.file_batch import FlowFiles
 from headrace.run.gate import OpeningGate
 from headrace.run.lag import LagGauge
 from headrace.run.late import LateRows
@@ -29,9 +28,13 @@ from headrace.run.sizing import most_tasks
 from headrace.run.stop import StopRequested
 from headrace.run.survey import is_drained
 from headrace.run.targets import flow_target
+from headrace.sources.guards import SourceGuards
+from headrace.sources.ranges import load_next_positions
+from headrace.sources.registry import kind_of
+from headrace.sources.source import FlowRun
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import is_seeded, load_next_positions
+from headrace.state.offset_log import is_seeded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,12 +74,9 @@ class FlowRunner:
                 declared = context.declared_flows.get(flow.target, frozenset())
                 opened = self._opener.open(declared, remedies)
             self._attempts += 1
-            if context.mode == "triggered" and is_drained(
-                self.planned, opened.checkpoint, opened.kafka, context.settings.storage
-            ):
+            if context.mode == "triggered" and is_drained(self.planned, opened, context.systems):
                 return "up to date"
             session = context.session(dict(flow.spark_conf))
-            files = self._compared_files(opened)
         state = QueryState()
         late = LateRows(
             stateful=self.planned.stateful,
@@ -86,7 +86,7 @@ class FlowRunner:
         )
         with closing(BatchLimits(self.planned, context)) as limits:
             with self._explained():
-                function = self._batch_function(opened, lease, session, files, limits, state)
+                function = self._batch_function(opened, lease, session, limits, state)
                 self.gate.wait(context.stop)
                 query = self._start(opened, function, session, limits.first(opened))
                 limits.attach(query)
@@ -111,27 +111,30 @@ class FlowRunner:
         opened: OpenedFlow,
         lease: Lease,
         session: SparkSession,
-        files: FlowFiles,
         limits: BatchLimits,
         state: QueryState,
     ) -> BatchFunction:
         planned, context = self.planned, self._context
         flow, settings = planned.flow, context.settings
+        run = FlowRun(
+            flow=flow,
+            checkpoint=opened.path,
+            checkpoint_id=opened.identity.checkpoint,
+            sources=tuple(facts.source for facts in opened.sources),
+            planned=planned.sources,
+            systems=context.systems,
+            ledger=self._ledger(),
+            on_data_loss=settings.on_data_loss,
+            session=session,
+        )
+        guards = SourceGuards(run)
+        guards.open(_positions(opened, run))
         return BatchFunction(
             planned=planned,
             stop=context.stop,
             lease=lease,
             ranges=BatchRanges(
-                planned,
-                pipeline=settings.name,
-                checkpoint=opened.path,
-                checkpoint_id=opened.identity.checkpoint,
-                sources=opened.sources,
-                files=files,
-                ledger=self._ledger(),
-                table=settings.storage.table(flow.target),
-                cluster=context.cluster,
-                session=session,
+                run, guards, pipeline=settings.name, table=settings.storage.table(flow.target)
             ),
             target=flow_target(planned, settings.storage, session, context.checkpointer),
             tasks=most_tasks(session),
@@ -140,18 +143,17 @@ class FlowRunner:
                 update=context.update,
                 emit=context.emit,
                 progress=self.progress,
-                measure_lag=LagGauge(planned, context.cluster).measure,
+                measure_lag=LagGauge(context.systems).measure,
                 after_batch={"the offsets": self._publish, "the limit": limits.follow},
             ),
             state=state,
         )
 
     def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
-        """Publish the Kafka offsets under the flow's consumer group."""
-        settings = self._context.settings
+        """Publish how far the flow has read under its consumer group."""
+        group = f"headrace-{self._context.settings.name}-{self.planned.flow.name}"
         for one in ranges:
-            if one.kind == "kafka" and settings.consumer_groups:
-                self._context.publisher.offer(settings.name, self.planned.flow.name, one.until)
+            kind_of(one.kind).publish(one, self._context.systems, group)
 
     def _report_late(self, batch: int, rows: int) -> None:
         flow, context = self.planned.flow, self._context
@@ -164,24 +166,6 @@ class FlowRunner:
     def _ledger(self) -> Ledger:
         flow, storage = self.planned.flow, self._context.settings.storage
         return Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
-
-    def _compared_files(self, opened: OpenedFlow) -> FlowFiles:
-        flow, settings = self.planned.flow, self._context.settings
-        files = FlowFiles(
-            flow,
-            checkpoint=opened.path,
-            identity=opened.identity.checkpoint,
-            sources=opened.sources,
-            ledger=self._ledger(),
-            on_data_loss=settings.on_data_loss,
-        )
-        if opened.checkpoint is not None:
-            files.compare(opened.checkpoint.positions)
-        else:
-            files.compare(
-                load_next_positions(opened.path, 1, opened.sources) if is_seeded(opened.path) else {}
-            )
-        return files
 
     def _start(
         self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int
@@ -266,3 +250,10 @@ class FlowRunner:
                 time.sleep(0.01)
         if not state.busy:
             query.stop()
+
+
+def _positions(opened: OpenedFlow, run: FlowRun) -> dict[int, Position]:
+    """Where what the table does not hold yet begins, by source."""
+    if opened.checkpoint is not None:
+        return dict(opened.checkpoint.positions)
+    return load_next_positions(opened.path, 1, run.sources) if is_seeded(opened.path) else {}

@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.ranges import SourceRange
-from headrace.plan.stages import PlannedFlow, PlannedSource
+from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
-from headrace.sources.kafka.record_size import RecordSizes
-from headrace.sources.limits import (
-    DELTA_MAX_BYTES_PER_TRIGGER,
-    Taken,
-    first_limit,
-    next_limit,
-)
-from headrace.state.facts import KafkaFacts
-from headrace.state.table_log import versions
+from headrace.sources.limits import first_limit, next_limit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -26,12 +17,6 @@ if TYPE_CHECKING:
     from headrace.run.opening import OpenedFlow
 
 _LOG = logging.getLogger(__name__)
-_BACKLOG = 20
-"""Records from which on a backlog is worth a sample."""
-
-_BYTES, _FILES = "maxbytespertrigger", "maxfilespertrigger"
-_SLOW_S = 1.0
-"""A batch that is shorter is not worth a look at how much is left."""
 
 
 class BatchLimits:
@@ -48,26 +33,20 @@ class BatchLimits:
     def __init__(self, planned: PlannedFlow, context: UpdateContext) -> None:
         self._flow = planned.flow.name
         self._context = context
-        self._adaptive = {source.index: source for source in planned.sources if source.adaptive}
-        self._sizes = RecordSizes(context.settings.kafka)
-        self._record_bytes: float | None = None
+        found = {source.index: source.meter(context.systems) for source in planned.sources}
+        self._meters = {index: meter for index, meter in found.items() if meter is not None}
         self._query: StreamingQuery | None = None
         self._limits: dict[int, int] = {}
-        for index, source in self._adaptive.items():
-            if source.kind == "delta":
-                self._limits[index] = DELTA_MAX_BYTES_PER_TRIGGER
-            elif source.kind == "files":
-                self._limits[index] = int(_option(source, _BYTES) or _option(source, _FILES) or 1)
 
     def first(self, opened: OpenedFlow) -> int:
-        """The records that the first batch may take of each Kafka source."""
-        found = [first_limit(None)]
-        for index, source in self._adaptive.items():
-            if source.kind == "kafka":
-                before = None if opened.checkpoint is None else opened.checkpoint.positions.get(index)
-                found.append(first_limit(self._sample_first(before, opened.kafka[index])))
-        smallest = min(found)
-        self._limits |= {i: smallest for i, source in self._adaptive.items() if source.kind == "kafka"}
+        """The records that the first batch may read of each source whose limit is a number of records."""
+        positions = {} if opened.checkpoint is None else opened.checkpoint.positions
+        facts = {one.source.index: one for one in opened.sources}
+        for index, meter in self._meters.items():
+            self._limits[index] = meter.first_limit(facts[index], positions.get(index))
+        records = [index for index, meter in self._meters.items() if meter.counts_records]
+        smallest = min([first_limit(None), *(self._limits[index] for index in records)])
+        self._limits |= dict.fromkeys(records, smallest)
         return smallest
 
     def attach(self, query: StreamingQuery) -> None:
@@ -80,7 +59,7 @@ class BatchLimits:
         for one in ranges:
             if one.index in self._limits:
                 before = self._limits[one.index]
-                limit = next_limit(before, self._taken(one, before, duration_s))
+                limit = next_limit(before, self._meters[one.index].taken(one, before, duration_s))
                 if limit != before:
                     changed[one.index] = limit
         if changed and self._query is not None and self._apply(self._query, changed):
@@ -104,51 +83,9 @@ class BatchLimits:
         return True
 
     def close(self) -> None:
-        """Let go of what samples were taken with."""
-        self._sizes.close()
-
-    def _sample_first(self, before: Mapping[str, Any] | None, facts: KafkaFacts) -> float | None:
-        position = facts.earliest if before is None else _numbered(before)
-        backlog = {
-            topic: {part: offset for part, offset in offsets.items() if offset < _end(facts, topic, part)}
-            for topic, offsets in position.items()
-        }
-        count = sum(_end(facts, t, p) - o for t, offsets in backlog.items() for p, o in offsets.items())
-        if count >= _BACKLOG:
-            self._record_bytes = self._sizes.sample(backlog)
-        return self._record_bytes
-
-    def _taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
-        if one.kind == "kafka":
-            amount = sum(
-                offset - (one.start or {}).get(topic, {}).get(partition, 0)
-                for topic, partitions in one.until.items()
-                for partition, offset in partitions.items()
-            )
-            # A flow that keeps up has no records to come.
-            if amount >= limit // 2:
-                self._record_bytes = self._sizes.sample(_numbered(one.until)) or self._record_bytes
-            return Taken(amount, duration_s, self._record_bytes)
-        if one.kind == "files":
-            count, size = (0, 0) if one.files is None else (one.files["count"], one.files["bytes"])
-            if _option(self._adaptive[one.index], _BYTES) is not None:
-                return Taken(size, duration_s)
-            return Taken(count, duration_s, size / count if count else None)
-        return Taken(limit if _is_cut(one, duration_s) else 0, duration_s)
-
-
-def _option(source: PlannedSource, name: str) -> str | None:
-    return next((value for key, value in source.options.items() if key.lower() == name), None)
-
-
-def _is_cut(one: SourceRange, duration_s: float) -> bool:
-    """Whether a table held more than the batch took."""
-    if int(one.until.get("index", -1)) >= 0:
-        return True
-    if duration_s < _SLOW_S:
-        return False
-    known = versions(Path(one.identity["path"]))
-    return bool(known) and int(one.until["reservoirVersion"]) < known[-1]
+        """Close the connections of the meters."""
+        for meter in self._meters.values():
+            meter.close()
 
 
 def _replaced(jvm: Any, before: Any, limit: int) -> Any:
@@ -165,11 +102,3 @@ def _replaced(jvm: Any, before: Any, limit: int) -> Any:
             return before.copy(size, before.maxFiles(), before.minFiles())
         case other:
             raise TypeError(f"{other} is no limit that can be replaced")
-
-
-def _numbered(position: Mapping[str, Any]) -> dict[str, dict[int, int]]:
-    return {t: {int(p): int(o) for p, o in offsets.items()} for t, offsets in position.items()}
-
-
-def _end(facts: KafkaFacts, topic: str, partition: int) -> int:
-    return facts.latest.get(topic, {}).get(partition, 0)

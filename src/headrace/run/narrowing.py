@@ -14,6 +14,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
 from headrace.sources.kafka.cluster import Offsets
+from headrace.sources.kafka.position import KafkaOffsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,12 +45,10 @@ class Part:
 def parts_of(ranges: Iterable[SourceRange]) -> tuple[Part, ...]:
     """What a batch has read of Kafka."""
     return tuple(
-        Part(topic, int(partition), first, end)
+        Part(topic, partition, first, end)
         for one in ranges
-        if one.kind == "kafka"
-        for topic, partitions in one.until.items()
-        for partition, end in partitions.items()
-        if (first := (one.start or {}).get(topic, {}).get(partition, 0)) < end
+        if isinstance(one.until, KafkaOffsets)
+        for topic, partition, first, end in one.until.since(one.start)
     )
 
 

@@ -20,16 +20,15 @@ from headrace.run.survey import find_unfinished
 from headrace.run.targets import flow_target
 from headrace.sinks.delta.table import TableState, read_state
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
-from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.state.facts import CheckpointFacts, Continue, KafkaFacts, Open, RenameFlow
-from headrace.state.file_lists import FileLists, ReadFile, describe_files
-from headrace.state.file_log import COMPACT_INTERVAL, seed_log
+from headrace.sources.registry import kind_of
+from headrace.sources.source import Seed, Seeding, Systems
+from headrace.state.facts import CheckpointFacts, Continue, Open, RenameFlow, SourceFacts
+from headrace.state.file_lists import FileLists
 from headrace.state.files import write_json
 from headrace.state.identity import (
     FILE,
     QUERY,
     CheckpointIdentity,
-    SourceIdentity,
     generations,
     load_identity,
     write_checkpoint,
@@ -37,7 +36,7 @@ from headrace.state.identity import (
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import seed_files
-from headrace.state.table_log import LoggedCommit, see_version
+from headrace.state.table_log import LoggedCommit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,15 +49,13 @@ class OpenedFlow:
     Args:
         path: Its checkpoint.
         identity: The checkpoint's identity.
-        sources: The sources as they are now, with the ids of all their topics.
-        kafka: What the broker holds of each Kafka source.
+        sources: The sources as they are now.
         checkpoint: What the checkpoint holds; ``None`` if it was opened just now.
     """
 
     path: Path
     identity: CheckpointIdentity
-    sources: tuple[SourceIdentity, ...]
-    kafka: Mapping[int, KafkaFacts]
+    sources: tuple[SourceFacts, ...]
     checkpoint: CheckpointFacts | None
 
 
@@ -69,7 +66,7 @@ class FlowOpener:
     Args:
         planned: The flow.
         settings: The pipeline's settings.
-        cluster: The Kafka cluster.
+        systems: The systems of its sources.
         spark: A session to read tables with.
         target: The flow's target.
         report: Takes each commit of another writer that the fold of the ledger has found.
@@ -77,7 +74,7 @@ class FlowOpener:
 
     planned: PlannedFlow
     settings: ProjectSettings
-    cluster: KafkaCluster
+    systems: Systems
     spark: SparkSession
     target: FlowTarget
     report: Callable[[LoggedCommit], None]
@@ -97,7 +94,7 @@ class FlowOpener:
         start = prepare_flow(
             self.planned,
             self.settings,
-            self.cluster,
+            self.systems,
             self._read_table,
             declared_flows=declared_flows,
             remedies=remedies,
@@ -122,7 +119,7 @@ class FlowOpener:
             last: Whether this is the last flow of the table; until then the table's properties say that
                 a full refresh is under way.
         """
-        start = prepare_full_refresh(self.planned, self.settings, self.cluster, self._read_table)
+        start = prepare_full_refresh(self.planned, self.settings, self.systems, self._read_table)
         self._tidy()
         assert isinstance(start.opening, Open)
         self._open(start, start.opening, layout=layout, refreshing=not last)
@@ -172,7 +169,6 @@ class FlowOpener:
             path=path,
             identity=identity,
             sources=start.sources,
-            kafka=start.kafka,
             checkpoint=start.checkpoint,
         )
 
@@ -195,15 +191,15 @@ class FlowOpener:
             dataset=str(flow.target),
             generation=generation,
             table_id=table.table_id,
-            sources=start.sources,
+            sources=tuple(facts.source for facts in start.sources),
         )
         if opening.losses:
             lost = {"checkpoint": identity.checkpoint, "generation": generation}
             self._ledger().record_losses({**lost, **loss} for loss in opening.losses)
         self._rewind_ledger(table)
         path = storage.checkpoint(flow.target, flow.name, generation)
-        carried = self._carry_files(opening, identity)
-        write_checkpoint(path, identity, self._seed(opening, start.sources, carried))
+        seeds = self._seeds(opening, identity)
+        write_checkpoint(path, identity, _contents(opening, identity, seeds))
         self.target.open_generation(
             OpenedGeneration(
                 pipeline=self.settings.name,
@@ -211,7 +207,7 @@ class FlowOpener:
                 checkpoint=identity.checkpoint,
                 generation=generation,
                 opening=opening,
-                ranges=_seeded_ranges(opening, start.sources, carried),
+                ranges=_seeded_ranges(opening, identity, seeds),
                 clear=layout is not None,
                 layout=layout,
                 refreshing=refreshing,
@@ -219,42 +215,24 @@ class FlowOpener:
             )
         )
         write_json(path / QUERY, {"fingerprint": self.planned.fingerprint})
-        return OpenedFlow(
-            path=path, identity=identity, sources=start.sources, kafka=start.kafka, checkpoint=None
-        )
+        return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 
-    def _seed(
-        self,
-        opening: Open,
-        sources: tuple[SourceIdentity, ...],
-        carried: Mapping[int, tuple[ReadFile, ...]],
-    ) -> dict[str, str]:
-        """The files of a checkpoint that begins at positions, by path within it."""
-        if opening.positions is None:
-            return {}
-        seed = seed_files(opening.positions, sources)
+    def _seeds(self, opening: Open, identity: CheckpointIdentity) -> dict[int, Seed]:
+        """What a checkpoint that begins at positions holds of each source; lists the files that were read."""
         chosen = {**self.settings.configuration, **self.planned.flow.spark_conf}
-        interval = int(chosen.get(COMPACT_INTERVAL) or self.spark.conf.get(COMPACT_INTERVAL, "10"))
-        for source in sources:
-            if source.index in carried:
-                position = opening.positions[source.index]
-                seed |= seed_log(source, position, carried[source.index], interval)
-        return seed
-
-    def _carry_files(self, opening: Open, identity: CheckpointIdentity) -> dict[int, tuple[ReadFile, ...]]:
-        """The files that earlier checkpoints have read, by source, also written to the new one's lists."""
         lists = FileLists.of_ledger(self._ledger().folder)
-        carried = {}
-        for source in identity.sources:
-            if opening.positions is not None and source.index in opening.lists:
-                checkpoint, index = opening.lists[source.index]
-                read = lists.load_source(checkpoint, index, opening.positions[source.index])
-                carried[source.index] = tuple(
-                    replace(file, source=source.index, carried=True) for file in read
-                )
-        if carried:
-            lists.write(identity.checkpoint, 0, (file for files in carried.values() for file in files))
-        return carried
+        seeding = Seeding(lists, lambda name: chosen.get(name) or self.spark.conf.get(name, None))
+        positions = opening.positions or {}
+        seeds = {
+            source.index: kind_of(source.kind).seed(
+                source, positions[source.index], opening.lists.get(source.index), seeding
+            )
+            for source in identity.sources
+            if source.index in positions
+        }
+        if any(seed.read for seed in seeds.values()):
+            lists.write(identity.checkpoint, 0, (file for seed in seeds.values() for file in seed.read))
+        return seeds
 
     def _rewind_ledger(self, table: TableState) -> None:
         """Set aside what the ledger holds of versions that a rolled-back table no longer has."""
@@ -326,32 +304,35 @@ def flow_opener(planned: PlannedFlow, context: UpdateContext) -> FlowOpener:
     return FlowOpener(
         planned=planned,
         settings=settings,
-        cluster=context.cluster,
+        systems=context.systems,
         spark=context.spark,
         target=flow_target(planned, settings.storage, context.spark, context.checkpointer),
         report=report,
     )
 
 
+def _contents(opening: Open, identity: CheckpointIdentity, seeds: Mapping[int, Seed]) -> dict[str, str]:
+    """The files of a checkpoint that begins at positions, by path within it."""
+    contents = {} if opening.positions is None else seed_files(opening.positions, identity.sources)
+    for seed in seeds.values():
+        contents |= seed.contents
+    return contents
+
+
 def _seeded_ranges(
-    opening: Open, sources: tuple[SourceIdentity, ...], carried: Mapping[int, tuple[ReadFile, ...]]
+    opening: Open, identity: CheckpointIdentity, seeds: Mapping[int, Seed]
 ) -> tuple[SourceRange, ...]:
     """The ranges in the commit that opens a seeded checkpoint: empty, at the positions where it starts."""
     positions = opening.positions or {}
     return tuple(
         SourceRange(
             index=source.index,
-            kind=source.kind,  # type: ignore[arg-type]
+            kind=source.kind,
             identity=source.identity,
             start=positions[source.index],
             until=positions[source.index],
-            seen=see_version(Path(source.identity["path"]), positions[source.index])
-            if source.kind == "delta"
-            else None,
-            files=describe_files(carried[source.index], len(carried[source.index]))
-            if source.index in carried
-            else None,
+            marks=seeds[source.index].marks,
         )
-        for source in sources
+        for source in identity.sources
         if source.index in positions
     )

@@ -26,17 +26,17 @@ from headrace.run.tables import check_table
 from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
-from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.source import Systems
 
 
-def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTable) -> Plan:
+def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
     """Add what a run would refuse to a plan, and remove the changes that it would not make then.
 
     A refusal that only follows from another one is left out.
 
     Args:
         plan: The plan.
-        cluster: The Kafka cluster; ``None`` if it does not answer, and flows that read it are not checked.
+        systems: The systems of its sources; flows whose system does not answer are not checked.
         read_table: Reads a table's newest snapshot.
     """
     stages = plan.stages
@@ -50,7 +50,7 @@ def find_refusals(plan: Plan, cluster: KafkaCluster | None, read_table: ReadTabl
     # What a refused table blocks is not reported again.
     blocked = find_blocked(plan, {})
     found = {name: error for name, error in blocked.items() if isinstance(error, HeadraceError)}
-    preflight = PreflightCheck(plan, stages, cluster, read_table)
+    preflight = PreflightCheck(plan, stages, systems, read_table)
     for stage in stages:
         match stage:
             case RunFlowStage(planned=planned):
@@ -99,15 +99,13 @@ class PreflightCheck:
     Args:
         plan: What would be run.
         stages: Its stages.
-        cluster: The Kafka cluster, if it is running.
+        systems: The systems of its sources.
         read_table: Reads a table's newest snapshot.
     """
 
-    def __init__(
-        self, plan: Plan, stages: Sequence[Stage], cluster: KafkaCluster | None, read_table: ReadTable
-    ) -> None:
+    def __init__(self, plan: Plan, stages: Sequence[Stage], systems: Systems, read_table: ReadTable) -> None:
         self._plan = plan
-        self._cluster = cluster
+        self._systems = replace(systems, read_table=self._read_opened)
         self._read_table = read_table
         storage = plan.project.storage
         self._opened = {storage.table(s.table.name): s for s in stages if isinstance(s, OpenTableStage)}
@@ -116,20 +114,16 @@ class PreflightCheck:
 
     def refusal(self, planned: PlannedFlow) -> HeadraceError | None:
         """Why a run would not start the flow; ``None`` if it would, or if the broker does not answer."""
-        if self._cluster is None and any(source.kind == "kafka" for source in planned.sources):
-            return None
         try:
             prepare_flow(
                 planned,
                 self._plan.project,
-                self._cluster or KafkaCluster(self._plan.project.kafka),
+                self._systems,
                 self._read_opened,
                 declared_flows=frozenset(one.flow.name for one in self._plan.feeding(planned.flow.target)),
                 remedies=Remedies(),
             )
         except BrokerUnreachableError:
-            # The broker would not answer for the other flows either, each after its own timeout.
-            self._cluster = None
             return None
         except (UpstreamMissingError, StartInvalidError) as error:
             # A table that the same run creates or feeds will exist, and have more versions.

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace.model.ranges import SourceRange
 from headrace.runtime.defaults import available_cores
+from headrace.sources.registry import kind_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,16 +31,13 @@ def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: b
     """
     if stateful:
         return rows
-    small = all(one.kind == "kafka" for one in ranges) and count_records(ranges) <= _SMALL_BATCH
+    records = count_records(ranges)
+    small = records is not None and records <= _SMALL_BATCH
     return rows.coalesce(1 if small else tasks)
 
 
-def count_records(ranges: tuple[SourceRange, ...]) -> int:
-    """The offsets that the Kafka ranges span."""
-    return sum(
-        offset - (one.start or {}).get(topic, {}).get(partition, 0)
-        for one in ranges
-        if one.kind == "kafka"
-        for topic, partitions in one.until.items()
-        for partition, offset in partitions.items()
-    )
+def count_records(ranges: tuple[SourceRange, ...]) -> int | None:
+    """The records that a batch has read at most; ``None`` where the positions do not tell."""
+    counts = [kind_of(one.kind).count(one) for one in ranges]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from headrace.errors import (
     CheckpointCorruptError,
     CheckpointForeignError,
     HeadraceError,
     RefreshUnfinishedError,
-    UpstreamMissingError,
 )
-from headrace.model.folders import FileFolder, local_path
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
 from headrace.plan.sources import refuse_read_twice
-from headrace.plan.stages import PlannedFlow, PlannedSource
-from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState, is_table
-from headrace.sources.identity import files_identity, identify, kafka_facts
-from headrace.sources.kafka.cluster import KafkaCluster
-from headrace.state.facts import CheckpointFacts, FlowFacts, KafkaFacts, ListOrigin, TableFacts
-from headrace.state.file_lists import FileLists, ReadFile, are_whole
-from headrace.state.file_log import last_entry, load_seen
-from headrace.state.history import History, PastRead, load_history
-from headrace.state.identity import SourceIdentity, generations, load_identity
+from headrace.plan.stages import PlannedFlow
+from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState
+from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions
+from headrace.sources.registry import describe_source
+from headrace.sources.source import Past, Systems
+from headrace.state.facts import CheckpointFacts, FlowFacts, SourceFacts, TableFacts
+from headrace.state.file_lists import FileLists
+from headrace.state.history import History, load_history
+from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import check_readable, is_seeded, load_next_positions, load_state
+from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import resume_remedy
-from headrace.state.table_log import describe_rollback, follow_commits, versions
-from headrace.storage.layout import Storage
 
 ReadTable = Callable[[Path], TableState]
 """Reads a table's newest snapshot: through Spark, or without a JVM."""
+
+
+class Surveyed(Protocol):
+    """A flow's sources, and the checkpoint that it continues with."""
+
+    @property
+    def sources(self) -> tuple[SourceFacts, ...]: ...
+    @property
+    def checkpoint(self) -> CheckpointFacts | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +52,16 @@ class Survey:
     facts: TableFacts
     checkpoint: CheckpointFacts | None
 
+    @property
+    def sources(self) -> tuple[SourceFacts, ...]:
+        """The sources as they are now."""
+        return self.flow.sources
+
 
 def survey_flow(
     planned: PlannedFlow,
     settings: ProjectSettings,
-    cluster: KafkaCluster,
+    systems: Systems,
     read_table: ReadTable,
     *,
     declared_flows: frozenset[str],
@@ -62,7 +72,7 @@ def survey_flow(
     Args:
         planned: The flow.
         settings: The pipeline's settings.
-        cluster: The Kafka cluster of its kafka sources.
+        systems: The systems of its sources.
         read_table: Reads a table's newest snapshot.
         declared_flows: All flows that are declared for the same table.
         remedies: What the user asks for.
@@ -72,72 +82,57 @@ def survey_flow(
         TransientError: The broker does not answer.
     """
     flow, storage = planned.flow, settings.storage
-    table = read_table(storage.table(flow.target))
+    path = storage.table(flow.target)
+    table = read_table(path)
     _refuse_unfinished_refresh(planned, table)
-    sources, kafka = survey_sources(planned, storage, cluster, read_table)
+    resume = flow.name in remedies.resume_from_table
+    new_checkpoint = flow.name in remedies.new_checkpoint
+    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
+    history = load_history(ledger, path, table.table_id, table.version, table.checkpoints.get(flow.name))
+    policies = {settings.on_data_loss, *(source.on_data_loss for source in planned.sources)}
+    past = Past(
+        flow=flow,
+        history=history,
+        lists=FileLists.of_ledger(ledger.folder),
+        opens=resume or new_checkpoint or "record" in policies,
+    )
     asked = FlowFacts(
         flow=flow.name,
         dataset=str(flow.target),
         location=flow.location,
         declared_flows=declared_flows,
-        sources=sources,
+        sources=survey_sources(planned, systems, past),
         stateful=planned.stateful,
-        kafka=kafka,
+        describe=describe_source,
         on_data_loss=settings.on_data_loss,
-        resume=flow.name in remedies.resume_from_table,
-        new_checkpoint=flow.name in remedies.new_checkpoint,
+        resume=resume,
+        new_checkpoint=new_checkpoint,
         rename_from=remedies.rename_flow.get(flow.name),
     )
-    is_new = asked.resume or asked.new_checkpoint
     folder = storage.flow_checkpoints(flow.target, flow.name)
-    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
+    # What is wrong with a checkpoint does not matter where a new one is asked for.
+    looks = not (resume or new_checkpoint) or asked.rename_from is not None
     return Survey(
         flow=asked,
         table=table,
-        facts=_table_facts(table, asked, ledger, storage.table(flow.target)),
-        # What is wrong with a checkpoint does not matter where a new one is asked for.
-        checkpoint=None if is_new and asked.rename_from is None else _checkpoint(folder, asked, table),
+        facts=_table_facts(table, asked, ledger, path, history),
+        checkpoint=_checkpoint(folder, asked, table) if looks else None,
     )
 
 
 def survey_sources(
-    planned: PlannedFlow, storage: Storage, cluster: KafkaCluster, read_table: ReadTable
-) -> tuple[tuple[SourceIdentity, ...], dict[int, KafkaFacts]]:
-    """Who the flow's sources are now, and what the broker holds of its topics.
+    planned: PlannedFlow, systems: Systems, past: Past | None = None
+) -> tuple[SourceFacts, ...]:
+    """The flow's sources as they are now.
 
     Raises:
         SourceReadTwiceError: Two patterns of its query match the same topic now.
+        UpstreamMissingError: A table that it reads does not exist.
     """
-    found: list[SourceIdentity] = []
-    kafka: dict[int, KafkaFacts] = {}
-    for source in planned.sources:
-        table_id = None
-        if source.kind == "delta":
-            path = storage.table(source.table) if source.table else Path(source.path or "")
-            if not is_table(path):
-                raise _upstream_missing(planned, source, path)
-            table_id = read_table(path).table_id
-        identity = identify(source, cluster, storage, table_id)
-        found.append(identity)
-        if source.kind == "kafka":
-            ids = identity.identity["topics"]
-            kafka[source.index] = kafka_facts(source, ids, cluster)
-    refuse_read_twice(planned.sources, {index: facts.ids for index, facts in kafka.items()})
-    return tuple(found), kafka
-
-
-def _upstream_missing(planned: PlannedFlow, source: PlannedSource, path: Path) -> UpstreamMissingError:
-    flow = planned.flow
-    name = str(source.table or path)
-    return UpstreamMissingError(
-        f"flow {flow.name} reads {name}, which has not been made yet",
-        location=flow.location,
-        facts=("nothing was read or written",),
-        remedies=(f"headrace run {name} {flow.target}",)
-        if source.table
-        else ("run the pipeline that makes it, or correct the path",),
-        params={"flow": flow.name, "table": name},
-    )
+    known = past or Past(flow=planned.flow)
+    found = tuple(source.look(systems, known) for source in planned.sources)
+    refuse_read_twice(planned.sources, {facts.source.index: facts for facts in found})
+    return found
 
 
 def find_unfinished(folder: Path, table: TableState) -> Path | None:
@@ -216,146 +211,42 @@ def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
         )
 
 
-def _table_facts(table: TableState, flow: FlowFacts, ledger: Ledger, path: Path) -> TableFacts:
-    positions = None
-    read: tuple[SourceIdentity, ...] = ()
+def _table_facts(
+    table: TableState, flow: FlowFacts, ledger: Ledger, path: Path, history: History
+) -> TableFacts:
     current = table.checkpoints.get(flow.flow)
+    last = None
     if current is not None and current in table.transactions:
-        said = ledger.last_batch(path, current, table.transactions[current])
-        if said is not None:
-            positions = {source["index"]: source["until"] for source in said["sources"]}
-            read = tuple(
-                SourceIdentity(index=s["index"], kind=s["kind"], identity=s["identity"])
-                for s in said["sources"]
-            )
-    history = load_history(ledger, path, table.table_id, table.version, current)
-    lists = FileLists.of_ledger(ledger.folder)
-    # A list can be long, and only a new checkpoint needs to know all that was read.
-    asked = flow.resume or flow.new_checkpoint
-    policies = {flow.on_data_loss, *(kafka.on_data_loss for kafka in flow.kafka.values())}
+        last = ledger.last_batch(path, current, table.transactions[current])
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,
         checkpoints=table.checkpoints,
         transactions=table.transactions,
-        positions=positions,
-        sources=read,
+        positions=None if last is None else committed_positions(last),
+        sources=() if last is None else committed_sources(last),
         version=table.version,
         folded=ledger.next_version(table.table_id) - 1,
         ledger_stale=bool(ledger.stale_folds(path, table.table_id, table.version)),
         history=history,
-        rolled_back=_rolled_back(flow.sources, history),
-        unlisted=_unlisted(flow.sources, lists, history) if asked or "record" in policies else frozenset(),
-        read_elsewhere=_read_elsewhere(flow.sources, lists, history) if asked else {},
     )
 
 
-def _unlisted(now: Sequence[SourceIdentity], lists: FileLists, history: History) -> frozenset[ListOrigin]:
-    """The reads of folders whose lists in the ledger do not hold all that was read."""
-    keys = {source.key for source in now if source.kind == "files"}
-    return frozenset(
-        (read.checkpoint, read.source.index)
-        for key in keys
-        for read in history.reads.get(key, ())
-        if not are_whole(_listed(read, lists), read.until, read.files)
-    )
-
-
-def _read_elsewhere(now: Sequence[SourceIdentity], lists: FileLists, history: History) -> dict[int, str]:
-    """By source, a file that a folder which is new, or chooses other files now, shares with another one."""
-    found: dict[int, str] = {}
-    for source in now:
-        before = history.reads.get(source.key, ())
-        if source.kind != "files" or any(dict(one.source.identity) == source.identity for one in before):
-            continue
-        others = {
-            local_path(file.path)
-            for key, reads in history.reads.items()
-            if key[0] == "files" and key != source.key
-            for read in reads
-            for file in _listed(read, lists)
-        }
-        # A folder that cannot be listed is the run's to complain about.
-        with contextlib.suppress(OSError):
-            files = (file.path for file in FileFolder.of_identity(source.identity).files())
-            shared = min((path for path in files if path in others), default=None)
-            if shared is not None:
-                found[source.index] = shared
-    return found
-
-
-def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
-    return lists.load_source(read.checkpoint, read.source.index, read.until)
-
-
-def _rolled_back(now: Sequence[SourceIdentity], history: History) -> dict[str, str]:
-    """The upstream tables that no longer have the versions which were read of them, and how it shows."""
-    found = {}
-    for source in now:
-        for read in history.reads.get(source.key, ()):
-            if read.seen is not None:
-                how = describe_rollback(Path(source.identity["path"]), read.seen)
-                if how is not None:
-                    found[str(source.identity["path"])] = how
-    return found
-
-
-def is_drained(
-    planned: PlannedFlow,
-    checkpoint: CheckpointFacts | None,
-    kafka: Mapping[int, KafkaFacts],
-    storage: Storage,
-) -> bool:
+def is_drained(planned: PlannedFlow, survey: Surveyed, systems: Systems) -> bool:
     """Whether the sources hold nothing that the checkpoint has not read: then no query is needed.
 
-    Only where that can be told for sure; a stateful query may still have rows to emit.
+    Only where that is known for sure; a stateful query may still have rows to emit.
     """
+    checkpoint = survey.checkpoint
     if checkpoint is None or planned.stateful or checkpoint.last_planned < 0:
         return False
     if checkpoint.last_finished != checkpoint.last_planned:
         return False
-    flow = planned.flow
-    path = storage.checkpoint(flow.target, flow.name, checkpoint.identity.generation)
+    flow, positions = planned.flow, checkpoint.positions
+    path = systems.storage.checkpoint(flow.target, flow.name, checkpoint.identity.generation)
+    facts = {one.source.index: one for one in survey.sources}
     return all(
-        _is_at_end(source, checkpoint.positions.get(source.index), kafka, storage, path)
+        source.index in positions
+        and source.is_drained(facts[source.index], positions[source.index], path, systems)
         for source in planned.sources
     )
-
-
-def _is_at_end(
-    source: PlannedSource,
-    position: Position | None,
-    kafka: Mapping[int, KafkaFacts],
-    storage: Storage,
-    checkpoint: Path,
-) -> bool:
-    if position is None:
-        return False
-    if source.kind == "kafka":
-        read = {topic: {int(p): o for p, o in offsets.items()} for topic, offsets in position.items()}
-        return bool(read == kafka[source.index].latest)
-    if source.kind == "files":
-        folder = source.index if source.folder is None else source.folder
-        return last_entry(checkpoint, folder) == position["logOffset"] and not _has_new_files(
-            FileFolder.of_identity(files_identity(source)), load_seen(checkpoint, folder)
-        )
-    if source.kind == "delta" and position.get("index") == -1:
-        # A stream's position stays before commits that bring it nothing.
-        path = storage.table(source.table) if source.table is not None else Path(source.path or "")
-        first = int(position["reservoirVersion"])
-        ahead = list(follow_commits(path, first))
-        return versions(path)[-1:] == (first + len(ahead) - 1,) and all(
-            not commit.changes_data or (source.erasures_only and commit.removes_data and commit.is_erasure)
-            for commit in ahead
-        )
-    return False
-
-
-def _has_new_files(folder: FileFolder, seen: Mapping[str, int]) -> bool:
-    """Whether a folder holds files that Spark's log does not name; so, too, where that cannot be told."""
-    read = set(map(local_path, seen))
-    try:
-        return folder.is_sinks or any(file.path not in read for file in folder.files())
-    except OSError:
-        # A folder that cannot be listed is the run's to complain about.
-        return True

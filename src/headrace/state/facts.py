@@ -1,10 +1,10 @@
-"""What `state.opening` decides by, and what it says."""
+"""What `state.opening` decides by, and what it decides."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from headrace.errors import SourceLocation
 from headrace.model.project import OnDataLoss
@@ -18,7 +18,88 @@ FENCED = 2**63 - 1
 ListOrigin = tuple[str, int]
 """Whose lists name the files that were read: a checkpoint, and the index of a source in it."""
 
+Losses = tuple[Mapping[str, Any], ...]
+"""What a source no longer holds and was never read, as the ledger keeps it."""
+
 Reason = Literal["first", "resume-from-table", "new-checkpoint", "data-loss", "full-refresh", "renamed"]
+
+
+class SourceFacts(Protocol):
+    """A source of a flow as it is now. Each kind of source implements it; no method reads anything.
+
+    What would lose or double records is raised as an error with its remedy.
+    """
+
+    @property
+    def source(self) -> SourceIdentity: ...
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a new checkpoint can start at a position of an old one."""
+        ...
+
+    def check(self, flow: FlowFacts) -> None:
+        """Refuse a source that no checkpoint of the flow may continue to read."""
+        ...
+
+    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
+        """Whether this is the source that a checkpoint has read."""
+        ...
+
+    def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
+        """Where a new checkpoint starts, after all earlier ones; ``None`` for a source that none has read."""
+        ...
+
+    def check_position(
+        self, flow: FlowFacts, history: History, position: Position, *, continues: bool
+    ) -> tuple[Position, Losses]:
+        """Compare a position with what the source holds.
+
+        Args:
+            flow: The flow.
+            history: How far the flow's checkpoints have read.
+            position: Where the flow continues.
+            continues: Whether it continues with the checkpoint in force.
+
+        Returns:
+            Where the flow can continue: with what is new in the source, and after what the source has
+            lost; and what it has lost.
+        """
+        ...
+
+    def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
+        """Whose lists of files a new checkpoint takes over; ``None`` for a source without such lists."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadBefore:
+    """A source as a checkpoint knows it.
+
+    Args:
+        checkpoint: The checkpoint.
+        source: The source as it was when the checkpoint was opened.
+        committed: The source as the checkpoint's last commit names it.
+        positions: How far the checkpoint and that commit have read it.
+    """
+
+    checkpoint: str
+    source: SourceIdentity
+    committed: SourceIdentity | None = None
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True)
+class NextPosition:
+    """Where a new checkpoint starts to read a source.
+
+    Args:
+        position: The position.
+        origin: The checkpoint that ended there, and the index of the source in it.
+    """
+
+    position: Position
+    origin: ListOrigin | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +118,6 @@ class TableFacts:
             ``None`` where neither log nor ledger know.
         sources: Which sources that commit had read, by its own word.
         history: How far the sources of all the flow's checkpoints were read.
-        rolled_back: Of which tables versions that were read are no more, and how that shows.
-        unlisted: Reads of folders, by checkpoint and source index, of which the ledger does not hold
-            all files.
-        read_elsewhere: By source index, a file that the flow has read through another folder.
     """
 
     table_id: str
@@ -52,10 +129,7 @@ class TableFacts:
     version: int = -1
     folded: int = -1
     ledger_stale: bool = False
-    rolled_back: Mapping[str, str] = field(default_factory=dict)
-    unlisted: frozenset[ListOrigin] = frozenset()
     history: History = field(default_factory=History)
-    read_elsewhere: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,34 +145,29 @@ class CheckpointFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KafkaFacts:
-    """What the broker says of the topics of one source, by topic.
+class FlowFacts:
+    """The flow as it is declared, and what the user asked for on the command line.
 
     Args:
-        on_data_loss: The policy of this source alone; ``None`` takes the flow's.
+        describe: Names a source for people.
     """
-
-    ids: Mapping[str, str | None]
-    earliest: Mapping[str, Mapping[int, int]]
-    latest: Mapping[str, Mapping[int, int]]
-    on_data_loss: OnDataLoss | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowFacts:
-    """The flow as it is declared, and what the user asked for on the command line."""
 
     flow: str
     dataset: str
     location: SourceLocation
     declared_flows: frozenset[str]
-    sources: tuple[SourceIdentity, ...]
+    sources: tuple[SourceFacts, ...]
     stateful: bool
-    kafka: Mapping[int, KafkaFacts]
+    describe: Callable[[SourceIdentity], str] = field(default=lambda source: source.kind)
     on_data_loss: OnDataLoss = "refuse"
     resume: bool = False
     new_checkpoint: bool = False
     rename_from: str | None = None
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a new checkpoint can start where an old one ended."""
+        return not self.stateful and all(source.can_resume for source in self.sources)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.ranges import Position
 from headrace.state.identity import corrupt
 from headrace.storage.location import Location
 
@@ -118,13 +117,12 @@ class FileLists:
         packs = (pack for pack in self._packs(checkpoint) if batch in _numbers(pack))
         return next((_unpacked(pack).get(batch) for pack in packs), None)
 
-    def load_source(self, checkpoint: str, source: int, position: Position) -> tuple[ReadFile, ...]:
-        """All files that a source has given up to a position, as far as the lists are there.
+    def load_source(self, checkpoint: str, source: int, last: int) -> tuple[ReadFile, ...]:
+        """All files of a source up to an entry of Spark's log, as far as the lists are there.
 
         Raises:
             CheckpointCorruptError: A list cannot be read.
         """
-        last = int(position["logOffset"])
         found = self._load_all(checkpoint)
         return tuple(
             file
@@ -177,21 +175,21 @@ class FileLists:
         return self.folder / checkpoint / f"{batch:012d}.jsonl"
 
 
-def covers(files: Sequence[ReadFile], position: Position) -> bool:
-    """Whether no list is missing of what a source has given up to a position."""
+def covers(files: Sequence[ReadFile], last: int) -> bool:
+    """Whether no list is missing of the files of a source up to an entry of Spark's log."""
     # Spark makes no entry without a file.
-    return {file.log for file in files}.issuperset(range(int(position["logOffset"]) + 1))
+    return {file.log for file in files}.issuperset(range(last + 1))
 
 
-def are_whole(files: Sequence[ReadFile], position: Position, said: Mapping[str, Any] | None) -> bool:
-    """Whether these are all files that a source has given up to a position.
+def are_whole(files: Sequence[ReadFile], last: int, said: Mapping[str, Any] | None) -> bool:
+    """Whether these are all files of a source up to an entry of Spark's log.
 
     Args:
-        files: What the lists hold.
-        position: Where the source stands.
-        said: What the commit at that position says of its files.
+        files: The files in the lists.
+        last: The entry.
+        said: What the commit of that position says of its files.
     """
-    return covers(files, position) and said is not None and said.get("total") == len(files)
+    return covers(files, last) and said is not None and said.get("total") == len(files)
 
 
 def _read(path: Location) -> str:

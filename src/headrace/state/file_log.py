@@ -10,9 +10,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from headrace.model.ranges import Position
 from headrace.state.file_lists import ReadFile
-from headrace.state.identity import SourceIdentity, corrupt
+from headrace.state.identity import SourceIdentity, corrupt, folder_of
 
 COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 """After how many entries Spark writes one that holds all before it."""
@@ -66,18 +65,15 @@ def last_entry(checkpoint: Path, folder: int) -> int:
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
-def seed_log(
-    source: SourceIdentity, position: Position, files: Sequence[ReadFile], interval: int
-) -> dict[str, str]:
-    """Spark's log of a source whose files up to a position have been read, as Spark would find it.
+def seed_log(source: SourceIdentity, last: int, files: Sequence[ReadFile], interval: int) -> dict[str, str]:
+    """Spark's log of a source whose files up to an entry have been read, as Spark would find it.
 
     Args:
         source: The source.
-        position: Where it goes on.
+        last: The last entry.
         files: What was read; the entries keep their numbers, for Spark asks for each of them.
         interval: After how many entries Spark compacts.
     """
-    last = int(position["logOffset"])
     compacted = (last + 1) // interval * interval - 1
     names = {number: str(number) for number in range(last + 1)}
     names |= dict.fromkeys(range(compacted + 1), f"{compacted}{_COMPACT}")
@@ -87,11 +83,6 @@ def seed_log(
         lines[names[file.log]].append(json.dumps(said, separators=(",", ":")))
     folder = f"sources/{folder_of(source)}"
     return {f"{folder}/{name}": "\n".join(several) for name, several in lines.items()}
-
-
-def folder_of(source: SourceIdentity) -> int:
-    """The number of a source's folder in its checkpoint."""
-    return source.index if source.folder is None else source.folder
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -6,76 +6,82 @@ last commit says is found here, and nowhere in the checkpoint that is in force.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.model.ranges import Position
 from headrace.state.identity import SourceIdentity
 from headrace.state.ledger import Ledger, entry_of, last_version
 from headrace.state.table_log import iter_commits
 
+_RANGE = {"index", "kind", "identity", "from", "until"}
+"""The keys of a range that every kind of source has."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PastRead:
-    """What the last commit that read a table or a folder says of it.
+    """What a commit says of one source that it has read.
 
     Args:
         checkpoint: The checkpoint that read it.
-        source: Which it was, and in which place of the query.
-        until: Where it ended.
-        seen: The last version that was read of a table, with its mark.
-        files: What the commit says of the files of a folder.
+        source: The source.
+        until: Where it ended, as JSON.
+        marks: What else the commit says of its range.
     """
 
     checkpoint: str
     source: SourceIdentity
-    until: Position
-    seen: Mapping[str, Any] | None = None
-    files: Mapping[str, Any] | None = None
+    until: Any
+    marks: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """How far each source of a flow was read.
+    """How far a flow has read its sources.
 
     Args:
-        topics: By the id of a topic, where each partition ended; ``None`` where a join had read it on
-            both sides, up to different offsets.
-        reads: Tables and folders, by their key: the last reads of them; two where a join had both sides.
+        commits: The reads of each commit, in the order of the commits.
         whole: Whether the commits of all the flow's checkpoints are known.
     """
 
-    topics: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
-    reads: Mapping[tuple[str, str], tuple[PastRead, ...]] = field(default_factory=dict)
+    commits: tuple[tuple[PastRead, ...], ...] = ()
     whole: bool = True
 
     @classmethod
     def of(cls, entries: Iterable[Mapping[str, Any]], *, whole: bool = True) -> History:
-        """What commits of a flow say, in the order in which they were made."""
-        topics: dict[str, dict[str, int | None]] = {}
-        reads: dict[tuple[str, str], tuple[PastRead, ...]] = {}
-        for entry in entries:
-            mine: dict[tuple[str, str], tuple[PastRead, ...]] = {}
-            ended: dict[str, dict[str, int | None]] = {}
-            for said in entry.get("sources", ()):
-                source = SourceIdentity(index=said["index"], kind=said["kind"], identity=said["identity"])
-                if source.kind == "kafka":
-                    _end_topics(source, said["until"], ended)
-                else:
-                    read = PastRead(
-                        checkpoint=entry["checkpoint"],
-                        source=source,
-                        until=said["until"],
-                        seen=said.get("seen"),
-                        files=said.get("files"),
-                    )
-                    mine[source.key] = (*mine.get(source.key, ()), read)
-            for topic_id, offsets in ended.items():
-                topics.setdefault(topic_id, {}).update(offsets)
-            reads |= mine
-        return cls(topics=topics, reads=reads, whole=whole)
+        """The reads of commits, in the order in which they were made."""
+        return cls(commits=tuple(filter(None, map(_reads, entries))), whole=whole)
+
+    def sources(self, kind: str, key: Callable[[SourceIdentity], str]) -> tuple[SourceIdentity, ...]:
+        """The sources of a kind that were read, each as the last commit names it.
+
+        Args:
+            kind: The kind.
+            key: What tells one of them from another.
+        """
+        reads = (read for reads in self.commits for read in reads if read.source.kind == kind)
+        return tuple({key(read.source): read.source for read in reads}.values())
+
+    def last_reads(self, is_source: Callable[[SourceIdentity], bool]) -> tuple[PastRead, ...]:
+        """The reads of a source by the last commit that names it; two where a join had it on both sides."""
+        for reads in reversed(self.commits):
+            found = tuple(read for read in reads if is_source(read.source))
+            if found:
+                return found
+        return ()
+
+
+def _reads(entry: Mapping[str, Any]) -> tuple[PastRead, ...]:
+    return tuple(
+        PastRead(
+            checkpoint=entry["checkpoint"],
+            source=SourceIdentity(index=one["index"], kind=one["kind"], identity=one["identity"]),
+            until=one["until"],
+            marks={key: value for key, value in one.items() if key not in _RANGE},
+        )
+        for one in entry.get("sources", ())
+    )
 
 
 def load_history(ledger: Ledger, table: Path, table_id: str, version: int, checkpoint: str | None) -> History:
@@ -138,13 +144,3 @@ def _chain(entries: Iterable[Mapping[str, Any]], checkpoint: str) -> tuple[set[s
         chain.add(before)
         checkpoint = before
     return chain, False
-
-
-def _end_topics(source: SourceIdentity, until: Position, ended: dict[str, dict[str, int | None]]) -> None:
-    ids = source.identity["topics"]
-    for topic, partitions in until.items():
-        if (topic_id := ids.get(topic)) is None:
-            continue
-        known = ended.setdefault(topic_id, {})
-        for partition, offset in partitions.items():
-            known[partition] = offset if known.setdefault(partition, offset) == offset else None

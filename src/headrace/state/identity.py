@@ -36,12 +36,6 @@ class SourceIdentity:
     identity: Mapping[str, Any]
     folder: int | None = None
 
-    @property
-    def key(self) -> tuple[str, str]:
-        """What a table or a folder is known by beyond one checkpoint; topics are known by their ids."""
-        name = "table_id" if self.kind == "delta" else "path"
-        return self.kind, str(self.identity.get(name))
-
     def to_json(self) -> dict[str, Any]:
         said = {"index": self.index, "kind": self.kind, "identity": dict(self.identity)}
         return said if self.folder is None else {**said, "folder": self.folder}
@@ -151,6 +145,11 @@ def load_query(checkpoint: Path) -> str | None:
         return str(json.loads((checkpoint / QUERY).read_text(encoding="utf-8"))["fingerprint"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
+
+
+def folder_of(source: SourceIdentity) -> int:
+    """The number of a source's folder in its checkpoint."""
+    return source.index if source.folder is None else source.folder
 
 
 def corrupt(path: Path | Location, error: Exception) -> CheckpointCorruptError:

@@ -11,9 +11,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from headrace.model.ranges import Position, SourceRange
+from headrace.model.ranges import Position
 from headrace.state.identity import SourceIdentity, corrupt
 
 _VERSION = "v1"
@@ -36,72 +35,25 @@ def load_state(checkpoint: Path) -> LogState:
     return LogState(_last(checkpoint / "offsets"), _last(checkpoint / "commits"))
 
 
-def load_positions(checkpoint: Path, batch: int) -> tuple[Position | None, ...]:
-    """Each source's position at the end of a batch, in Spark's order of sources.
+def offsets_path(checkpoint: Path, batch: int) -> Path:
+    """The file of Spark's offset log that says where a batch ends."""
+    return checkpoint / "offsets" / str(batch)
+
+
+def load_offsets(checkpoint: Path, batch: int) -> tuple[str | None, ...]:
+    """Each source's position at the end of a batch, as Spark has written it, in Spark's order of sources.
 
     Raises:
         CheckpointCorruptError: The file is missing, or is not what Spark writes.
     """
-    path = checkpoint / "offsets" / str(batch)
+    path = offsets_path(checkpoint, batch)
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         if len(lines) < 3 or lines[0] != _VERSION:
             raise ValueError(f"not an offset log of Spark's: it has {len(lines)} lines")
-        return tuple(None if line == _UNSET else _as_position(json.loads(line)) for line in lines[2:])
+        return tuple(None if line == _UNSET else line for line in lines[2:])
     except (OSError, ValueError) as error:
         raise corrupt(path, error) from error
-
-
-def load_ranges(checkpoint: Path, batch: int, sources: Sequence[SourceIdentity]) -> tuple[SourceRange, ...]:
-    """What a batch reads from each of its sources.
-
-    A source without new data repeats its last position: its range is empty.
-
-    Raises:
-        CheckpointCorruptError: A file is missing, or is not what Spark writes.
-    """
-    ends = load_positions(checkpoint, batch)
-    starts = load_positions(checkpoint, batch - 1) if batch > 0 else (None,) * len(ends)
-    if not len(ends) == len(starts) == len(sources):
-        count = ValueError(f"it has {len(ends)} sources, and the flow has {len(sources)}")
-        raise corrupt(checkpoint / "offsets" / str(batch), count)
-    ranges = []
-    for source, start, end in zip(sources, starts, ends, strict=True):
-        if end is None:
-            continue
-        if source.kind == "kafka":
-            folder = source.index if source.folder is None else source.folder
-            start = _kafka_start(checkpoint, folder, start, end)
-        ranges.append(
-            SourceRange(
-                index=source.index,
-                kind=source.kind,  # type: ignore[arg-type]
-                identity=source.identity,
-                start=start,
-                until=end,
-            )
-        )
-    return tuple(ranges)
-
-
-def load_next_positions(
-    checkpoint: Path, batch: int, sources: Sequence[SourceIdentity]
-) -> dict[int, Position]:
-    """Where the sources go on when everything before ``batch`` has been committed.
-
-    Args:
-        checkpoint: The checkpoint.
-        batch: A batch that Spark has planned, or the one after the last that it has planned.
-        sources: The checkpoint's sources.
-
-    Raises:
-        CheckpointCorruptError: A file is missing, or is not what Spark writes.
-    """
-    if (checkpoint / "offsets" / str(batch)).exists():
-        starts = {one.index: one.start for one in load_ranges(checkpoint, batch, sources)}
-        return {index: start for index, start in starts.items() if start is not None}
-    ends = load_positions(checkpoint, batch - 1)
-    return {index: end for index, end in enumerate(ends) if end is not None}
 
 
 def check_readable(checkpoint: Path) -> None:
@@ -139,7 +91,7 @@ def seed_files(
     lines = [_VERSION, json.dumps(metadata)]
     lines += [
         # Spark compares positions as text: with spaces it would take this one for another.
-        json.dumps(dict(positions[source.index]), separators=(",", ":"))
+        json.dumps(positions[source.index].to_json(), separators=(",", ":"))
         if source.index in positions
         else _UNSET
         for source in sources
@@ -160,40 +112,6 @@ def is_seeded(checkpoint: Path) -> bool:
         return bool(json.loads(lines[1])["batchTimestampMs"] == _SEEDED_MS)
     except (OSError, ValueError, LookupError):
         return False
-
-
-def _kafka_start(checkpoint: Path, folder: int, before: Position | None, end: Position) -> Position:
-    """Where each partition of ``end`` was first read in this batch.
-
-    A partition that is new in this batch starts at its first offset, 0: Spark reads partitions
-    that appear after the start from their beginning (KafkaOffsetReader.fetchEarliestOffsets).
-    """
-    if before is None:
-        before = _initial_kafka_offsets(checkpoint, folder)
-    return {
-        topic: {partition: before.get(topic, {}).get(partition, 0) for partition in partitions}
-        for topic, partitions in end.items()
-    }
-
-
-def _initial_kafka_offsets(checkpoint: Path, folder: int) -> dict[str, Any]:
-    path = checkpoint / "sources" / str(folder) / "0"
-    try:
-        # Spark writes a zero byte first, so that old versions refuse the file (SPARK-19407).
-        text = path.read_bytes().lstrip(b"\0").decode("utf-8")
-        version, _, offsets = text.partition("\n")
-        if version != _VERSION:
-            raise ValueError(f"unknown version {version!r}")
-        value = json.loads(offsets)
-    except (OSError, ValueError) as error:
-        raise corrupt(path, error) from error
-    return dict(value)
-
-
-def _as_position(value: Any) -> Position:
-    if not isinstance(value, dict):
-        raise ValueError(f"not a position: {value!r}")
-    return value
 
 
 def _last(folder: Path) -> int:

@@ -6,8 +6,7 @@ refused with its remedy.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 
 from headrace.errors import (
     CheckpointBehindTableError,
@@ -15,13 +14,9 @@ from headrace.errors import (
     FlowRenamedError,
     HeadraceError,
     RenameImpossibleError,
-    SourceLocation,
     SourcesChangedError,
     TableBehindCheckpointError,
     TableLostError,
-    TopicNotFoundError,
-    TopicRecreatedError,
-    UpstreamRewrittenError,
 )
 from headrace.model.ranges import Position
 from headrace.state.facts import (
@@ -30,11 +25,12 @@ from headrace.state.facts import (
     FlowFacts,
     Open,
     Opening,
+    ReadBefore,
     RenameFlow,
     TableFacts,
 )
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
-from headrace.state.starting_positions import compare_offsets, open_behind, open_next, resume_impossible
+from headrace.state.starting_positions import check_positions, open_after, open_next, resume_impossible
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
@@ -44,8 +40,8 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
         RefusedError: Whatever could lose or double records, with its remedy.
     """
     current = table.checkpoints.get(flow.flow)
-    if table.rolled_back:
-        raise _upstream_rolled_back(flow, table)
+    for facts in flow.sources:
+        facts.check(flow)
     if flow.rename_from is not None and (current is None or checkpoint is None):
         return _rename_flow(flow, flow.rename_from)
     if flow.new_checkpoint:
@@ -109,124 +105,42 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
             f"the table holds its batches up to {committed}",
             {"table": committed, "checkpoint": checkpoint.last_finished},
         )
-    known = tuple(_with_joined(source, table, checkpoint) for source in identity.sources)
-    if table.positions is not None and not _agree(table.positions, checkpoint.positions):
+    known = tuple(_read_before(source, table, checkpoint) for source in identity.sources)
+    if table.positions is not None and not _continues(checkpoint.positions, table.positions):
         # A batch that Spark has planned while a topic of a pattern was gone leaves that topic out.
-        _compare_sources(flow, identity.checkpoint, known)
+        _compare_sources(flow, known)
         found = f"the table holds batch {committed} with other ranges"
         raise _behind(flow, identity, checkpoint.last_planned, found)
     if len(flow.sources) != len(identity.sources):
-        raise _sources_changed(flow, identity.sources)
-    _compare_sources(flow, identity.checkpoint, known)
-    positions, losses = compare_offsets(flow, table, checkpoint.positions, continues=True)
+        raise _sources_changed(flow, known)
+    _compare_sources(flow, known)
+    positions, losses = check_positions(flow, table, checkpoint.positions, continues=True)
     if not losses:
         return Continue(identity=identity)
-    return open_behind(flow, table, "data-loss", positions, losses, fences=identity.checkpoint)
+    return open_after(flow, "data-loss", positions, losses, fences=identity.checkpoint)
 
 
-def _with_joined(source: SourceIdentity, table: TableFacts, checkpoint: CheckpointFacts) -> SourceIdentity:
-    """A source of a checkpoint with all topics that its pattern has come to match since.
-
-    The checkpoint's identity names those of its beginning, and the last commit those that it had read.
-    A topic of a batch that was planned and never committed has no id yet: nothing was made of it.
-    """
-    committed = next((one.identity for one in table.sources if one.index == source.index), {})
-    if "pattern" not in source.identity and "pattern" not in committed:
-        return source
-    ids = {**source.identity["topics"], **committed.get("topics", {})}
+def _read_before(source: SourceIdentity, table: TableFacts, checkpoint: CheckpointFacts) -> ReadBefore:
     positions = (checkpoint.positions, table.positions or {})
-    topics = {topic: ids.get(topic) for position in positions for topic in position.get(source.index, {})}
-    return replace(source, identity={**source.identity, "topics": topics})
+    return ReadBefore(
+        checkpoint=checkpoint.identity.checkpoint,
+        source=source,
+        committed=next((one for one in table.sources if one.index == source.index), None),
+        positions=tuple(known[source.index] for known in positions if source.index in known),
+    )
 
 
-def _agree(table: Mapping[int, Position], checkpoint: Mapping[int, Position]) -> bool:
-    """Whether the checkpoint goes on where the table ends; it may know partitions that are new since."""
-    for index, ended in table.items():
-        goes_on = checkpoint.get(index, {})
-        for key, value in ended.items():
-            known = goes_on.get(key)
-            if isinstance(value, Mapping) and isinstance(known, Mapping):
-                if any(known.get(partition) != offset for partition, offset in value.items()):
-                    return False
-            elif known != value:
-                return False
-    return True
+def _continues(checkpoint: Mapping[int, Position], table: Mapping[int, Position]) -> bool:
+    """Whether the checkpoint continues exactly where the table ends."""
+    return all(index in checkpoint and checkpoint[index].continues(ended) for index, ended in table.items())
 
 
-def _compare_sources(flow: FlowFacts, checkpoint: str, known: tuple[SourceIdentity, ...]) -> None:
-    by_index = {source.index: source for source in flow.sources}
+def _compare_sources(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> None:
+    by_index = {facts.source.index: facts for facts in flow.sources}
     for then in known:
-        now = by_index.get(then.index)
-        if now is None or now.kind != then.kind:
+        now = by_index.get(then.source.index)
+        if now is None or now.source.kind != then.source.kind or not now.is_same(flow, then):
             raise _sources_changed(flow, known)
-        if now.kind == "kafka":
-            _compare_topics(flow, checkpoint, now, then, known)
-        elif now.kind == "delta" and now.identity.get("table_id") != then.identity.get("table_id"):
-            raise SourcesChangedError(
-                f"flow {flow.flow}: the table {now.identity.get('path')} that it reads was created anew",
-                location=flow.location,
-                facts=("nothing was read or written",),
-                remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
-                params={"flow": flow.flow, "source": now.index},
-            )
-        elif now.kind == "files" and now.identity.get("path") != then.identity.get("path"):
-            raise _sources_changed(flow, known)
-
-
-def _compare_topics(
-    flow: FlowFacts,
-    checkpoint: str,
-    now: SourceIdentity,
-    then: SourceIdentity,
-    known: tuple[SourceIdentity, ...],
-) -> None:
-    ids = now.identity["topics"]
-    joins = "pattern" in now.identity
-    if (not joins and set(ids) != set(then.identity["topics"])) or (
-        now.identity.get("partitions") != then.identity.get("partitions")
-    ):
-        raise _sources_changed(flow, known)
-    for topic, known_id in then.identity["topics"].items():
-        if ids.get(topic) is None:
-            raise _topic_gone(flow, checkpoint, topic, known_id, joins=joins)
-        if known_id not in (None, ids[topic]):
-            raise topic_recreated(flow.flow, flow.location, checkpoint, topic, known_id, ids[topic])
-
-
-def _topic_gone(
-    flow: FlowFacts, checkpoint: str, topic: str, known_id: str | None, *, joins: bool
-) -> TopicNotFoundError:
-    how = "is gone, or is no match of its pattern any more" if joins else "is gone"
-    return TopicNotFoundError(
-        f"flow {flow.flow}: the topic `{topic}` that it was reading {how}",
-        location=flow.location,
-        facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
-        remedies=(
-            *([f"go on without it:   headrace run --new-checkpoint {flow.flow}"] if joins else []),
-            f"create it again:   headrace broker topics create {topic}",
-        ),
-        params={"flow": flow.flow, "topic": topic},
-    )
-
-
-def topic_recreated(
-    flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
-) -> TopicRecreatedError:
-    """The refusal of a topic that was deleted and created again, at the start or in a run."""
-    now = "no such topic" if now_id is None else now_id
-    return TopicRecreatedError(
-        f"flow {flow}: topic `{topic}` is not the topic that this checkpoint was reading",
-        location=location,
-        facts=(
-            f"checkpoint {checkpoint} read topic id {known_id}; the broker now has {now}",
-            "no record of the new topic was committed",
-        ),
-        remedies=(
-            f"keep the rows and go on with the new topic:   headrace run --new-checkpoint {flow}",
-            "or point the flow at the topic that you meant",
-        ),
-        params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
-    )
 
 
 def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
@@ -237,9 +151,9 @@ def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
         return open_next(flow, table, current, "resume-from-table")
     if table.positions is None:
         raise resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
-    _compare_sources(flow, current, table.sources)
-    positions, losses = compare_offsets(flow, table, table.positions)
-    return open_behind(flow, table, "resume-from-table", positions, losses, fences=current)
+    _compare_sources(flow, tuple(ReadBefore(checkpoint=current, source=one) for one in table.sources))
+    positions, losses = check_positions(flow, table, table.positions)
+    return open_after(flow, "resume-from-table", positions, losses, fences=current)
 
 
 def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
@@ -271,19 +185,6 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
     )
 
 
-def _upstream_rolled_back(flow: FlowFacts, table: TableFacts) -> HeadraceError:
-    return UpstreamRewrittenError(
-        f"flow {flow.flow}: a table that it reads is not the one that it has read up to now",
-        location=flow.location,
-        facts=(
-            *(f"{path}: {how}" for path, how in table.rolled_back.items()),
-            "an old copy of it was restored; going on would skip or repeat rows, and nothing was read",
-        ),
-        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
-        params={"flow": flow.flow, "dataset": flow.dataset, "tables": sorted(table.rolled_back)},
-    )
-
-
 def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str, int]) -> HeadraceError:
     return TableBehindCheckpointError(
         f"flow {flow.flow}: the table {flow.dataset} lacks {lacks}",
@@ -309,9 +210,9 @@ def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: 
 
 def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
     """What to do about a checkpoint that is of no more use."""
-    if flow.stateful:
-        return (f"read everything again:   headrace full-refresh {flow.dataset}",)
-    return (resume_command(flow.flow),)
+    if flow.can_resume:
+        return (resume_command(flow.flow),)
+    return (f"read everything again:   headrace full-refresh {flow.dataset}",)
 
 
 def resume_command(flow: str) -> str:
@@ -319,16 +220,16 @@ def resume_command(flow: str) -> str:
     return f"go on where the table ends:   headrace run --resume-from-table {flow}"
 
 
-def _sources_changed(flow: FlowFacts, known: tuple[SourceIdentity, ...]) -> HeadraceError:
-    def listed(sources: tuple[SourceIdentity, ...]) -> str:
-        return ", ".join(f"{s.kind} {', '.join(_described(s))}" for s in sources)
+def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> HeadraceError:
+    def listed(sources: Iterable[SourceIdentity]) -> str:
+        return ", ".join(map(flow.describe, sources))
 
     return SourcesChangedError(
         f"flow {flow.flow} reads other sources than its checkpoint has positions for",
         location=flow.location,
         facts=(
-            f"the checkpoint read {listed(known)}",
-            f"the query reads {listed(flow.sources)}",
+            f"the checkpoint read {listed(one.source for one in known)}",
+            f"the query reads {listed(facts.source for facts in flow.sources)}",
             "nothing was read or written",
         ),
         remedies=(
@@ -337,14 +238,3 @@ def _sources_changed(flow: FlowFacts, known: tuple[SourceIdentity, ...]) -> Head
         ),
         params={"flow": flow.flow},
     )
-
-
-def _described(source: SourceIdentity) -> list[str]:
-    if source.kind == "kafka":
-        given = source.identity.get("partitions", {})
-        listed = [
-            f"{topic} {given[topic]}" if topic in given else topic for topic in source.identity["topics"]
-        ]
-        pattern = source.identity.get("pattern")
-        return listed if pattern is None else [*listed, f"by the pattern {pattern}"]
-    return [str(source.identity.get("path"))]

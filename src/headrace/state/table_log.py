@@ -196,9 +196,8 @@ def commit_mark(table: Path, version: int) -> str | None:
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def see_version(table: Path, position: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The last version that a stream at this position has read of the table, with its mark."""
-    version = int(position["reservoirVersion"]) - (1 if int(position["index"]) < 0 else 0)
+def mark_version(table: Path, version: int) -> dict[str, Any] | None:
+    """A version with the mark of its commit; ``None`` where the log does not hold it."""
     mark = commit_mark(table, version)
     return None if mark is None else {"version": version, "commit": mark}
 

@@ -37,7 +37,7 @@ from headrace.verify.records import (
     unjudged_records,
 )
 from headrace.verify.report import GradeReport
-from headrace.verify.source_range import SourceRange
+from headrace.verify.source_range import OPAQUE, SourceRange
 from headrace.verify.table_records import read_others, read_table_records
 from headrace.verify.upstream import find_upstream
 
@@ -150,6 +150,8 @@ class RecordsJudge:
                 return build_kafka_claims(lineage, self._topics, evidence.since, self._silence)
             case ["delta"]:
                 return self._derived(lineage)
+            case found if OPAQUE in found:
+                raise _CannotJudgeError("only Spark understands the positions of a stream that it reads")
             case found:
                 reason = f"it reads {' and '.join(found)} sources, whose rows cannot be compared with Kafka"
                 raise _CannotJudgeError(reason, applies=False)

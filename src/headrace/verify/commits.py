@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from headrace.verify.delta_log import Commit, TableLog
 from headrace.verify.equations import RowCounts
-from headrace.verify.source_range import SourceRange
+from headrace.verify.source_range import OPAQUE, SourceRange
 from headrace.verify.wording import counted
 
 FENCED = 2**63 - 1
@@ -378,8 +378,8 @@ def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
             index=int(value["index"]),
             kind=value["kind"],
             identity=value["identity"],
-            start=None if value["from"] is None else _position(value["from"]),
-            until=_position(value["until"]),
+            start=None if value["from"] is None else _position(value["from"], value["kind"]),
+            until=_position(value["until"], value["kind"]),
             seen=None if value.get("seen") is None else _position(value["seen"]),
             files=None if value.get("files") is None else _position(value["files"]),
         )
@@ -387,7 +387,9 @@ def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
     )
 
 
-def _position(value: Any) -> Mapping[str, Any]:
+def _position(value: Any, kind: str = "") -> Mapping[str, Any]:
+    if kind == OPAQUE:
+        return {"offset": value}
     if not isinstance(value, dict):
         raise TypeError(f"{value!r} is no position")
     return value

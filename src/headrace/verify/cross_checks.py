@@ -14,7 +14,7 @@ from headrace.verify.delta_log import commit_mark, list_versions
 from headrace.verify.equations import RowCounts
 from headrace.verify.ranges import order_of
 from headrace.verify.report import Finding
-from headrace.verify.source_range import SourceRange
+from headrace.verify.source_range import OPAQUE, SourceRange
 
 
 def compare_ledger(lineage: Lineage, ledger: Ledger, said: CommitClaims, first_version: int) -> list[Finding]:
@@ -177,6 +177,8 @@ def _differs(words: str, batch: Batches, fold: Fold) -> Finding:
 def _ends_alike(one: SourceRange, two: SourceRange) -> bool:
     if one.kind == "kafka":
         return _numbers(one.until) == _numbers(two.until)
+    if one.kind == OPAQUE:
+        return one.until == two.until
     return order_of(one, one.until) == order_of(two, two.until)
 
 
@@ -188,6 +190,8 @@ def _numbers(position: object) -> dict[tuple[str, str], int]:
 def _compare_positions(batch: Batches, positions: Sequence[object]) -> Iterable[Finding]:
     for source in batch.sources:
         position = positions[source.index] if source.index < len(positions) else None
+        if source.kind == OPAQUE and position is not None:
+            position = {"offset": position}
         if not isinstance(position, dict):
             continue
         if not _ends_alike(source, SourceRange(source.index, source.kind, source.identity, None, position)):

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.commits import Batches, Ledger
 from headrace.verify.report import Finding, GradeReport, verdict_of
-from headrace.verify.source_range import Position, SourceRange
+from headrace.verify.source_range import OPAQUE, Position, SourceRange
 from headrace.verify.wording import counted, spans_text
 
 Place = tuple[str, int]
@@ -216,7 +216,7 @@ def _judge_batch(batch: Batches, found: _Judgement) -> None:
 
 def order_of(source: SourceRange, position: Position | None) -> tuple[int, ...]:
     """What positions of one delta or files source compare by; a Kafka position never differs."""
-    if position is None or source.kind == "kafka":
+    if position is None or source.kind in ("kafka", OPAQUE):
         return ()
     if source.kind == "files":
         return (int(position["logOffset"]),)
@@ -266,7 +266,7 @@ def _chooses_other_files(before: SourceRange, after: SourceRange, batch: Batches
 def _judge_position(before: SourceRange, after: SourceRange, batch: Batches, found: _Judgement) -> None:
     """A delta or files source goes on where it ended."""
     ended, began = order_of(before, before.until), order_of(after, after.start)
-    if ended == began:
+    if ended == began and (after.kind != OPAQUE or before.until == after.start):
         return
     code, what = ("RANGE_TWICE", "reads again") if began < ended else ("RANGE_MISSING", "passes over")
     found.find(
@@ -408,7 +408,8 @@ def _kafka_key(source: SourceRange, place: Place) -> _Key:
 
 
 def _other_key(source: SourceRange) -> _Key:
-    return (source.kind, str(source.identity.get("table_id" if source.kind == "delta" else "path")))
+    names = {"delta": "table_id", OPAQUE: "format"}
+    return (source.kind, str(source.identity.get(names.get(source.kind, "path"))))
 
 
 def _judge_losses(lineage: Lineage, ledger: Ledger, found: _Judgement) -> int:
@@ -438,6 +439,8 @@ def _named(source: SourceRange) -> str:
     if source.kind == "kafka":
         topics = source.identity.get("topics", {})
         return "Kafka " + ", ".join(f"{topic} ({id})" for topic, id in sorted(topics.items()))
+    if source.kind == OPAQUE:
+        return f"the stream {source.identity.get('format')}"
     return f"{source.kind} {source.identity.get('path')}"
 
 

@@ -12,8 +12,11 @@ Position = Mapping[str, Any]
 * kafka: ``{"<topic>": {"<partition>": <next offset>}}``
 * delta: Spark's offset, ``{"reservoirId", "reservoirVersion", "index", "isStartingVersion", ..}``
 * files: ``{"logOffset": <number of the last file batch>}``
-* other: Spark's offset of that source, whatever it holds
+* other: ``{"offset": <Spark's offset of that source, whatever it holds>}``
 """
+
+OPAQUE = "other"
+"""The kind of a source whose positions only Spark understands."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from headrace.sinks.target import (
     SplitRows,
     Target,
 )
+from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
 
 if TYPE_CHECKING:
@@ -114,8 +115,8 @@ class FlowHarness(Harness, ABC):
             index=0,
             kind="kafka",
             identity={"topics": {"t": "id-1"}},
-            start={"t": {"0": batch * 10}},
-            until={"t": {"0": batch * 10 + 10}},
+            start=KafkaOffsets({"t": {0: batch * 10}}),
+            until=KafkaOffsets({"t": {0: batch * 10 + 10}}),
         )
         return BatchStamp(
             pipeline="shop", flow="sales", checkpoint=self.checkpoint, batch=batch, ranges=(source,)

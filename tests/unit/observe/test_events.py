@@ -22,7 +22,7 @@ from headrace.model.events import (
     ViewRefreshed,
 )
 from headrace.model.names import TableName
-from headrace.model.ranges import SourceRange
+from headrace.model.ranges import OpaquePosition, SourceRange
 from headrace.observe import events as events_module
 from headrace.observe.events import (
     EventLog,
@@ -37,7 +37,9 @@ from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
 NAME = TableName("sales", "orders")
-RANGE = SourceRange(0, "kafka", {"topics": {"t": "id"}}, {"t": {"0": 1}}, {"t": {"0": 5}})
+RANGE = SourceRange(
+    0, "kafka", {"topics": {"t": "id"}}, OpaquePosition({"t": {"0": 1}}), OpaquePosition({"t": {"0": 5}})
+)
 EVENTS: list[Event] = [
     UpdateStarted(update="u1", pipeline="shop", mode="triggered", flows=("a", "b"), views=(NAME,)),
     BatchCommitted(

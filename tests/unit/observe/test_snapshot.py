@@ -20,10 +20,10 @@ from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
 from headrace.model.events import BatchCommitted, Event, FlowFailed, FlowRetrying, FlowStarted, ViewFailed
 from headrace.model.names import TableName
-from headrace.observe import snapshot as snapshot_module
 from headrace.observe.events import EventLog
 from headrace.observe.snapshot import Snapshot, take_snapshot
 from headrace.observe.status import DatasetStatus, FlowStatus
+from headrace.sources.kafka import clusters
 
 BRONZE = TableName("default", "bronze")
 
@@ -76,7 +76,7 @@ class HandCluster:
     def __init__(self, ends: Mapping[str, Mapping[int, int]] | None) -> None:
         self.ends = ends
 
-    def __call__(self, connection: KafkaConnection, timeout_s: float) -> HandCluster:
+    def __call__(self, connection: KafkaConnection, timeout_s: float, **_: bool) -> HandCluster:
         return self
 
     def latest(self, topics: Any) -> Any:
@@ -86,7 +86,7 @@ class HandCluster:
 
 
 def holds(monkeypatch: pytest.MonkeyPatch, ends: Mapping[str, Mapping[int, int]] | None) -> None:
-    monkeypatch.setattr(snapshot_module, "KafkaCluster", HandCluster(ends))
+    monkeypatch.setattr(clusters, "KafkaCluster", HandCluster(ends))
 
 
 def test_what_a_dataset_holds(lake: Lake, flow: HandFlow) -> None:

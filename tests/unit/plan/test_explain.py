@@ -27,12 +27,14 @@ from headrace.plan.stages import (
     Plan,
     PlannedFlow,
     PlannedRefresh,
-    PlannedSource,
     PlannedView,
     RefreshViewStage,
     RunFlowStage,
     TableRead,
 )
+from headrace.sources.delta.source import DeltaSource
+from headrace.sources.kafka.source import KafkaSource
+from headrace.sources.source import Found, Source
 from headrace.storage.layout import Storage
 
 ROOT = Path("/home/me/shop")
@@ -58,7 +60,7 @@ def table(text: str, line: int) -> StreamingTable:
     return StreamingTable(name=name(text), location=place(line))
 
 
-def flow(text: str, line: int, source: PlannedSource, columns: dict[str, Any], **more: Any) -> PlannedFlow:
+def flow(text: str, line: int, source: Source, columns: dict[str, Any], **more: Any) -> PlannedFlow:
     declared = AppendFlow(
         name=text, target=more.pop("target", name(text)), query=PythonQuery(lambda: None, place(line))
     )
@@ -75,16 +77,18 @@ def flow(text: str, line: int, source: PlannedSource, columns: dict[str, Any], *
     )
 
 
-def kafka(topic: str) -> PlannedSource:
+def kafka(topic: str) -> KafkaSource:
     options = {"startingOffsets": "earliest", "kafka.sasl.password": "secret"}
-    return PlannedSource(index=0, kind="kafka", location=place(7), topics=(topic,), options=options)
+    return KafkaSource(index=0, folder=0, location=place(7), topics=(topic,), options=options)
 
 
-def delta(text: str) -> PlannedSource:
-    return PlannedSource(index=0, kind="delta", location=place(9), table=name(text), path="/lake/x")
+def delta(text: str) -> DeltaSource:
+    return DeltaSource(index=0, folder=0, location=place(9), table=name(text), path="/lake/x")
 
 
-def build_plan(changes: tuple[Change, ...] | None = None, partitions: dict[str, int] | None = None) -> Plan:
+def build_plan(
+    changes: tuple[Change, ...] | None = None, found: dict[tuple[str, int], Found] | None = None
+) -> Plan:
     coordinates = Coordinates(topic="_source.topic", partition="_source.partition", offset="_source.offset")
     orders = flow("orders", 6, kafka("orders"), ORDERS, coordinates=coordinates)
     big = flow("big_orders", 9, delta("orders"), ORDERS)
@@ -120,7 +124,7 @@ def build_plan(changes: tuple[Change, ...] | None = None, partitions: dict[str, 
             (RefreshViewStage(view=view, planned=planned, properties={}),),
         ),
         changes=changes,
-        partitions=partitions or {},
+        found=found or {},
     )  # fmt: skip
 
 
@@ -156,26 +160,25 @@ Nothing was written. `headrace run` does this."""
 
 def test_a_new_pipeline_as_text() -> None:
     changes = (created("orders"), created("big_orders"), created("revenue"))
-    partitions = {"orders": 4, "orders-eu": 1}
-    assert Explanation(build_plan(changes, partitions)).to_text() == TEXT
-    unseen = Explanation(build_plan(changes)).to_text().splitlines()
+    found = {("orders", 0): Found("4 partitions"), ("europe", 0): Found("1 partition")}
+    assert Explanation(build_plan(changes, found)).to_text() == TEXT
+    unseen = Explanation(replace(build_plan(changes), unreached=True)).to_text().splitlines()
     assert unseen[-2] == "No broker answered, so topics were not looked at."
 
 
 def test_a_pattern_shows_its_matches_and_a_start_its_moment() -> None:
     plan = build_plan()
     options = {"startingTimestamp": "1767225600000"}
-    source = PlannedSource(
+    source = KafkaSource(
         index=0,
-        kind="kafka",
+        folder=0,
         location=place(7),
-        topic_pattern="^(?:orders-.*)$",
+        pattern="^(?:orders-.*)$",
         options=options,
         on_data_loss="record",
     )
     orders = replace(plan.flows[0], sources=(source,))
-    partitions = {"orders-eu": 3, "orders-us": 1}
-    seen = {"^(?:orders-.*)$": ("orders-eu", "orders-us")}
+    found = {("orders", 0): Found("4 partitions", names=("orders-eu", "orders-us"))}
     levels = tuple(
         tuple(
             RunFlowStage(planned=orders)
@@ -185,7 +188,7 @@ def test_a_pattern_shows_its_matches_and_a_start_its_moment() -> None:
         )
         for level in plan.levels
     )
-    plan = replace(plan, all_levels=levels, partitions=partitions, matches=seen)
+    plan = replace(plan, all_levels=levels, found=found)
     text = " ".join(Explanation(plan).to_text().split())
     assert "from Kafka topics like orders-.* (orders-eu, orders-us), 4 partitions" in text
     assert "(lost records are recorded), from 2026-01-01 00:00:00 UTC" in text
@@ -222,9 +225,8 @@ def test_a_part_of_a_pipeline_shows_that_part() -> None:
 def test_json_has_the_same_facts_and_no_secrets() -> None:
     data = Explanation(build_plan((created("orders"),))).to_json()
     orders, *_, revenue = data["datasets"]
-    assert orders["flows"][0]["sources"] == [
-        {"index": 0, "kind": "kafka", "topics": ["orders"], "topic_pattern": None}
-    ]
+    (source,) = orders["flows"][0]["sources"]
+    assert (source["index"], source["kind"], source["topics"]) == (0, "kafka", ["orders"])
     assert orders["flows"][0]["coordinates"]["offset"] == "_source.offset"
     assert revenue["reads"] == ["default.large", "crm.customers"]
     assert ["kafka orders", "default.orders"] in data["edges"]

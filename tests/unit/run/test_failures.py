@@ -13,6 +13,7 @@ from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
 from headrace.run.failures import Reading, as_error
+from headrace.sources.kafka.position import KafkaOffsets
 
 HERE = SourceLocation("sales.py", 7)
 FLOW = AppendFlow(name="sales", target=TableName("default", "sales"), query=PythonQuery(lambda: None, HERE))
@@ -133,8 +134,8 @@ def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> Non
         index=0,
         kind="kafka",
         identity={"topics": {"orders": "id"}},
-        start={"orders": {"0": 120, "1": 7}},
-        until={"orders": {"0": 164, "1": 7, "2": 3}},
+        start=KafkaOffsets({"orders": {0: 120, 1: 7}}),
+        until=KafkaOffsets({"orders": {0: 164, 1: 7, 2: 3}}),
     )
     error = as_error(Exception(MALFORMED), None, FLOW, None, reading=Reading(17, (source,)))
     assert (error.code, error.transient, error.location) == ("RECORD_UNPARSEABLE", False, HERE)

@@ -8,6 +8,8 @@ import pytest
 
 from headrace.model.ranges import SourceRange
 from headrace.run.narrowing import Part, find_first, parts_of
+from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.kafka.position import KafkaOffsets
 
 
 def batch(*sizes: int) -> list[Part]:
@@ -49,7 +51,11 @@ def test_without_time_the_narrowest_place_is_told() -> None:
 
 def test_a_batch_is_what_it_has_read_of_kafka() -> None:
     kafka = SourceRange(
-        0, "kafka", {"topics": {"orders": "id"}}, {"orders": {"0": 5}}, {"orders": {"0": 9, "1": 3}}
+        0,
+        "kafka",
+        {"topics": {"orders": "id"}},
+        KafkaOffsets({"orders": {0: 5}}),
+        KafkaOffsets({"orders": {0: 9, 1: 3}}),
     )
-    delta = SourceRange(1, "delta", {}, None, {"reservoirVersion": 1})
+    delta = SourceRange(1, "delta", {}, None, DeltaPosition(table_id="t", version=1, index=-1))
     assert parts_of([kafka, delta]) == (Part("orders", 0, 5, 9), Part("orders", 1, 0, 3))

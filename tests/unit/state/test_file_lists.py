@@ -29,24 +29,24 @@ def test_lists_are_replaced_and_known_to_be_whole(location: Location) -> None:
     lists.write("c", 1, [read(1)])
     assert lists.load("c", 1) == (read(1),)
     assert lists.load("c", 7) is None
-    files = lists.load_source("c", 0, {"logOffset": 1})
-    assert are_whole(files, {"logOffset": 1}, {"total": 2})
-    assert not are_whole(files, {"logOffset": 1}, {"total": 3})
-    assert not are_whole(files, {"logOffset": 1}, None)
-    assert not covers(files, {"logOffset": 2})
-    assert covers([read(0, carried=True), read(1)], {"logOffset": 1})
+    files = lists.load_source("c", 0, 1)
+    assert are_whole(files, 1, {"total": 2})
+    assert not are_whole(files, 1, {"total": 3})
+    assert not are_whole(files, 1, None)
+    assert not covers(files, 2)
+    assert covers([read(0, carried=True), read(1)], 1)
 
 
 def test_packed_lists_say_the_same(location: Location) -> None:
     lists = FileLists(location / "files")
     for number in range(5):
         lists.write("c", number, [read(number)])
-    before = lists.load_source("c", 0, {"logOffset": 4})
+    before = lists.load_source("c", 0, 4)
     lists.pack("c", 2)
     lists.pack("c", 3)
     # A crash between the writing of a pack and the removal of what is in it.
     lists.write("c", 1, [read(1)])
-    assert lists.load_source("c", 0, {"logOffset": 4}) == before
+    assert lists.load_source("c", 0, 4) == before
     assert [lists.load("c", number) for number in range(6)] == [*((read(n),) for n in range(5)), None]
     assert (location / "files" / "c").list_files() == [
         "000000000000-000000000002.jsonl",

@@ -60,7 +60,7 @@ def test_a_seeded_log_keeps_its_numbers_and_names_every_file(
     tmp_path: Path, last: int, interval: int
 ) -> None:
     files = [read(n, carried=True) for n in range(last + 1)]
-    for name, text in seed_log(SOURCE, {"logOffset": last}, files, interval).items():
+    for name, text in seed_log(SOURCE, last, files, interval).items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

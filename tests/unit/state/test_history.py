@@ -10,6 +10,7 @@ import pytest
 
 from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
+from headrace.sources.kafka.facts import ended_offsets as ended
 from headrace.state.history import History, load_history
 from headrace.state.ledger import Ledger
 from headrace.storage.locate import locate
@@ -83,7 +84,7 @@ def test_each_topic_is_known_as_far_as_the_last_checkpoint_that_read_it(flow: Fl
     if folded:
         flow.ledger().fold(flow.table.path, TABLE_ID)
         flow.lose_log()
-    assert flow.history("two").topics == {"id of eu": {"0": 9}, "id of us": {"0": 3}}
+    assert ended(flow.history("two")) == {"id of eu": {0: 9}, "id of us": {0: 3}}
     assert flow.history(None) == History()
 
 
@@ -92,7 +93,7 @@ def test_nothing_is_known_of_what_was_read_before_a_full_refresh(flow: Flow) -> 
     flow.batch("one", 0, source("eu", 5))
     flow.opens("two", "full-refresh", "one")
     flow.batch("two", 0, source("us", 3))
-    assert flow.history("two").topics == {"id of us": {"0": 3}}
+    assert ended(flow.history("two")) == {"id of us": {0: 3}}
 
 
 def test_a_flow_knows_what_it_has_read_under_another_name(flow: Flow) -> None:
@@ -109,8 +110,8 @@ def test_a_flow_knows_what_it_has_read_under_another_name(flow: Flow) -> None:
     for name in ("sales", "old"):
         flow.ledger(name).fold(flow.table.path, TABLE_ID)
     flow.lose_log()
-    assert flow.history("two").topics == {"id of eu": {"0": 5}, "id of us": {"0": 4}}
-    assert flow.history("three", "old").topics == {"id of eu": {"0": 1}}
+    assert ended(flow.history("two")) == {"id of eu": {0: 5}, "id of us": {0: 4}}
+    assert ended(flow.history("three", "old")) == {"id of eu": {0: 1}}
 
 
 def test_a_flow_does_not_ask_what_others_of_its_table_have_read(flow: Flow) -> None:
@@ -118,18 +119,18 @@ def test_a_flow_does_not_ask_what_others_of_its_table_have_read(flow: Flow) -> N
     flow.batch("one", 0, source("eu", 5))
     beside = flow.ledger("beside")
     (beside.folder / "00000000000000000000-broken.json").replace("{")
-    assert flow.history("one").topics == {"id of eu": {"0": 5}}
+    assert ended(flow.history("one")) == {"id of eu": {0: 5}}
     # It does where it had another name, for that could have been any of them.
     flow.opens("one", "renamed", None, flow="new")
     with pytest.raises(CheckpointCorruptError, match="broken"):
         flow.history("one", "new")
 
 
-def test_two_places_of_a_query_that_ended_apart_are_no_one_place() -> None:
+def test_a_topic_that_a_join_has_read_up_to_two_offsets_has_no_end() -> None:
     entry = {"checkpoint": "one", "sources": [source("eu", 5), {**source("eu", 8), "index": 1}]}
-    assert History.of([entry]).topics == {"id of eu": {"0": None}}
+    assert ended(History.of([entry])) == {"id of eu": {0: None}}
     level = {"checkpoint": "one", "sources": [source("eu", 8), {**source("eu", 8), "index": 1}]}
-    assert History.of([entry, level]).topics == {"id of eu": {"0": 8}}
+    assert ended(History.of([entry, level])) == {"id of eu": {0: 8}}
 
 
 def test_what_the_ledger_holds_of_versions_that_were_taken_back_is_not_known(flow: Flow) -> None:
@@ -140,7 +141,7 @@ def test_what_the_ledger_holds_of_versions_that_were_taken_back_is_not_known(flo
     flow.ledger().fold(flow.table.path, TABLE_ID)
     flow.table.file(flow.table.version).unlink()
     flow.table.version -= 1
-    assert flow.history("one").topics == {"id of eu": {"0": 5}}
+    assert ended(flow.history("one")) == {"id of eu": {0: 5}}
 
 
 def test_a_chain_with_a_checkpoint_that_nobody_knows_is_not_whole(flow: Flow) -> None:

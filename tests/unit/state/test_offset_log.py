@@ -9,21 +9,27 @@ from typing import Any
 import pytest
 
 from headrace.errors import CheckpointCorruptError
+from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.ranges import load_next_positions, load_ranges
 from headrace.state.identity import SourceIdentity
 from headrace.state.offset_log import (
     LogState,
     check_readable,
     is_seeded,
-    load_next_positions,
-    load_positions,
-    load_ranges,
+    load_offsets,
     load_state,
     seed_files,
 )
 
 KAFKA = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-1"}})
 DELTA = SourceIdentity(index=1, kind="delta", identity={"table_id": "up", "path": "/lake/up"})
-UPSTREAM = {"sourceVersion": 1, "reservoirId": "up", "reservoirVersion": 4, "index": -1}
+UPSTREAM = DeltaPosition(table_id="up", version=4, index=-1, format=1)
+
+UPSTREAM_TEXT = (
+    '{"sourceVersion":1,"reservoirId":"up","reservoirVersion":4,"index":-1,"isStartingVersion":false}'
+)
+"""As Delta writes it: Spark compares positions as text."""
 
 
 @pytest.fixture
@@ -67,8 +73,8 @@ def test_a_batch_reads_from_the_end_of_the_one_before(checkpoint: Path) -> None:
     plan(checkpoint, 3, {"sales": {"0": 10, "1": 20}})
     plan(checkpoint, 4, {"sales": {"0": 15, "1": 20}})
     (found,) = load_ranges(checkpoint, 4, [KAFKA])
-    assert found.start == {"sales": {"0": 10, "1": 20}}
-    assert found.until == {"sales": {"0": 15, "1": 20}}
+    assert found.start == KafkaOffsets({"sales": {0: 10, 1: 20}})
+    assert found.until == KafkaOffsets({"sales": {0: 15, 1: 20}})
     assert found.identity == KAFKA.identity
 
 
@@ -76,7 +82,7 @@ def test_the_first_batch_reads_from_where_the_source_began(checkpoint: Path) -> 
     begin(checkpoint, sales={"0": 7, "1": 0})
     plan(checkpoint, 0, {"sales": {"0": 15, "1": 20}})
     (found,) = load_ranges(checkpoint, 0, [KAFKA])
-    assert found.start == {"sales": {"0": 7, "1": 0}}
+    assert found.start == KafkaOffsets({"sales": {0: 7, 1: 0}})
 
 
 @pytest.mark.parametrize("batch", [0, 5])
@@ -85,14 +91,14 @@ def test_a_partition_that_appears_later_is_read_from_its_first_offset(checkpoint
     plan(checkpoint, 4, {"sales": {"0": 7}})
     plan(checkpoint, batch, {"sales": {"0": 9, "1": 3}, "more": {"0": 2}})
     (found,) = load_ranges(checkpoint, batch, [KAFKA])
-    assert found.start == {"sales": {"0": 7, "1": 0}, "more": {"0": 0}}
+    assert found.start == KafkaOffsets({"sales": {0: 7, 1: 0}, "more": {0: 0}})
 
 
 def test_each_source_has_its_own_range(checkpoint: Path) -> None:
     begin(checkpoint, sales={"0": 0})
-    plan(checkpoint, 0, {"sales": {"0": 5}}, UPSTREAM)
+    plan(checkpoint, 0, {"sales": {"0": 5}}, UPSTREAM.to_json())
     kafka, delta = load_ranges(checkpoint, 0, [KAFKA, DELTA])
-    assert (kafka.index, kafka.start) == (0, {"sales": {"0": 0}})
+    assert (kafka.index, kafka.start) == (0, KafkaOffsets({"sales": {0: 0}}))
     assert (delta.index, delta.start, delta.until) == (1, None, UPSTREAM)
 
 
@@ -106,9 +112,9 @@ def test_what_is_not_committed_is_still_to_be_read(checkpoint: Path) -> None:
     begin(checkpoint, sales={"0": 2})
     plan(checkpoint, 0, {"sales": {"0": 5}})
     plan(checkpoint, 1, {"sales": {"0": 9, "1": 4}})
-    assert load_next_positions(checkpoint, 0, [KAFKA]) == {0: {"sales": {"0": 2}}}
-    assert load_next_positions(checkpoint, 1, [KAFKA]) == {0: {"sales": {"0": 5, "1": 0}}}
-    assert load_next_positions(checkpoint, 2, [KAFKA]) == {0: {"sales": {"0": 9, "1": 4}}}
+    assert load_next_positions(checkpoint, 0, [KAFKA]) == {0: KafkaOffsets({"sales": {0: 2}})}
+    assert load_next_positions(checkpoint, 1, [KAFKA]) == {0: KafkaOffsets({"sales": {0: 5, 1: 0}})}
+    assert load_next_positions(checkpoint, 2, [KAFKA]) == {0: KafkaOffsets({"sales": {0: 9, 1: 4}})}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +125,7 @@ def test_what_is_not_committed_is_still_to_be_read(checkpoint: Path) -> None:
 def test_an_offset_file_that_spark_did_not_write_is_corrupt(checkpoint: Path, content: str) -> None:
     path = write(checkpoint, "offsets/4", content)
     with pytest.raises(CheckpointCorruptError) as caught:
-        load_positions(checkpoint, 4)
+        load_ranges(checkpoint, 4, [KAFKA])
     assert caught.value.params["path"] == str(path)
 
 
@@ -172,24 +178,24 @@ def seed(checkpoint: Path, positions: dict[int, Any]) -> None:
 
 
 def test_a_seeded_checkpoint_has_finished_batch_0_at_its_positions(checkpoint: Path) -> None:
-    seed(checkpoint, {0: {"sales": {"0": 40}}, 1: UPSTREAM})
+    seed(checkpoint, {0: KafkaOffsets({"sales": {0: 40}}), 1: UPSTREAM})
     assert load_state(checkpoint) == LogState(last_planned=0, last_finished=0)
-    assert load_positions(checkpoint, 0) == ({"sales": {"0": 40}}, UPSTREAM)
+    assert load_offsets(checkpoint, 0) == ('{"sales":{"0":40}}', UPSTREAM_TEXT)
     check_readable(checkpoint)
-    plan(checkpoint, 1, {"sales": {"0": 60, "1": 3}}, UPSTREAM)
+    plan(checkpoint, 1, {"sales": {"0": 60, "1": 3}}, UPSTREAM.to_json())
     kafka, delta = load_ranges(checkpoint, 1, [KAFKA, DELTA])
-    assert kafka.start == {"sales": {"0": 40, "1": 0}}
+    assert kafka.start == KafkaOffsets({"sales": {0: 40, 1: 0}})
     assert delta.start == delta.until == UPSTREAM
 
 
 def test_a_source_without_a_position_is_seeded_at_its_beginning(checkpoint: Path) -> None:
     seed(checkpoint, {1: UPSTREAM})
-    assert load_positions(checkpoint, 0) == (None, UPSTREAM)
+    assert load_offsets(checkpoint, 0) == (None, UPSTREAM_TEXT)
 
 
 def test_a_seeded_batch_is_told_from_spark_s(checkpoint: Path) -> None:
     assert not is_seeded(checkpoint)
     plan(checkpoint, 0, {"sales": {"0": 5}})
     assert not is_seeded(checkpoint)
-    seed(checkpoint, {0: {"sales": {"0": 40}}})
+    seed(checkpoint, {0: KafkaOffsets({"sales": {0: 40}})})
     assert is_seeded(checkpoint)

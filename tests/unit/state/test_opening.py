@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.ranges import OpaquePosition, Position
+from headrace.sources.delta.facts import DeltaFacts
+from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.files.facts import FileFacts
+from headrace.sources.files.position import FilePosition
+from headrace.sources.kafka.facts import KafkaFacts
+from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.other.source import OtherFacts
+from headrace.sources.registry import describe_source
+from headrace.sources.source import Facts
 from headrace.state.facts import (
     FENCED,
     CheckpointFacts,
     Continue,
     FlowFacts,
-    KafkaFacts,
     Open,
     Opening,
     RenameFlow,
@@ -27,24 +36,52 @@ OURS, OLDER = "headrace-ours", "headrace-older"
 KAFKA = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-1"}})
 DELTA = SourceIdentity(index=0, kind="delta", identity={"table_id": "upstream", "path": "/lake/up"})
 FILES = SourceIdentity(index=0, kind="files", identity={"path": "/in"})
-BROKER = KafkaFacts(
-    ids={"sales": "id-1"}, earliest={"sales": {0: 0, 1: 0}}, latest={"sales": {0: 100, 1: 100}}
-)
-READ = {0: {"sales": {"0": 40, "1": 50}}}
+BROKER: dict[str, Any] = {"earliest": {"sales": {0: 0, 1: 0}}, "latest": {"sales": {0: 100, 1: 100}}}
+"""What the broker holds."""
+READ = {0: KafkaOffsets({"sales": {0: 40, 1: 50}})}
 """How far the flow has come in the tests below."""
+
+
+def facts_of(source: SourceIdentity, broker: dict[str, Any], files: dict[str, Any]) -> Facts:
+    match source.kind:
+        case "kafka":
+            return KafkaFacts(source=source, **broker)
+        case "delta":
+            return DeltaFacts(source=source)
+        case "files":
+            return FileFacts(source=source, **files)
+        case _:
+            return OtherFacts(source=source)
+
+
+def change(
+    flow: FlowFacts,
+    *,
+    sources: tuple[SourceIdentity, ...] | None = None,
+    kafka: dict[int, dict[str, Any]] | None = None,
+    files: dict[str, Any] | None = None,
+    **changes: Any,
+) -> FlowFacts:
+    """The flow with other sources, or with sources that hold something else now."""
+    if sources is not None or kafka is not None or files is not None:
+        named = sources or tuple(facts.source for facts in flow.sources)
+        held = {0: BROKER} if kafka is None else kafka
+        changes["sources"] = tuple(facts_of(one, held.get(one.index, {}), files or {}) for one in named)
+    return replace(flow, **changes)
+
 
 FLOW = FlowFacts(
     flow="sales",
     dataset="default.sales",
     location=SourceLocation("sales.py", 3),
     declared_flows=frozenset({"sales"}),
-    sources=(KAFKA,),
+    sources=(facts_of(KAFKA, BROKER, {}),),
     stateful=False,
-    kafka={0: BROKER},
+    describe=describe_source,
 )
 
 
-Read = tuple[SourceIdentity, dict[str, Any]]
+Read = tuple[SourceIdentity, Position]
 """A source, and where it ended."""
 
 
@@ -53,7 +90,8 @@ def entry(checkpoint: str, *reads: Read) -> dict[str, Any]:
     return {
         "checkpoint": checkpoint,
         "sources": [
-            {"index": s.index, "kind": s.kind, "identity": s.identity, "until": until} for s, until in reads
+            {"index": s.index, "kind": s.kind, "identity": s.identity, "until": until.to_json()}
+            for s, until in reads
         ],
     }
 
@@ -85,8 +123,8 @@ IDENTITY = CheckpointIdentity(
 CHECKPOINT = CheckpointFacts(identity=IDENTITY, last_planned=7, last_finished=7, positions=READ)
 
 
-def broker(**changes: Any) -> dict[int, KafkaFacts]:
-    return {0: replace(BROKER, **changes)}
+def broker(**changes: Any) -> dict[int, dict[str, Any]]:
+    return {0: {**BROKER, **changes}}
 
 
 def read_by(*sources: SourceIdentity) -> CheckpointFacts:
@@ -125,7 +163,9 @@ def test_a_checkpoint_that_agrees_with_its_table_goes_on(
 
 
 def test_a_partition_that_is_new_in_a_planned_batch_is_no_other_range() -> None:
-    checkpoint = replace(CHECKPOINT, last_planned=8, positions={0: {"sales": {"0": 40, "1": 50, "2": 0}}})
+    checkpoint = replace(
+        CHECKPOINT, last_planned=8, positions={0: KafkaOffsets({"sales": {0: 40, 1: 50, 2: 0}})}
+    )
     assert decide(FLOW, TABLE, checkpoint) == Continue(identity=IDENTITY)
 
 
@@ -134,14 +174,15 @@ def test_a_flow_that_never_ran_opens_its_first_checkpoint() -> None:
 
 
 def test_a_second_flow_of_a_table_opens_its_first_checkpoint() -> None:
-    flow = replace(FLOW, declared_flows=frozenset({"sales", "returns"}))
+    flow = change(FLOW, declared_flows=frozenset({"sales", "returns"}))
     table = replace(TABLE, checkpoints={"returns": OLDER}, transactions={OLDER: 3})
     assert decide(flow, table, None) == Open(reason="first")
 
 
 # What is refused.
 
-UNLISTED = replace(TABLE, positions={0: {"logOffset": 3}}, sources=(FILES,), unlisted=frozenset({(OURS, 0)}))
+LOST_LISTS = {"unlisted": frozenset({(OURS, 0)})}
+UNLISTED = replace(TABLE, positions={0: FilePosition(3)}, sources=(FILES,))
 """A table whose ledger has lost the names of files that were read."""
 RENAMED = replace(TABLE, checkpoints={"old": OLDER}, transactions={OLDER: 3})
 ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
@@ -175,7 +216,7 @@ ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
         pytest.param(
             "CHECKPOINT_BEHIND_TABLE",
             TABLE,
-            replace(CHECKPOINT, positions={0: {"sales": {"0": 39, "1": 50}}}),
+            replace(CHECKPOINT, positions={0: KafkaOffsets({"sales": {0: 39, 1: 50}})}),
             "run --resume-from-table sales",
             id="the last batch was planned with other ranges",
         ),
@@ -210,8 +251,8 @@ def test_what_could_lose_or_double_records_is_refused(
 @pytest.mark.parametrize("latest", [10, 45, 1000], ids=["shorter", "as long", "longer"])
 def test_a_topic_that_was_created_again_is_refused_however_long_it_is(latest: int) -> None:
     again = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-2"}})
-    kafka = broker(ids={"sales": "id-2"}, latest={"sales": {0: latest, 1: latest}})
-    error = refused(replace(FLOW, sources=(again,), kafka=kafka), TABLE, CHECKPOINT)
+    kafka = broker(latest={"sales": {0: latest, 1: latest}})
+    error = refused(change(FLOW, sources=(again,), kafka=kafka), TABLE, CHECKPOINT)
     assert error.code == "TOPIC_RECREATED"
     assert (error.params["topic"], error.params["was"], error.params["is"]) == ("sales", "id-1", "id-2")
     assert any("run --new-checkpoint sales" in line for line in error.remedies)
@@ -219,8 +260,8 @@ def test_a_topic_that_was_created_again_is_refused_however_long_it_is(latest: in
 
 def test_a_topic_that_is_gone_is_refused() -> None:
     gone = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": None}})
-    kafka = broker(ids={"sales": None}, earliest={}, latest={})
-    assert refused(replace(FLOW, sources=(gone,), kafka=kafka), TABLE, CHECKPOINT).code == "TOPIC_NOT_FOUND"
+    kafka = broker(earliest={}, latest={})
+    assert refused(change(FLOW, sources=(gone,), kafka=kafka), TABLE, CHECKPOINT).code == "TOPIC_NOT_FOUND"
 
 
 @pytest.mark.parametrize(
@@ -255,18 +296,18 @@ def test_a_topic_that_is_gone_is_refused() -> None:
     ],
 )
 def test_positions_of_other_sources_are_refused(now: SourceIdentity, then: SourceIdentity, code: str) -> None:
-    flow = replace(FLOW, sources=(now,), kafka={})
+    flow = change(FLOW, sources=(now,), kafka={})
     assert refused(flow, TABLE, read_by(then)).code == code
 
 
 def test_a_source_more_or_less_is_refused() -> None:
     second = SourceIdentity(index=1, kind="files", identity={"path": "/in"})
-    assert refused(replace(FLOW, sources=(KAFKA, second)), TABLE, CHECKPOINT).code == "SOURCES_CHANGED"
+    assert refused(change(FLOW, sources=(KAFKA, second)), TABLE, CHECKPOINT).code == "SOURCES_CHANGED"
     assert refused(FLOW, TABLE, read_by(KAFKA, second)).code == "SOURCES_CHANGED"
 
 
 def test_a_broker_that_lost_what_was_read_is_refused() -> None:
-    error = refused(replace(FLOW, kafka=broker(latest={"sales": {0: 39, 1: 50}})), TABLE, CHECKPOINT)
+    error = refused(change(FLOW, kafka=broker(latest={"sales": {0: 39, 1: 50}})), TABLE, CHECKPOINT)
     assert error.code == "OFFSETS_BEYOND_END"
     assert (error.params["topic"], error.params["partition"]) == ("sales", 0)
 
@@ -275,7 +316,7 @@ EXPIRED = broker(earliest={"sales": {0: 45, 1: 0}})
 
 
 def test_records_that_expired_unread_are_refused_by_default() -> None:
-    error = refused(replace(FLOW, kafka=EXPIRED), TABLE, CHECKPOINT)
+    error = refused(change(FLOW, kafka=EXPIRED), TABLE, CHECKPOINT)
     assert error.code == "OFFSETS_EXPIRED"
     assert error.params["losses"] == [
         {"source": 0, "topic": "sales", "partition": 0, "from": 40, "until": 45}
@@ -284,7 +325,7 @@ def test_records_that_expired_unread_are_refused_by_default() -> None:
 
 def test_a_partition_that_expired_before_it_was_ever_read_counts_too() -> None:
     kafka = broker(earliest={"sales": {0: 0, 1: 0, 2: 8}}, latest={"sales": {0: 100, 1: 100, 2: 20}})
-    error = refused(replace(FLOW, kafka=kafka), TABLE, CHECKPOINT)
+    error = refused(change(FLOW, kafka=kafka), TABLE, CHECKPOINT)
     assert error.params["losses"] == [{"source": 0, "topic": "sales", "partition": 2, "from": 0, "until": 8}]
 
 
@@ -292,21 +333,21 @@ def test_a_partition_that_expired_before_it_was_ever_read_counts_too() -> None:
 
 
 def test_recorded_losses_open_a_generation_behind_them_and_fence_the_old_one() -> None:
-    opening = decide(replace(FLOW, kafka=EXPIRED, on_data_loss="record"), TABLE, CHECKPOINT)
+    opening = decide(change(FLOW, kafka=EXPIRED, on_data_loss="record"), TABLE, CHECKPOINT)
     assert opening == Open(
         reason="data-loss",
-        positions={0: {"sales": {"0": 45, "1": 50}}},
+        positions={0: KafkaOffsets({"sales": {0: 45, 1: 50}})},
         fences=OURS,
         losses=({"source": 0, "topic": "sales", "partition": 0, "from": 40, "until": 45},),
     )
 
 
 def test_a_stateful_flow_cannot_go_on_behind_losses() -> None:
-    flow = replace(FLOW, kafka=EXPIRED, on_data_loss="record", stateful=True)
+    flow = change(FLOW, kafka=EXPIRED, on_data_loss="record", stateful=True)
     assert refused(flow, TABLE, CHECKPOINT).code == "RESUME_IMPOSSIBLE"
 
 
-RESUME = replace(FLOW, resume=True)
+RESUME = change(FLOW, resume=True)
 
 
 def test_a_resumed_flow_starts_where_the_table_ends() -> None:
@@ -325,13 +366,13 @@ def test_a_resume_of_a_flow_that_never_ran_is_a_first_start() -> None:
 @pytest.mark.parametrize(
     ("flow", "table", "code"),
     [
-        (replace(RESUME, stateful=True), TABLE, "RESUME_IMPOSSIBLE"),
-        (replace(RESUME, sources=(FILES,), kafka={}), UNLISTED, "RESUME_IMPOSSIBLE"),
+        (change(RESUME, stateful=True), TABLE, "RESUME_IMPOSSIBLE"),
+        (change(RESUME, sources=(FILES,), files=LOST_LISTS), UNLISTED, "RESUME_IMPOSSIBLE"),
         (RESUME, replace(TABLE, positions=None), "RESUME_IMPOSSIBLE"),
         (RESUME, RENAMED, "FLOW_RENAMED"),
-        (replace(RESUME, kafka=EXPIRED), TABLE, "OFFSETS_EXPIRED"),
-        (replace(RESUME, kafka=broker(latest={"sales": {0: 1, 1: 1}})), TABLE, "OFFSETS_BEYOND_END"),
-        (replace(RESUME, sources=(DELTA,), kafka={}), TABLE, "SOURCES_CHANGED"),
+        (change(RESUME, kafka=EXPIRED), TABLE, "OFFSETS_EXPIRED"),
+        (change(RESUME, kafka=broker(latest={"sales": {0: 1, 1: 1}})), TABLE, "OFFSETS_BEYOND_END"),
+        (change(RESUME, sources=(DELTA,), kafka={}), TABLE, "SOURCES_CHANGED"),
     ],
     ids=["stateful", "files", "no positions", "renamed", "expired", "beyond the end", "other sources"],
 )
@@ -343,35 +384,35 @@ def test_a_resume_that_would_lose_or_double_records_is_refused(
 
 def test_a_resume_never_takes_positions_to_a_topic_that_was_created_again() -> None:
     again = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-2"}})
-    flow = replace(RESUME, sources=(again,), kafka=broker(ids={"sales": "id-2"}))
+    flow = change(RESUME, sources=(again,), kafka=broker())
     assert refused(flow, TABLE, None).code == "TOPIC_RECREATED"
 
 
 def test_a_resume_behind_expired_records_records_them() -> None:
-    opening = decide(replace(RESUME, kafka=EXPIRED, on_data_loss="record"), TABLE, None)
+    opening = decide(change(RESUME, kafka=EXPIRED, on_data_loss="record"), TABLE, None)
     assert isinstance(opening, Open)
     assert (opening.reason, opening.fences) == ("data-loss", OURS)
     assert [loss["until"] for loss in opening.losses] == [45]
 
 
 def test_a_renamed_flow_goes_on_under_its_new_name() -> None:
-    assert decide(replace(FLOW, rename_from="old"), RENAMED, None) == RenameFlow(old_flow="old")
+    assert decide(change(FLOW, rename_from="old"), RENAMED, None) == RenameFlow(old_flow="old")
 
 
 def test_a_rename_that_a_crash_cut_short_is_repeated() -> None:
-    assert decide(replace(FLOW, rename_from="old"), TABLE, None) == RenameFlow(old_flow="old")
+    assert decide(change(FLOW, rename_from="old"), TABLE, None) == RenameFlow(old_flow="old")
 
 
 def test_a_rename_that_is_done_changes_nothing() -> None:
-    assert decide(replace(FLOW, rename_from="old"), TABLE, CHECKPOINT) == Continue(identity=IDENTITY)
+    assert decide(change(FLOW, rename_from="old"), TABLE, CHECKPOINT) == Continue(identity=IDENTITY)
 
 
 def test_a_flow_that_is_still_declared_cannot_be_renamed() -> None:
-    flow = replace(FLOW, rename_from="old", declared_flows=frozenset({"sales", "old"}))
+    flow = change(FLOW, rename_from="old", declared_flows=frozenset({"sales", "old"}))
     assert refused(flow, RENAMED, None).code == "RENAME_IMPOSSIBLE"
 
 
-ANOTHER = replace(FLOW, new_checkpoint=True)
+ANOTHER = change(FLOW, new_checkpoint=True)
 
 
 def test_a_new_checkpoint_of_the_same_topic_goes_on_where_the_table_ends() -> None:
@@ -383,68 +424,68 @@ def test_a_new_checkpoint_reads_what_was_created_again_and_nothing_twice() -> No
         return SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": sales, "more": more}})
 
     kafka = broker(
-        ids={"sales": "id-1", "more": "id-3"},
         earliest={"sales": {0: 0, 1: 0}, "more": {0: 4}},
         latest={"sales": {0: 100, 1: 100}, "more": {0: 20}},
     )
-    table = fed_by((ids("id-1", "id-2"), {**READ[0], "more": {"0": 11}}))
-    opening = decide(replace(ANOTHER, sources=(ids("id-1", "id-3"),), kafka=kafka), table, CHECKPOINT)
-    assert opening == Open(reason="new-checkpoint", positions={0: {**READ[0], "more": {"0": 4}}}, fences=OURS)
+    table = fed_by((ids("id-1", "id-2"), KafkaOffsets({**READ[0].offsets, "more": {0: 11}})))
+    opening = decide(change(ANOTHER, sources=(ids("id-1", "id-3"),), kafka=kafka), table, CHECKPOINT)
+    assert opening == Open(
+        reason="new-checkpoint", positions={0: KafkaOffsets({**READ[0].offsets, "more": {0: 4}})}, fences=OURS
+    )
 
 
-UPSTREAM = {"reservoirId": "upstream", "reservoirVersion": 4, "index": -1}
-EARLIER = {**UPSTREAM, "reservoirVersion": 2}
+UPSTREAM = DeltaPosition(table_id="upstream", version=4, index=-1)
+EARLIER = replace(UPSTREAM, version=2)
 SECOND = replace(DELTA, index=1)
 
 
 def test_a_new_checkpoint_over_the_same_table_goes_on_where_it_was() -> None:
     table = fed_by((DELTA, UPSTREAM))
-    opening = decide(replace(ANOTHER, sources=(DELTA,), kafka={}), table, None)
+    opening = decide(change(ANOTHER, sources=(DELTA,), kafka={}), table, None)
     assert opening == Open(reason="new-checkpoint", positions={0: UPSTREAM}, fences=OURS)
 
 
 def test_a_new_checkpoint_over_a_table_made_anew_starts_at_its_beginning() -> None:
     anew = replace(DELTA, identity={"table_id": "anew", "path": "/lake/up"})
     table = fed_by((DELTA, UPSTREAM))
-    opening = decide(replace(ANOTHER, sources=(anew,), kafka={}), table, None)
+    opening = decide(change(ANOTHER, sources=(anew,), kafka={}), table, None)
     assert isinstance(opening, Open) and not opening.positions
 
 
 def test_a_new_checkpoint_with_a_source_that_was_never_read_reads_the_others_on() -> None:
-    opening = decide(replace(ANOTHER, sources=(KAFKA, SECOND)), TABLE, None)
+    opening = decide(change(ANOTHER, sources=(KAFKA, SECOND)), TABLE, None)
     assert opening == Open(reason="new-checkpoint", positions=READ, fences=OURS)
 
 
 def test_a_new_checkpoint_over_the_same_files_goes_on_behind_them() -> None:
-    table = fed_by((FILES, {"logOffset": 3}))
-    flow = replace(ANOTHER, sources=(FILES,), kafka={})
+    table = fed_by((FILES, FilePosition(3)))
+    flow = change(ANOTHER, sources=(FILES,), kafka={})
     opening = decide(flow, table, None)
     assert opening == Open(
-        reason="new-checkpoint", positions={0: {"logOffset": 3}}, lists={0: (OURS, 0)}, fences=OURS
+        reason="new-checkpoint", positions={0: FilePosition(3)}, lists={0: (OURS, 0)}, fences=OURS
     )
-    assert refused(flow, replace(table, unlisted=frozenset({(OURS, 0)})), None).code == "RESUME_IMPOSSIBLE"
+    assert refused(change(flow, files=LOST_LISTS), table, None).code == "RESUME_IMPOSSIBLE"
 
 
 def test_a_new_checkpoint_over_another_folder_reads_all_of_it() -> None:
-    table = fed_by((FILES, {"logOffset": 3}))
+    table = fed_by((FILES, FilePosition(3)))
     elsewhere = replace(FILES, identity={"path": "/elsewhere"})
-    opening = decide(replace(ANOTHER, sources=(elsewhere,), kafka={}), table, None)
+    opening = decide(change(ANOTHER, sources=(elsewhere,), kafka={}), table, None)
     assert opening == Open(reason="new-checkpoint", fences=OURS)
 
 
 def test_a_loss_in_kafka_opens_no_checkpoint_that_would_read_files_again() -> None:
     second = replace(FILES, index=1)
-    positions = {**READ, 1: {"logOffset": 3}}
-    flow = replace(FLOW, sources=(KAFKA, second), kafka=EXPIRED, on_data_loss="record")
-    table = fed_by((KAFKA, READ[0]), (second, {"logOffset": 3}))
+    positions = {**READ, 1: FilePosition(3)}
+    flow = change(FLOW, sources=(KAFKA, second), kafka=EXPIRED, on_data_loss="record")
+    table = fed_by((KAFKA, READ[0]), (second, FilePosition(3)))
     checkpoint = replace(read_by(KAFKA, second), positions=positions)
     opening = decide(flow, table, checkpoint)
     assert isinstance(opening, Open)
     assert opening.positions is not None
-    assert (opening.positions[1], opening.lists) == ({"logOffset": 3}, {1: (OURS, 1)})
-    assert (
-        refused(flow, replace(table, unlisted=frozenset({(OURS, 1)})), checkpoint).code == "RESUME_IMPOSSIBLE"
-    )
+    assert (opening.positions[1], opening.lists) == (FilePosition(3), {1: (OURS, 1)})
+    lost = change(flow, kafka=EXPIRED, files={"unlisted": frozenset({(OURS, 1)})})
+    assert refused(lost, table, checkpoint).code == "RESUME_IMPOSSIBLE"
 
 
 def test_a_new_checkpoint_of_a_flow_that_never_committed_starts_at_the_beginning() -> None:
@@ -458,7 +499,7 @@ def test_a_new_flow_beside_a_renamed_one_starts_at_the_beginning_when_asked() ->
 
 def test_a_new_checkpoint_that_nobody_can_place_is_refused() -> None:
     assert refused(ANOTHER, replace(TABLE, positions=None), None).code == "RESUME_IMPOSSIBLE"
-    assert refused(replace(ANOTHER, stateful=True), TABLE, None).code == "RESUME_IMPOSSIBLE"
+    assert refused(change(ANOTHER, stateful=True), TABLE, None).code == "RESUME_IMPOSSIBLE"
 
 
 @pytest.mark.parametrize("stateful", [False, True])
@@ -466,12 +507,12 @@ def test_a_new_checkpoint_that_nobody_can_place_is_refused() -> None:
 def test_no_refusal_names_a_resume_that_would_itself_be_refused(
     source: SourceIdentity, stateful: bool
 ) -> None:
-    flow = replace(FLOW, sources=(source,), stateful=stateful)
+    flow = change(FLOW, sources=(source,), stateful=stateful)
     error = refused(flow, TABLE, None)
     proposed = any("--resume-from-table" in line for line in error.remedies)
     possible: Opening | None
     try:
-        possible = decide(replace(flow, resume=True), replace(TABLE, sources=(source,)), None)
+        possible = decide(change(flow, resume=True), replace(TABLE, sources=(source,)), None)
     except HeadraceError:
         possible = None
     assert proposed == (possible is not None)
@@ -487,13 +528,11 @@ def matched(**ids: str | None) -> SourceIdentity:
 
 
 def subscribed(**ids: str | None) -> FlowFacts:
-    kafka = KafkaFacts(
-        ids=ids, earliest={t: {0: 0, 1: 0} for t in ids}, latest={t: {0: 100, 1: 100} for t in ids}
-    )
-    return replace(FLOW, sources=(matched(**ids),), kafka={0: kafka})
+    kafka = {"earliest": {t: {0: 0, 1: 0} for t in ids}, "latest": {t: {0: 100, 1: 100} for t in ids}}
+    return change(FLOW, sources=(matched(**ids),), kafka={0: kafka})
 
 
-JOINED = {0: {"sales": {"0": 40, "1": 50}, "sales2": {"0": 1, "1": 0}}}
+JOINED = {0: KafkaOffsets({"sales": {0: 40, 1: 50}, "sales2": {0: 1, 1: 0}})}
 
 
 def test_topics_may_join_a_pattern() -> None:
@@ -526,7 +565,7 @@ def test_a_topic_that_has_joined_is_watched_by_the_id_of_its_commit(
 
 def test_a_topic_of_a_batch_that_was_never_committed_has_no_id_to_compare() -> None:
     table = replace(TABLE, sources=(matched(sales="id-1"),))
-    planned = {0: {"sales": {"0": 40, "1": 50}, "sales2": {"0": 0}}}
+    planned = {0: KafkaOffsets({"sales": {0: 40, 1: 50}, "sales2": {0: 0}})}
     checkpoint = replace(read_by(matched(sales="id-1")), last_planned=8, positions=planned)
     assert isinstance(decide(subscribed(sales="id-1", sales2="any"), table, checkpoint), Continue)
     assert refused(subscribed(sales="id-1"), table, checkpoint).code == "TOPIC_NOT_FOUND"
@@ -545,7 +584,7 @@ def test_a_batch_that_was_planned_while_a_topic_was_gone_is_no_old_copy(
 ) -> None:
     """Spark leaves such a topic out of the batch, and will never read the batch."""
     table = replace(TABLE, positions=JOINED, sources=(matched(sales="id-1", sales2="id-2"),))
-    planned = {0: {"sales": {"0": 40, "1": 50}}}
+    planned = {0: KafkaOffsets({"sales": {0: 40, 1: 50}})}
     checkpoint = replace(read_by(matched(sales="id-1")), last_planned=8, positions=planned)
     assert refused(subscribed(sales="id-1", **now), table, checkpoint).code == code
 
@@ -555,7 +594,7 @@ def test_other_partitions_are_another_source() -> None:
         identity = {"topics": {"sales": "id-1"}, "partitions": {"sales": list(partitions)}}
         return SourceIdentity(index=0, kind="kafka", identity=identity)
 
-    flow = replace(FLOW, sources=(assigned(0),))
+    flow = change(FLOW, sources=(assigned(0),))
     assert isinstance(decide(flow, TABLE, read_by(assigned(0))), Continue)
     for then in (assigned(0, 1), KAFKA):
         assert refused(flow, TABLE, read_by(then)).code == "SOURCES_CHANGED"
@@ -566,7 +605,7 @@ def test_other_partitions_are_another_source() -> None:
 )
 def test_a_source_s_own_loss_policy_comes_first(pipeline: Any, source: Any, recorded: bool) -> None:
     kafka = broker(earliest={"sales": {0: 45, 1: 0}}, on_data_loss=source)
-    flow = replace(FLOW, on_data_loss=pipeline, kafka=kafka)
+    flow = change(FLOW, on_data_loss=pipeline, kafka=kafka)
     if recorded:
         opening = decide(flow, TABLE, CHECKPOINT)
         assert isinstance(opening, Open) and opening.reason == "data-loss"
@@ -583,12 +622,12 @@ def folder(index: int, path: str = "/in", glob: str | None = None) -> SourceIden
     )
 
 
-READ_FILES = {0: {"logOffset": 3}, 1: {"logOffset": 5}}
+READ_FILES = {0: FilePosition(3), 1: FilePosition(5)}
 
 
 def test_folders_that_have_changed_places_go_on_each_where_it_was() -> None:
     table = fed_by((folder(0, "/one"), READ_FILES[0]), (folder(1, "/two"), READ_FILES[1]))
-    flow = replace(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_checkpoint=True)
+    flow = change(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_checkpoint=True)
     opening = decide(flow, table, None)
     assert isinstance(opening, Open)
     assert opening.positions == {0: READ_FILES[1], 1: READ_FILES[0]}
@@ -598,8 +637,10 @@ def test_folders_that_have_changed_places_go_on_each_where_it_was() -> None:
 @pytest.mark.parametrize("source", [DELTA, KAFKA], ids=["delta", "kafka"])
 def test_what_a_join_has_read_up_to_two_positions_starts_nowhere(source: SourceIdentity) -> None:
     kafka = {0: BROKER} if source is KAFKA else {}
-    flow = replace(FLOW, sources=(source,), kafka=kafka, new_checkpoint=True)
-    end, behind = (READ[0], {"sales": {"0": 7, "1": 50}}) if source is KAFKA else (UPSTREAM, EARLIER)
+    flow = change(FLOW, sources=(source,), kafka=kafka, new_checkpoint=True)
+    end, behind = (
+        (READ[0], KafkaOffsets({"sales": {0: 7, 1: 50}})) if source is KAFKA else (UPSTREAM, EARLIER)
+    )
     other = replace(source, index=1)
     assert refused(flow, fed_by((source, end), (other, behind)), None).code == "RESUME_IMPOSSIBLE"
     level = decide(flow, fed_by((source, end), (other, end)), None)
@@ -607,9 +648,9 @@ def test_what_a_join_has_read_up_to_two_positions_starts_nowhere(source: SourceI
 
 
 def test_the_only_read_of_a_folder_may_choose_other_files() -> None:
-    flow = replace(FLOW, sources=(folder(0, glob="*.json"),), kafka={})
-    table = fed_by((folder(0), {"logOffset": 3}))
-    checkpoint = replace(read_by(folder(0)), positions={0: {"logOffset": 3}})
+    flow = change(FLOW, sources=(folder(0, glob="*.json"),), kafka={})
+    table = fed_by((folder(0), FilePosition(3)))
+    checkpoint = replace(read_by(folder(0)), positions={0: FilePosition(3)})
     assert isinstance(decide(flow, table, checkpoint), Continue)
 
 
@@ -626,57 +667,58 @@ def topics(*names: str, pattern: str | None = None) -> SourceIdentity:
 def reading(source: SourceIdentity, **changes: Any) -> FlowFacts:
     """The flow over topics of one partition with 100 records."""
     ids = source.identity["topics"]
-    kafka = KafkaFacts(
-        ids=ids, earliest={name: {0: 0} for name in ids}, latest={name: {0: 100} for name in ids}
-    )
-    return replace(FLOW, sources=(source,), kafka={0: kafka}, **changes)
+    kafka = {
+        "earliest": {name: {0: 0} for name in ids},
+        "latest": {name: {0: 100} for name in ids},
+    }
+    return change(FLOW, sources=(source,), kafka={0: kafka}, **changes)
 
 
-LEFT = entry(OLDER, (topics("eu", "us"), {"eu": {"0": 10}, "us": {"0": 20}}))
-NARROWED = fed_by((topics("eu"), {"eu": {"0": 30}}), before=(LEFT,))
+LEFT = entry(OLDER, (topics("eu", "us"), KafkaOffsets({"eu": {0: 10}, "us": {0: 20}})))
+NARROWED = fed_by((topics("eu"), KafkaOffsets({"eu": {0: 30}})), before=(LEFT,))
 
 
 @pytest.mark.parametrize("change", ["new_checkpoint", "resume"])
 def test_a_topic_that_is_back_goes_on_where_it_was_left(change: str) -> None:
     now = topics("eu", "us", pattern=".*") if change == "resume" else topics("eu", "us")
-    table = fed_by((topics("eu", pattern=".*"), {"eu": {"0": 30}}), before=(LEFT,))
+    table = fed_by((topics("eu", pattern=".*"), KafkaOffsets({"eu": {0: 30}})), before=(LEFT,))
     opening = decide(reading(now, **{change: True}), table, None)
     assert isinstance(opening, Open)
-    assert opening.positions == {0: {"eu": {"0": 30}, "us": {"0": 20}}}
+    assert opening.positions == {0: KafkaOffsets({"eu": {0: 30}, "us": {0: 20}})}
 
 
 def test_a_topic_that_a_pattern_matches_again_is_not_read_again() -> None:
     then, now = topics("eu", pattern="eu"), topics("eu", "us", pattern=".*")
-    checkpoint = replace(read_by(then), positions={0: {"eu": {"0": 30}}})
-    error = refused(reading(now), fed_by((then, {"eu": {"0": 30}}), before=(LEFT,)), checkpoint)
+    checkpoint = replace(read_by(then), positions={0: KafkaOffsets({"eu": {0: 30}})})
+    error = refused(reading(now), fed_by((then, KafkaOffsets({"eu": {0: 30}})), before=(LEFT,)), checkpoint)
     assert (error.code, error.params["topic"], error.params["offset"]) == ("SOURCES_CHANGED", "us", 20)
     assert any("--new-checkpoint sales" in remedy for remedy in error.remedies)
-    never_read = fed_by((then, {"eu": {"0": 30}}))
+    never_read = fed_by((then, KafkaOffsets({"eu": {0: 30}})))
     assert isinstance(decide(reading(now), never_read, checkpoint), Continue)
 
 
 def test_a_partition_that_is_assigned_again_goes_on_where_it_was_left() -> None:
-    left = entry(OLDER, (KAFKA, {"sales": {"0": 7, "1": 8}}))
-    table = fed_by((KAFKA, {"sales": {"0": 40}}), before=(left,))
+    left = entry(OLDER, (KAFKA, KafkaOffsets({"sales": {0: 7, 1: 8}})))
+    table = fed_by((KAFKA, KafkaOffsets({"sales": {0: 40}})), before=(left,))
     opening = decide(ANOTHER, table, None)
-    assert isinstance(opening, Open) and opening.positions == {0: {"sales": {"0": 40, "1": 8}}}
+    assert isinstance(opening, Open) and opening.positions == {0: KafkaOffsets({"sales": {0: 40, 1: 8}})}
 
 
 @pytest.mark.parametrize(
-    ("source", "until"), [(DELTA, UPSTREAM), (FILES, {"logOffset": 3})], ids=["delta", "files"]
+    ("source", "until"), [(DELTA, UPSTREAM), (FILES, FilePosition(3))], ids=["delta", "files"]
 )
 def test_a_table_or_a_folder_that_is_back_goes_on_where_it_was_left(
     source: SourceIdentity, until: dict[str, Any]
 ) -> None:
     table = fed_by((KAFKA, READ[0]), before=(entry(OLDER, (source, until)),))
     back = replace(source, index=1)
-    flow = replace(ANOTHER, sources=(KAFKA, back))
+    flow = change(ANOTHER, sources=(KAFKA, back))
     opening = decide(flow, table, None)
     assert isinstance(opening, Open) and opening.positions == {**READ, 1: until}
     assert opening.lists == ({1: (OLDER, 0)} if source is FILES else {})
     if source is FILES:
-        unlisted = replace(table, unlisted=frozenset({(OLDER, 0)}))
-        assert refused(flow, unlisted, None).code == "RESUME_IMPOSSIBLE"
+        unlisted = change(flow, files={"unlisted": frozenset({(OLDER, 0)})})
+        assert refused(unlisted, table, None).code == "RESUME_IMPOSSIBLE"
 
 
 @pytest.mark.parametrize("flow", [ANOTHER, RESUME], ids=["new generation", "resume"])
@@ -687,20 +729,61 @@ def test_what_an_earlier_checkpoint_read_counts_before_the_first_batch_of_the_ne
 
 
 def test_nothing_is_taken_for_new_while_an_earlier_checkpoint_is_unknown() -> None:
-    table = fed_by((topics("eu"), {"eu": {"0": 30}}))
+    table = fed_by((topics("eu"), KafkaOffsets({"eu": {0: 30}})))
     hidden = replace(table, history=replace(table.history, whole=False))
     both = reading(topics("eu", "us"), new_checkpoint=True)
     assert isinstance(decide(both, table, None), Open)
     assert refused(both, hidden, None).code == "RESUME_IMPOSSIBLE"
     assert isinstance(decide(reading(topics("eu"), new_checkpoint=True), hidden, None), Open)
-    back = replace(
-        reading(topics("eu"), new_checkpoint=True), sources=(topics("eu"), replace(DELTA, index=1))
-    )
+    sources = (topics("eu"), replace(DELTA, index=1))
+    held = {0: {"earliest": {"eu": {0: 0}}, "latest": {"eu": {0: 100}}}}
+    back = change(ANOTHER, sources=sources, kafka=held)
     assert refused(back, hidden, None).code == "RESUME_IMPOSSIBLE"
 
 
 def test_a_folder_that_holds_files_which_were_read_through_another_is_refused() -> None:
-    table = replace(fed_by((FILES, {"logOffset": 3})), read_elsewhere={0: "/in/a.json"})
+    table = fed_by((FILES, FilePosition(3)))
     around = replace(FILES, identity={"path": "/*"})
-    error = refused(replace(ANOTHER, sources=(around,), kafka={}), table, None)
+    flow = change(ANOTHER, sources=(around,), files={"read_elsewhere": "/in/a.json"})
+    error = refused(flow, table, None)
     assert error.code == "RESUME_IMPOSSIBLE" and "/in/a.json" in error.summary
+
+
+# Streams whose positions only Spark understands.
+
+OTHER = SourceIdentity(index=0, kind="other", identity={"format": "rate"})
+STREAMED = fed_by((OTHER, OpaquePosition(17)))
+STREAM = change(FLOW, sources=(OTHER,))
+
+
+def test_a_stream_of_another_kind_continues_with_its_checkpoint() -> None:
+    checkpoint = replace(read_by(OTHER), positions={0: OpaquePosition(17)})
+    assert isinstance(decide(STREAM, STREAMED, checkpoint), Continue)
+    other_end = replace(checkpoint, positions={0: OpaquePosition(16)})
+    assert refused(STREAM, STREAMED, other_end).code == "CHECKPOINT_BEHIND_TABLE"
+    other_format = change(FLOW, sources=(replace(OTHER, identity={"format": "mine"}),))
+    assert refused(other_format, STREAMED, checkpoint).code == "SOURCES_CHANGED"
+
+
+def test_a_stream_of_another_kind_never_starts_at_a_position_of_another_checkpoint() -> None:
+    lost = refused(STREAM, STREAMED, None)
+    assert lost.code == "CHECKPOINT_LOST"
+    assert lost.remedies == ("read everything again:   headrace full-refresh default.sales",)
+    for flow in (change(STREAM, resume=True), change(STREAM, new_checkpoint=True)):
+        error = refused(flow, STREAMED, None)
+        assert (error.code, "rate" in error.summary) == ("RESUME_IMPOSSIBLE", True)
+
+
+def test_a_loss_in_kafka_opens_no_checkpoint_beside_a_stream_of_another_kind() -> None:
+    second = replace(OTHER, index=1)
+    flow = change(FLOW, sources=(KAFKA, second), kafka=EXPIRED, on_data_loss="record")
+    table = fed_by((KAFKA, READ[0]), (second, OpaquePosition(17)))
+    checkpoint = replace(read_by(KAFKA, second), positions={**READ, 1: OpaquePosition(17)})
+    assert refused(flow, table, checkpoint).code == "RESUME_IMPOSSIBLE"
+
+
+def test_a_table_of_which_an_older_copy_was_restored_is_refused() -> None:
+    facts = DeltaFacts(source=DELTA, rolled_back="version 4 of it was read, and it ends at version 3")
+    flow = replace(FLOW, sources=(facts,))
+    error = refused(flow, fed_by((DELTA, UPSTREAM)), read_by(DELTA))
+    assert (error.code, error.params["tables"]) == ("UPSTREAM_REWRITTEN", ["/lake/up"])

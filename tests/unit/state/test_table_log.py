@@ -16,8 +16,8 @@ from headrace.state.table_log import (
     describe_rollback,
     follow_commits,
     load_commit,
+    mark_version,
     property_since,
-    see_version,
 )
 
 
@@ -30,10 +30,6 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
-def position(version: int, index: int = -1) -> dict[str, int]:
-    return {"reservoirVersion": version, "index": index}
-
-
 def test_commits_are_followed_to_the_end_of_the_log(table: Path) -> None:
     assert [commit.version for commit in follow_commits(table, 2)] == [2, 3]
     assert [commit.version for commit in follow_commits(table, 4)] == []
@@ -41,10 +37,9 @@ def test_commits_are_followed_to_the_end_of_the_log(table: Path) -> None:
     assert [commit.version for commit in follow_commits(table, 0, 2)] == [0, 2]
 
 
-def test_a_stream_has_seen_the_version_before_its_position(table: Path) -> None:
-    assert see_version(table, position(3)) == {"version": 2, "commit": commit_mark(table, 2)}
-    assert see_version(table, position(3, index=0)) == {"version": 3, "commit": commit_mark(table, 3)}
-    assert see_version(table, position(0)) is None
+def test_a_version_is_marked_by_its_commit(table: Path) -> None:
+    assert mark_version(table, 2) == {"version": 2, "commit": commit_mark(table, 2)}
+    assert mark_version(table, -1) is None
 
 
 def test_every_commit_has_a_mark_of_its_own(table: Path) -> None:
@@ -105,7 +100,7 @@ def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> No
 
 
 def test_a_table_that_goes_on_from_an_older_copy_has_other_commits(table: Path, tmp_path: Path) -> None:
-    seen = see_version(table, position(4))
+    seen = mark_version(table, 3)
     assert seen is not None
     assert describe_rollback(table, seen) is None
     copy = tmp_path / "copy"
@@ -119,7 +114,7 @@ def test_a_table_that_goes_on_from_an_older_copy_has_other_commits(table: Path, 
 
 
 def test_what_the_log_has_forgotten_contradicts_nothing(table: Path) -> None:
-    seen = see_version(table, position(2))
+    seen = mark_version(table, 1)
     assert seen is not None
     (table / "_delta_log" / f"{1:020d}.json").unlink()
     assert describe_rollback(table, seen) is None

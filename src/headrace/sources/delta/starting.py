@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 CHANGE_FEED = ("readChangeFeed", "readChangeData")
 """Options that ask for the change feed of a table and not for its rows."""
+ERASURES_ONLY = "headrace.changes"
+"""An option that Spark does not know: it marks streams which pass over what others erase, and over
+nothing else; a user who sets Delta's own options has decided otherwise."""
 _FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 

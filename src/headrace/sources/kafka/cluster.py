@@ -12,6 +12,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import connection_errors
+from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.subscription import is_topic_name, matching
 
 if TYPE_CHECKING:
@@ -36,11 +37,16 @@ class KafkaCluster:
     Args:
         connection: How to reach it.
         timeout_s: The longest that one question may take, in seconds.
+        asks_once: Whether a cluster that did not answer is not asked again: each question would wait.
     """
 
-    def __init__(self, connection: KafkaConnection, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, connection: KafkaConnection, timeout_s: float = 10.0, *, asks_once: bool = False
+    ) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
+        self._asks_once = asks_once
+        self._silence: BrokerUnreachableError | None = None
         self._lock = threading.Lock()
         self._answered = False
         self._client_errors = ClientErrors(connection)
@@ -126,19 +132,15 @@ class KafkaCluster:
             # Not everybody who may write to a topic may ask for its settings.
             return None
 
-    def publish(self, group: str, positions: Mapping[str, Mapping[str, int]]) -> None:
-        """Commit positions under a consumer group, so that Kafka's own tools show the lag.
+    def publish(self, group: str, offsets: KafkaOffsets) -> None:
+        """Commit offsets under a consumer group, so that Kafka's own tools show the lag.
 
         Raises:
             BrokerUnreachableError: No broker answered in time.
         """
         from confluent_kafka import KafkaException, TopicPartition
 
-        places = [
-            TopicPartition(topic, int(partition), offset)
-            for topic, offsets in positions.items()
-            for partition, offset in offsets.items()
-        ]
+        places = [TopicPartition(topic, partition, offset) for topic, partition, offset in offsets]
         member, client_errors = self._member(group)
         try:
             member.commit(offsets=places, asynchronous=False)
@@ -262,6 +264,8 @@ class KafkaCluster:
 
     def _connection_errors(self) -> None:
         """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
+        if self._asks_once and self._silence is not None:
+            raise self._silence
         if not self._answered:
             reasons = connection_errors(self._connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
             if reasons:
@@ -278,12 +282,13 @@ class KafkaCluster:
 
     def _unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
         servers = self._connection.bootstrap_servers
-        return BrokerUnreachableError(
+        self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",
             facts=(f"Kafka's client says: {error}",),
             remedies=("headrace doctor",),
             params={"servers": servers},
         )
+        return self._silence
 
     def _not_found(self, topic: str) -> TopicNotFoundError:
         import difflib

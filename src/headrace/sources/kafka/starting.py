@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from headrace.errors import SourceLocation, StartInvalidError
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.subscription import EARLIEST, LATEST
-from headrace.state.facts import KafkaFacts
 
 _CLOCK_MS = 60_000
 """How far a producer's clock may be ahead of ours before a moment counts as one that is to come."""

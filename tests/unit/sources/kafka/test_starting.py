@@ -9,11 +9,13 @@ import pytest
 
 from headrace.errors import SourceLocation, StartInvalidError
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.starting import Start, check_start
-from headrace.state.facts import KafkaFacts
+from headrace.state.identity import SourceIdentity
 
 HERE = SourceLocation("orders.py", 3)
-FACTS = KafkaFacts(ids={"a": "1"}, earliest={"a": {0: 5, 1: 0}}, latest={"a": {0: 9, 1: 0}})
+SOURCE = SourceIdentity(index=0, kind="kafka", identity={"topics": {"a": "1"}})
+FACTS = KafkaFacts(source=SOURCE, earliest={"a": {0: 5, 1: 0}}, latest={"a": {0: 9, 1: 0}})
 
 
 class Moments:

@@ -18,14 +18,15 @@ from headrace.errors import (
     RecordUnparseableError,
     text_of,
 )
+from headrace.model.declarations import AppendFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import local_path
-from headrace.run.file_batch import file_relations
 from headrace.sources.records import unparseable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from headrace.plan.stages import Declared
+
+Declared = AppendFlow | RefreshFlow | TemporaryView
 
 _PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
 _REASON = re.compile(
@@ -205,3 +206,24 @@ def _short(reason: str) -> str:
     words = " ".join(reason.split())
     words = re.sub(r"^[\w.$]+(?:Exception|Error): ", "", words)
     return re.sub(r"\.? ?SQLSTATE: \w+", "", words)[:_REASON_LENGTH]
+
+
+def file_relations(session: SparkSession, name: str) -> Iterator[tuple[Any, list[str]]]:
+    """How the batch under way of a query reads files: Spark's relations, each with its paths.
+
+    Args:
+        session: The session that the query was started in.
+        name: The query's name.
+    """
+    query: Any = next(one for one in session.streams.active if one.name == name)
+    jvm: Any = session._jvm
+    # One call for all the paths, where each of them would be one.
+    mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+    leaves = query._jsq.streamingQuery().lastExecution().analyzed().collectLeaves()
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if leaf.getClass().getSimpleName() == "LogicalRelation" and leaf.isStreaming():
+            yield (
+                leaf.relation(),
+                json.loads(mapper.writeValueAsString(leaf.relation().location().inputFiles())),
+            )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.run.bad_files import find_line
+from headrace.sources.files.bad_files import find_line
 
 TEXT = '\ufeffid,name\r\n1,a\r\n2,"b\r\nc"\r\nx,d\r\n'
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 
 from headrace.errors import HeadraceError
-from headrace.model.ranges import Position
 from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.position import KafkaOffsets
 
 _LOG = logging.getLogger(__name__)
 INTERVAL_S = 1.0
@@ -21,24 +20,24 @@ class OffsetPublisher:
     """Publishes the newest positions of each group from a thread of its own.
 
     Args:
-        cluster: The cluster; ``None`` publishes nothing.
+        cluster: The cluster.
         interval_s: Least seconds between two publications.
     """
 
-    def __init__(self, cluster: KafkaCluster | None, interval_s: float = INTERVAL_S) -> None:
-        self._cluster = cluster
+    def __init__(self, cluster: KafkaCluster, interval_s: float = INTERVAL_S) -> None:
+        self._cluster: KafkaCluster | None = cluster
         self._interval_s = interval_s
-        self._pending: dict[str, Mapping[str, Mapping[str, int]]] = {}
+        self._pending: dict[str, KafkaOffsets] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def offer(self, pipeline: str, flow: str, position: Position) -> None:
-        """Take the position up to which a flow's commits reach."""
+    def offer(self, group: str, offsets: KafkaOffsets) -> None:
+        """Take the offsets up to which a flow's commits reach."""
         if self._cluster is None:
             return
         with self._lock:
-            self._pending[f"headrace-{pipeline}-{flow}"] = position
+            self._pending[group] = offsets
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="headrace-offsets", daemon=True)
                 self._thread.start()

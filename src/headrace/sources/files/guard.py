@@ -1,15 +1,15 @@
-"""The files of a batch: which they are, that they rest while they are read, and that none is read twice."""
+"""The files of a batch: which they are, that they do not change while they are read, and that none is read
+twice."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import (
     NOT_COMMITTED,
@@ -20,14 +20,14 @@ from headrace.errors import (
     HeadraceError,
     StorageUnwritableError,
 )
-from headrace.model.declarations import AppendFlow
 from headrace.model.folders import local_path
-from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
+from headrace.sources.files.bad_files import explain_bad_file, file_relations
+from headrace.sources.files.position import FilePosition
+from headrace.sources.source import FlowRun, Guard
 from headrace.state.file_lists import FileLists, ReadFile, covers, describe_files
-from headrace.state.file_log import folder_of, last_entry, load_entries, load_seen
-from headrace.state.identity import SourceIdentity
-from headrace.state.ledger import Ledger
+from headrace.state.file_log import last_entry, load_entries, load_seen
+from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 
 if TYPE_CHECKING:
@@ -59,17 +59,16 @@ class _State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileBatch:
+class _Batch:
     """The files of one batch, as they were when it began.
 
     Args:
-        ranges: The batch's ranges, with what its commit says of its files.
+        number: The batch.
         files: All files, of all sources.
         states: The files that were there.
     """
 
-    batch: int
-    ranges: tuple[SourceRange, ...]
+    number: int
     files: tuple[ReadFile, ...] = ()
     states: Mapping[str, _State] = field(default_factory=dict)
 
@@ -78,186 +77,155 @@ class FileBatch:
         return [path for path, state in self.states.items() if _look(path) != state]
 
 
-class FlowFiles:
-    """Guards the files of one flow; does nothing for a flow that reads none.
+class FileGuard(Guard):
+    """Guards the files of one flow."""
 
-    Args:
-        flow: The flow.
-        checkpoint: Its checkpoint's folder.
-        identity: The checkpoint's id.
-        sources: The flow's sources.
-        ledger: The flow's ledger.
-        on_data_loss: What happens when a file is gone before it was read.
-    """
-
-    def __init__(
-        self,
-        flow: AppendFlow,
-        *,
-        checkpoint: Path,
-        identity: str,
-        sources: Sequence[SourceIdentity],
-        ledger: Ledger,
-        on_data_loss: OnDataLoss,
-    ) -> None:
-        self._flow = flow
-        self._checkpoint = checkpoint
-        self._identity = identity
-        self._sources = {source.index: source for source in sources if source.kind == "files"}
-        self._ledger = ledger
-        self._lists = FileLists.of_ledger(ledger.folder)
-        self._on_data_loss = on_data_loss
+    def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
+        super().__init__(run, sources)
+        self._lists = FileLists.of_ledger(run.ledger.folder)
         self._read: dict[int, dict[str, int]] = {}
+        self._batch = _Batch(number=-1)
 
-    def compare(self, positions: Mapping[int, Position]) -> None:
-        """Before a query starts: Spark's log and the ledger's lists must hold the same files.
+    def open(self, positions: Mapping[int, Position]) -> None:
+        """Compare Spark's log with the ledger's lists: they must hold the same files.
 
         A log that lacks a file would make Spark read it again; one that holds a file more would make
         Spark pass over it.
 
-        Args:
-            positions: Where what the table does not hold yet begins, by source index.
-
         Raises:
             CheckpointCorruptError: They do not.
         """
-        for index, source in self._sources.items():
+        for index, source in self.sources.items():
             position = positions.get(index)
-            last = -1 if position is None else int(position["logOffset"])
+            last = position.entry if isinstance(position, FilePosition) else -1
             folder = folder_of(source)
-            if last_entry(self._checkpoint, folder) < last:
+            if last_entry(self.run.checkpoint, folder) < last:
                 raise self._corrupt(index, f"it ends before entry {last}, up to which files were read", ())
-            logged = load_seen(self._checkpoint, folder)
+            logged = load_seen(self.run.checkpoint, folder)
             self._read[index] = {path: entry for path, entry in logged.items() if entry <= last}
             seen = set(self._read[index])
             if position is None:
                 continue
-            listed = self._lists.load_source(self._identity, index, position)
+            listed = self._lists.load_source(self.run.checkpoint_id, index, last)
             paths = {file.path for file in listed}
             if paths - seen:
                 raise self._corrupt(index, "it lacks files that were read", sorted(paths - seen))
-            if seen - paths and covers(listed, position):
+            if seen - paths and covers(listed, last):
                 raise self._corrupt(index, "it holds files that were not read", sorted(seen - paths))
 
-    def begin(self, batch: int, ranges: tuple[SourceRange, ...]) -> FileBatch:
-        """Look at the files that a batch is to read.
+    def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Look at the files that a batch is to read, and describe them in its ranges.
 
         Raises:
             CheckpointCorruptError: One of them was read before.
         """
-        if not self._sources:
-            return FileBatch(batch=batch, ranges=ranges)
         files: list[ReadFile] = []
         states: dict[str, _State] = {}
-        described = []
         for one in ranges:
-            if one.kind != "files":
-                described.append(one)
-                continue
             mine = self._files_of(one, states)
             # A replay of what the table holds already is among them.
             before = self._read[one.index]
             total = len(before) + sum(file.path not in before for file in mine)
-            described.append(replace(one, files=describe_files(mine, total)))
             files += mine
-        return FileBatch(batch=batch, ranges=tuple(described), files=tuple(files), states=states)
+            yield replace(one, marks={"files": describe_files(mine, total)})
+        self._batch = _Batch(number=batch, files=tuple(files), states=states)
 
-    def before_commit(self, begun: FileBatch, listed: Callable[[], Listing]) -> None:
-        """The last look: all files were read, as they were when the batch began; then the list is kept.
-
-        Args:
-            begun: The batch.
-            listed: Asks Spark what it has listed for the batch.
+    def check(self, ranges: Sequence[SourceRange]) -> None:
+        """Check that all files were read as they were when the batch began; then the list is kept.
 
         Raises:
             FileChangedError: A file was written meanwhile, or Spark has listed other files.
             FileVanishedError: A file was gone before it could be read.
         """
-        if not begun.files:
+        batch = self._batch
+        if not batch.files:
             return
-        gone = [file for file in begun.files if file.lost]
-        if gone and self._on_data_loss == "refuse":
+        gone = [file for file in batch.files if file.lost]
+        if gone and self.run.on_data_loss == "refuse":
             raise self._vanished(gone)
-        self.refuse_changed(begun)
-        self._compare_listing(begun, listed())
+        self._refuse_changed()
+        self._compare_listing(listed_files(self.run.session, self.run.flow.name))
         if gone:
-            self._ledger.record_losses(
+            self.run.ledger.record_losses(
                 {
-                    "checkpoint": self._identity,
-                    "batch": begun.batch,
+                    "checkpoint": self.run.checkpoint_id,
+                    "batch": batch.number,
                     "source": file.source,
                     "log": file.log,
                     "path": file.path,
                 }
                 for file in gone
             )
-        self._lists.write(self._identity, begun.batch, begun.files)
+        self._lists.write(self.run.checkpoint_id, batch.number, batch.files)
 
-    def refuse_changed(self, begun: FileBatch, cause: BaseException | None = None) -> None:
-        """Whatever went wrong, a file that was written meanwhile explains it.
-
-        Raises:
-            FileChangedError: One was.
-        """
-        changed = begun.changed()
-        if changed:
-            raise self._changed(changed, "written, replaced or taken away while it was read") from cause
-
-    def refuse_gone(self, begun: FileBatch, bad: HeadraceError) -> None:
-        """A file that Spark had listed and could not read may have been gone when the batch began.
+    def explain(self, error: Exception) -> None:
+        """Raise the error of the file that made the batch fail, if one did.
 
         Raises:
-            FileVanishedError: It was.
-            FileChangedError: It was, and the flow may go on without it when Spark lists the batch again.
+            FileChangedError: A file was written meanwhile.
+            FileVanishedError: A file was gone when it was to be read.
+            FileUnreadableError: A file cannot be read.
+            RecordUnparseableError: A record of a file does not fit the schema.
         """
-        gone = [file for file in begun.files if file.lost and _shown(file.path) == bad.params.get("path")]
-        if gone and self._on_data_loss == "refuse":
+        self._refuse_changed(error)
+        flow = self.run.flow
+        bad = explain_bad_file(error, flow, self.run.session) if self._batch.files else None
+        if bad is None:
+            return
+        gone = [f for f in self._batch.files if f.lost and _shown(f.path) == bad.params.get("path")]
+        if gone and self.run.on_data_loss == "refuse":
             raise self._vanished(gone) from bad
         if gone:
             raise self._changed([file.path for file in gone], "gone when it was to be read") from bad
+        raise bad from error
 
-    def committed(self, begun: FileBatch) -> None:
-        """The table holds the batch: its files have been read."""
-        for file in begun.files:
+    def committed(self) -> None:
+        for file in self._batch.files:
             self._read[file.source][file.path] = file.log
-        if self._sources and begun.batch % _PACKED == _PACKED - 1:
+        if self._batch.number % _PACKED == _PACKED - 1:
             # The lists are as good one by one; what cannot be written now is packed the next time.
             with contextlib.suppress(StorageUnwritableError):
-                self._lists.pack(self._identity, begun.batch)
+                self._lists.pack(self.run.checkpoint_id, self._batch.number)
 
-    def is_replay(self, begun: FileBatch) -> bool:
-        """Whether a batch that the table holds was made of the same files, as far as the ledger tells."""
-        listed = self._lists.load(self._identity, begun.batch) if begun.files else None
-        return listed is None or [f.path for f in listed] == [f.path for f in begun.files]
+    def is_replay(self, batch: int) -> bool:
+        files = self._batch.files
+        listed = self._lists.load(self.run.checkpoint_id, batch) if files else None
+        return listed is None or [file.path for file in listed] == [file.path for file in files]
 
-    def refuse_other_rows(self, begun: FileBatch) -> None:
-        """A batch that the table holds is computed again for its state: from the same rows, or not at all.
+    def check_same_rows(self, batch: int) -> None:
+        """Check that the files of a batch are as they were when it was committed.
 
         Raises:
-            FileVanishedError: A file of it has changed since, or is gone.
+            FileVanishedError: A file has changed since, or is gone.
         """
-        listed = self._lists.load(self._identity, begun.batch) if begun.files else None
-        if listed is None or tuple(listed) == begun.files:
+        files, flow = self._batch.files, self.run.flow
+        listed = self._lists.load(self.run.checkpoint_id, batch) if files else None
+        if listed is None or tuple(listed) == files:
             return
-        other = [one.path for one in set(listed).symmetric_difference(begun.files)]
+        other = [one.path for one in set(listed).symmetric_difference(files)]
         paths = sorted({_shown(path) for path in other})
         raise FileVanishedError(
-            f"flow {self._flow.name}: {paths[0]} has changed or is gone since batch {begun.batch} read it, "
+            f"flow {flow.name}: {paths[0]} has changed or is gone since batch {batch} read it, "
             "and the batch's state was not saved yet",
-            location=self._flow.location,
+            location=flow.location,
             facts=(*paths[1:_SHOWN], "the rows are in the table, and nothing was written"),
             remedies=(
                 "put it back, as it was",
-                f"or read everything again:   headrace full-refresh {self._flow.target}",
+                f"or read everything again:   headrace full-refresh {flow.target}",
             ),
-            params={"flow": self._flow.name, "paths": paths},
+            params={"flow": flow.name, "paths": paths},
         )
 
+    def _refuse_changed(self, cause: BaseException | None = None) -> None:
+        changed = self._batch.changed()
+        if changed:
+            raise self._changed(changed, "written, replaced or removed while it was read") from cause
+
     def _files_of(self, one: SourceRange, states: dict[str, _State]) -> list[ReadFile]:
-        first = 0 if one.start is None else int(one.start["logOffset"]) + 1
-        entries = load_entries(
-            self._checkpoint, folder_of(self._sources[one.index]), first, int(one.until["logOffset"])
-        )
+        assert isinstance(one.until, FilePosition)
+        first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
+        folder = folder_of(self.sources[one.index])
+        entries = load_entries(self.run.checkpoint, folder, first, one.until.entry)
         found = []
         for log, paths in entries.items():
             for path in paths:
@@ -280,7 +248,7 @@ class FlowFiles:
             raise self._corrupt(one.index, "it names files again that were read before", again)
         return found
 
-    def _compare_listing(self, begun: FileBatch, listing: Listing) -> None:
+    def _compare_listing(self, listing: Listing) -> None:
         """Spark leaves out, without a word, files that were gone when it began to plan the batch.
 
         It reads files twice that share a batch with one whose name looks like a pattern.
@@ -288,25 +256,25 @@ class FlowFiles:
         counts = (Counter(paths) for paths, _ in listing)
         twice = sorted({path for count in counts for path, times in count.items() if times > 1})
         if twice:
-            raise self._doubled(twice, begun)
+            raise self._doubled(twice)
         expected: dict[frozenset[str], int] = {}
-        for index in self._sources:
-            there = [file for file in begun.files if file.source == index and not file.lost]
+        for index in self.sources:
+            there = [file for file in self._batch.files if file.source == index and not file.lost]
             if there:
                 paths = frozenset(file.path for file in there)
                 expected[paths] = sum(file.size or 0 for file in there)
         listed = {frozenset(paths): size for paths, size in listing}
         if listed != expected:
             known = {path for paths in listed for path in paths}
-            changed = [file.path for file in begun.files if not file.lost and file.path not in known]
+            changed = [file.path for file in self._batch.files if not file.lost and file.path not in known]
             raise self._changed(changed, "not there, or smaller or larger, when Spark began the batch")
 
-    def _doubled(self, twice: Sequence[str], begun: FileBatch) -> FileUnreadableError:
-        patterns = [_shown(file.path) for file in begun.files if _PATTERN.search(_shown(file.path))]
+    def _doubled(self, twice: Sequence[str]) -> FileUnreadableError:
+        patterns = [_shown(file.path) for file in self._batch.files if _PATTERN.search(_shown(file.path))]
         named = patterns[0] if patterns else _shown(twice[0])
         return FileUnreadableError(
-            f"flow {self._flow.name}: {named} has a name that makes Spark read other files twice",
-            location=self._flow.location,
+            f"flow {self.run.flow.name}: {named} has a name that makes Spark read other files twice",
+            location=self.run.flow.location,
             facts=(
                 f"its batch would hold {_shown(twice[0])} twice, for the name looks like a pattern",
                 NOT_COMMITTED,
@@ -315,43 +283,43 @@ class FlowFiles:
                 "give read_files recursive=True, with which Spark reads each file once",
                 "and give files names without * ? [ ] { }",
             ),
-            params={"flow": self._flow.name, "path": named, "twice": [_shown(path) for path in twice]},
+            params={"flow": self.run.flow.name, "path": named, "twice": [_shown(path) for path in twice]},
         )
 
     def _vanished(self, gone: Sequence[ReadFile]) -> FileVanishedError:
         paths = [_shown(file.path) for file in gone]
         more = f" and {len(gone) - 1} more files" if len(gone) > 1 else ""
         return FileVanishedError(
-            f"flow {self._flow.name}: {paths[0]}{more} vanished before it could be read",
-            location=self._flow.location,
+            f"flow {self.run.flow.name}: {paths[0]}{more} vanished before it could be read",
+            location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], NOT_COMMITTED),
             remedies=(
                 "put it back, as it was",
                 "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
                 "and the ledger keeps its name",
             ),
-            params={"flow": self._flow.name, "paths": paths},
+            params={"flow": self.run.flow.name, "paths": paths},
         )
 
     def _changed(self, changed: Sequence[str], how: str) -> FileChangedError:
         paths = [_shown(path) for path in changed]
         named = paths[0] if paths else "a file"
         return FileChangedError(
-            f"flow {self._flow.name}: {named} was {how}",
-            location=self._flow.location,
+            f"flow {self.run.flow.name}: {named} was {how}",
+            location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], f"{NOT_COMMITTED}, and is read again"),
             remedies=("write files elsewhere, and move them into the folder when they are complete",),
-            params={"flow": self._flow.name, "paths": paths},
+            params={"flow": self.run.flow.name, "paths": paths},
         )
 
     def _corrupt(self, index: int, problem: str, paths: Sequence[str]) -> HeadraceError:
-        log = self._checkpoint / "sources" / str(folder_of(self._sources[index]))
+        log = self.run.checkpoint / "sources" / str(folder_of(self.sources[index]))
         return CheckpointCorruptError(
-            f"flow {self._flow.name}: the checkpoint's log of files cannot be trusted: {problem}",
-            location=self._flow.location,
+            f"flow {self.run.flow.name}: the checkpoint's log of files cannot be trusted: {problem}",
+            location=self.run.flow.location,
             facts=(*(_shown(path) for path in paths[:_SHOWN]), str(log), "nothing was read or written"),
-            remedies=(resume_command(self._flow.name),),
-            params={"flow": self._flow.name, "path": str(log), "files": [_shown(p) for p in paths]},
+            remedies=(resume_command(self.run.flow.name),),
+            params={"flow": self.run.flow.name, "path": str(log), "files": [_shown(p) for p in paths]},
         )
 
 
@@ -377,24 +345,3 @@ def listed_files(session: SparkSession, name: str) -> Listing:
     relations = file_relations(session, name)
     found = ((tuple(paths), int(relation.location().sizeInBytes())) for relation, paths in relations)
     return tuple((paths, size) for paths, size in found if paths)
-
-
-def file_relations(session: SparkSession, name: str) -> Iterator[tuple[Any, list[str]]]:
-    """How the batch under way of a query reads files: Spark's relations, each with its paths.
-
-    Args:
-        session: The session that the query was started in.
-        name: The query's name.
-    """
-    query: Any = next(one for one in session.streams.active if one.name == name)
-    jvm: Any = session._jvm
-    # One call for all the paths, where each of them would be one.
-    mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
-    leaves = query._jsq.streamingQuery().lastExecution().analyzed().collectLeaves()
-    for number in range(leaves.size()):
-        leaf = leaves.apply(number)
-        if leaf.getClass().getSimpleName() == "LogicalRelation" and leaf.isStreaming():
-            yield (
-                leaf.relation(),
-                json.loads(mapper.writeValueAsString(leaf.relation().location().inputFiles())),
-            )

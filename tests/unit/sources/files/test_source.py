@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from headrace.model.folders import FileFolder
-from headrace.plan.folders import describe_folder
+from headrace.sources.files.source import describe_folder
 
 
 def test_files_are_counted_and_so_are_those_that_a_pattern_leaves_out(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""A Delta table that is read as a stream, as it is now, and how a flow can continue with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from headrace.errors import SourcesChangedError, UpstreamRewrittenError
+from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.source import Facts
+from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
+from headrace.state.history import History, PastRead
+from headrace.state.identity import SourceIdentity
+from headrace.state.starting_positions import require_whole, resume_impossible
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeltaFacts(Facts):
+    """A table.
+
+    Args:
+        rolled_back: How the table contradicts what was read of it, where an older copy was restored.
+    """
+
+    rolled_back: str | None = None
+
+    @property
+    def path(self) -> str:
+        return str(self.source.identity["path"])
+
+    def check(self, flow: FlowFacts) -> None:
+        if self.rolled_back is None:
+            return
+        raise UpstreamRewrittenError(
+            f"flow {flow.flow}: the table {self.path} is not the one that the flow has read",
+            location=flow.location,
+            facts=(
+                self.rolled_back,
+                "an old copy of it was restored; to continue would skip or repeat rows, and nothing was read",
+            ),
+            remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+            params={"flow": flow.flow, "dataset": flow.dataset, "tables": [self.path]},
+        )
+
+    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
+        if is_table(self.source, then.source):
+            return True
+        raise SourcesChangedError(
+            f"flow {flow.flow}: the table {self.path} that it reads was created again",
+            location=flow.location,
+            facts=("nothing was read or written",),
+            remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+            params={"flow": flow.flow, "source": self.source.index},
+        )
+
+    def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
+        reads = reads_of(self.source, history)
+        if not reads:
+            require_whole(flow, history, self.path)
+            return None
+        # A position names the version of its own format, too.
+        ends = [replace(DeltaPosition.from_json(read.until), format=None) for read in reads]
+        if any(end != ends[0] for end in ends):
+            why = f"its query has read {self.path} on both sides of a join, up to different versions"
+            raise resume_impossible(flow, why)
+        return NextPosition(DeltaPosition.from_json(reads[0].until))
+
+
+def is_table(one: SourceIdentity, two: SourceIdentity) -> bool:
+    """Whether both are the same table."""
+    return one.kind == two.kind and one.identity.get("table_id") == two.identity.get("table_id")
+
+
+def reads_of(source: SourceIdentity, history: History) -> tuple[PastRead, ...]:
+    """The last reads of a table."""
+    return history.last_reads(lambda one: is_table(one, source))

@@ -1,0 +1,60 @@
+"""A folder of files as it is now, and how a flow can continue with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.sources.files.position import FilePosition
+from headrace.sources.source import Facts
+from headrace.state.facts import FlowFacts, ListOrigin, NextPosition, ReadBefore
+from headrace.state.history import History, PastRead
+from headrace.state.identity import SourceIdentity
+from headrace.state.starting_positions import require_whole, resume_impossible
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileFacts(Facts):
+    """A folder.
+
+    Args:
+        unlisted: Reads of the folder, by checkpoint and source index, of which the ledger does not hold
+            the names of all files.
+        read_elsewhere: A file of it that the flow has read through another folder.
+    """
+
+    unlisted: frozenset[ListOrigin] = frozenset()
+    read_elsewhere: str | None = None
+
+    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
+        return is_folder(self.source, then.source)
+
+    def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
+        reads = reads_of(self.source, history)
+        path = str(self.source.identity["path"])
+        if any(read.until != reads[0].until for read in reads):
+            why = f"its query has read {path} on both sides of a join, up to different files"
+            raise resume_impossible(flow, why)
+        if not reads:
+            require_whole(flow, history, path)
+        if self.read_elsewhere is not None:
+            raise resume_impossible(flow, f"it has read {self.read_elsewhere} before, through another folder")
+        if not reads:
+            return None
+        position = FilePosition.from_json(reads[0].until)
+        return NextPosition(position, origin=(reads[0].checkpoint, reads[0].source.index))
+
+    def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin:
+        """A new checkpoint needs the names of all files that were read, or it would read them again."""
+        if origin in self.unlisted:
+            raise resume_impossible(flow, "the ledger does not hold the names of all files that were read")
+        return origin
+
+
+def is_folder(one: SourceIdentity, two: SourceIdentity) -> bool:
+    """Whether both are the same folder; a query may come to choose other files of it."""
+    return one.kind == two.kind and one.identity.get("path") == two.identity.get("path")
+
+
+def reads_of(source: SourceIdentity, history: History) -> tuple[PastRead, ...]:
+    """The last reads of a folder."""
+    return history.last_reads(lambda one: is_folder(one, source))

@@ -1,0 +1,300 @@
+"""Folders of files as a source of a flow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import FeatureUnsupportedError, HeadraceError, SourceLocation
+from headrace.model.folders import FileFolder, local_path
+from headrace.model.ranges import Position, SourceRange
+from headrace.sources.files.facts import FileFacts, is_folder, reads_of
+from headrace.sources.files.guard import FileGuard
+from headrace.sources.files.position import FilePosition
+from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.limits import FILES_MAX_AGE, Taken
+from headrace.sources.source import (
+    Found,
+    Lag,
+    Meter,
+    Past,
+    Seed,
+    Seeding,
+    Source,
+    SourceKind,
+    StreamRead,
+    Systems,
+    Unrecoverable,
+)
+from headrace.state.facts import ListOrigin, SourceFacts
+from headrace.state.file_lists import FileLists, ReadFile, are_whole, describe_files
+from headrace.state.file_log import COMPACT_INTERVAL, last_entry, load_seen, seed_log
+from headrace.state.history import History, PastRead
+from headrace.state.identity import SourceIdentity, folder_of, load_identity
+
+FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
+_CHOOSING = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
+"""Options that say which files a source reads."""
+_BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileSource(Source):
+    """A streaming read of a folder.
+
+    Args:
+        path: The folder, or a pattern of folders and files.
+        format: What the files hold.
+    """
+
+    kind = "files"
+
+    path: str
+    format: str
+
+    @property
+    def folder_read(self) -> FileFolder:
+        """The files that the source reads."""
+        return FileFolder.of_identity(self._identity())
+
+    def describe(self) -> str:
+        return f"files {self.path}"
+
+    def label(self, root: Path) -> str:
+        path = Path(self.path)
+        shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else path
+        return f"{self.format} files {shown}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "index": self.index,
+            "kind": self.kind,
+            "folder": self.folder,
+            "read": self.read,
+            "path": self.path,
+            "format": self.format,
+            # The other options can hold secrets.
+            "options": {name: value for name in _CHOOSING if (value := self.option(name)) is not None},
+        }
+
+    def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
+        same = isinstance(other, FileSource) and _plain(self.path) == _plain(other.path)
+        return f"the folder {_plain(self.path)}" if same else None
+
+    def look(self, systems: Systems, past: Past) -> FileFacts:
+        source = self.identity(self._identity())
+        if not past.opens or past.lists is None:
+            return FileFacts(source=source)
+        # A list can be long, and only a new checkpoint needs to know all that was read.
+        return FileFacts(
+            source=source, unlisted=_unlisted(source, past), read_elsewhere=_read_elsewhere(source, past)
+        )
+
+    def find(self, systems: Systems, *, is_new: bool) -> Found | None:
+        try:
+            return Found(describe_folder(self.folder_read))
+        except OSError:
+            # A folder that cannot be listed is reported by the run.
+            return None
+
+    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Path, systems: Systems) -> bool:
+        assert isinstance(position, FilePosition)
+        if last_entry(checkpoint, self.folder) != position.entry:
+            return False
+        read = set(map(local_path, load_seen(checkpoint, self.folder)))
+        folder = self.folder_read
+        try:
+            return not folder.is_sinks and all(file.path in read for file in folder.files())
+        except OSError:
+            # A folder that cannot be listed is reported by the run.
+            return False
+
+    def meter(self, systems: Systems) -> FileMeter | None:
+        return FileMeter(self) if self.adaptive else None
+
+    def _identity(self) -> dict[str, Any]:
+        identity: dict[str, Any] = {"path": self.path}
+        if (self.option("recursiveFileLookup") or "").lower() == "true":
+            identity["recursive"] = True
+        if (glob := self.option("pathGlobFilter")) is not None:
+            identity["glob"] = glob
+        if (age := self.option("maxFileAge") or FILES_MAX_AGE) != FILES_MAX_AGE:
+            identity["max_age"] = age
+        return identity
+
+
+class FileMeter(Meter):
+    """Counts files, or their bytes where the limit is one of bytes."""
+
+    def __init__(self, source: FileSource) -> None:
+        self._bytes = source.option(_BYTES)
+        self._first = int(self._bytes or source.option(_FILES) or 1)
+
+    def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
+        return self._first
+
+    def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
+        files = one.marks.get("files", {"count": 0, "bytes": 0})
+        count, size = files["count"], files["bytes"]
+        if self._bytes is not None:
+            return Taken(size, duration_s)
+        return Taken(count, duration_s, size / count if count else None)
+
+
+class FilesKind(SourceKind):
+    """Folders of files."""
+
+    name = "files"
+    guard = FileGuard
+
+    def opens(self, format: str) -> bool:
+        return format in FORMATS
+
+    def build(self, read: StreamRead) -> FileSource:
+        options = dict(read.options)
+        path = options.get("path", "")
+        if local_path(path) is None:
+            raise FeatureUnsupportedError(
+                f"a stream reads the files of {path}, which are not on this machine",
+                location=read.location,
+                remedies=["files are read from local folders so far"],
+                params={"path": path},
+            )
+        return FileSource(
+            index=read.index,
+            folder=read.folder,
+            read=read.read,
+            location=read.location,
+            format=options.pop(FORMAT_OPTION, read.format),
+            options=options,
+            adaptive=read.adaptive,
+            path=path,
+        )
+
+    def load(self, value: Mapping[str, Any], location: SourceLocation) -> FileSource:
+        return FileSource(
+            index=value["index"],
+            folder=value["folder"],
+            read=value["read"],
+            location=location,
+            options=value["options"],
+            path=value["path"],
+            format=value["format"],
+        )
+
+    def position(self, value: Mapping[str, Any]) -> FilePosition:
+        return FilePosition.from_json(value)
+
+    def describe(self, source: SourceIdentity) -> str:
+        return f"files {source.identity.get('path')}"
+
+    def unrecoverable(
+        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
+    ) -> Iterator[Unrecoverable]:
+        still_read = [facts.source for facts in sources]
+        for source in history.sources(self.name, lambda one: str(one.identity.get("path"))):
+            if not any(is_folder(source, one) for one in still_read):
+                path = source.identity["path"]
+                yield Unrecoverable(f"does not get back the rows of {path}, which it no longer reads")
+                continue
+            files = [file for read in reads_of(source, history) for file in _listed(read, lists)]
+            paths = [local_path(file.path) for file in files if not file.lost]
+            gone = [path for path in paths if path is not None and not Path(path).exists()]
+            if gone:
+                more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
+                count = "1 file that does" if len(gone) == 1 else f"{len(gone):,} files that do"
+                text = f"does not get back the rows of {count} not exist any more{more}"
+                yield Unrecoverable(text, len(gone))
+
+    def lag(self, one: SourceRange, systems: Systems, checkpoint: Path | None) -> Lag | None:
+        if checkpoint is None:
+            return None
+        assert isinstance(one.until, FilePosition)
+        folder = FileFolder.of_identity(one.identity)
+        try:
+            seen = load_seen(checkpoint, _folder_in(checkpoint, one.index))
+            read = {local_path(uri) for uri, entry in seen.items() if entry <= one.until.entry}
+            if folder.is_sinks:
+                return None
+            waiting = [file for file in folder.files() if file.path not in read]
+        except (HeadraceError, OSError, KeyError):
+            return None
+        return Lag(len(waiting), sum(file.size for file in waiting))
+
+    def seed(
+        self, source: SourceIdentity, position: Position, origin: ListOrigin | None, seeding: Seeding
+    ) -> Seed:
+        assert isinstance(position, FilePosition)
+        if origin is None:
+            return Seed()
+        listed = seeding.lists.load_source(*origin, position.entry)
+        read = tuple(replace(file, source=source.index, carried=True) for file in listed)
+        interval = int(seeding.setting(COMPACT_INTERVAL) or 10)
+        return Seed(
+            marks={"files": describe_files(read, len(read))},
+            contents=seed_log(source, position.entry, read, interval),
+            read=read,
+        )
+
+
+def describe_folder(folder: FileFolder) -> str:
+    """The files of a folder in words.
+
+    Raises:
+        OSError: It cannot be listed.
+    """
+    count = sum(1 for _ in folder.files())
+    words = f"{count:,} file" + ("" if count == 1 else "s")
+    if folder.glob is None:
+        return words
+    others = sum(1 for _ in replace(folder, glob=None).files()) - count
+    match, miss = ("matches" if count == 1 else "match"), ("does" if others == 1 else "do")
+    return f"{words} that {match} {folder.glob}" + (f" ({others:,} that {miss} not)" if others else "")
+
+
+def _folder_in(checkpoint: Path, index: int) -> int:
+    """The number of a source's folder in a checkpoint."""
+    return {source.index: folder_of(source) for source in load_identity(checkpoint).sources}[index]
+
+
+def _unlisted(source: SourceIdentity, past: Past) -> frozenset[ListOrigin]:
+    """The reads of a folder whose lists in the ledger do not hold all files that were read."""
+    assert past.lists is not None
+    return frozenset(
+        (read.checkpoint, read.source.index)
+        for read in reads_of(source, past.history)
+        if not are_whole(
+            _listed(read, past.lists), FilePosition.from_json(read.until).entry, read.marks.get("files")
+        )
+    )
+
+
+def _read_elsewhere(source: SourceIdentity, past: Past) -> str | None:
+    """A file of a folder that is new, or chooses other files now, which was read through another folder."""
+    before = reads_of(source, past.history)
+    if any(dict(read.source.identity) == source.identity for read in before) or past.lists is None:
+        return None
+    last = {
+        read.source.identity["path"]: read
+        for reads in past.history.commits
+        for read in reads
+        if read.source.kind == source.kind and not is_folder(read.source, source)
+    }
+    others = {local_path(file.path) for read in last.values() for file in _listed(read, past.lists)}
+    # A folder that cannot be listed is reported by the run.
+    with suppress(OSError):
+        files = (file.path for file in FileFolder.of_identity(source.identity).files())
+        return min((path for path in files if path in others), default=None)
+    return None
+
+
+def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
+    return lists.load_source(read.checkpoint, read.source.index, FilePosition.from_json(read.until).entry)
+
+
+def _plain(path: str) -> str:
+    return os.path.normpath(local_path(path) or path)

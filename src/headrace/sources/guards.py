@@ -1,0 +1,70 @@
+"""The checks of all sources of a flow while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from headrace.errors import HeadraceError
+from headrace.model.ranges import Position, SourceRange
+from headrace.sources.registry import kind_of
+from headrace.sources.source import FlowRun, Guard
+
+
+class SourceGuards:
+    """One guard for each kind of source that a flow reads.
+
+    Args:
+        run: The flow.
+    """
+
+    def __init__(self, run: FlowRun) -> None:
+        self._guards: dict[str, Guard] = {}
+        for kind in dict.fromkeys(source.kind for source in run.sources):
+            mine = [source for source in run.sources if source.kind == kind]
+            self._guards[kind] = kind_of(kind).guard(run, mine)
+
+    def open(self, positions: Mapping[int, Position]) -> None:
+        """Check the checkpoint before the query starts; see `Guard.open`."""
+        for guard in self._guards.values():
+            guard.open(positions)
+
+    def begin(self, batch: int, ranges: Sequence[SourceRange]) -> tuple[SourceRange, ...]:
+        """Complete the ranges of a batch before its rows are read; see `Guard.begin`."""
+        found = [one for kind, guard in self._guards.items() for one in guard.begin(batch, _of(kind, ranges))]
+        return tuple(sorted(found, key=lambda one: one.index))
+
+    def check(self, ranges: Sequence[SourceRange]) -> None:
+        """Check the sources before the commit; see `Guard.check`."""
+        for kind, guard in self._guards.items():
+            guard.check(_of(kind, ranges))
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Raise the error that explains why the block failed, where a source explains it."""
+        try:
+            yield
+        except HeadraceError:
+            raise
+        except Exception as error:
+            for guard in self._guards.values():
+                guard.explain(error)
+            raise
+
+    def committed(self) -> None:
+        """Note that the target holds the batch; see `Guard.committed`."""
+        for guard in self._guards.values():
+            guard.committed()
+
+    def is_replay(self, batch: int) -> bool:
+        """Whether the target's batch was made of the same input; see `Guard.is_replay`."""
+        return all(guard.is_replay(batch) for guard in self._guards.values())
+
+    def check_same_rows(self, batch: int) -> None:
+        """Check that the batch would give the same rows again; see `Guard.check_same_rows`."""
+        for guard in self._guards.values():
+            guard.check_same_rows(batch)
+
+
+def _of(kind: str, ranges: Sequence[SourceRange]) -> list[SourceRange]:
+    return [one for one in ranges if one.kind == kind]

@@ -1,0 +1,244 @@
+"""The topics of a Kafka source as they are now, and how a flow can continue with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import (
+    HeadraceError,
+    OffsetsBeyondEndError,
+    OffsetsExpiredError,
+    SourceLocation,
+    SourcesChangedError,
+    TopicNotFoundError,
+    TopicRecreatedError,
+)
+from headrace.model.project import OnDataLoss
+from headrace.model.ranges import Position
+from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.source import Facts
+from headrace.state.facts import FlowFacts, Losses, NextPosition, ReadBefore
+from headrace.state.history import History
+from headrace.state.starting_positions import require_whole, resume_impossible
+
+Ended = Mapping[str, Mapping[int, int | None]]
+"""By topic id and partition, where a flow has ended; ``None`` where a join had read the partition on both
+sides, up to different offsets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaFacts(Facts):
+    """What the broker holds of the topics of one source.
+
+    Args:
+        earliest: The first offset that the broker still holds, by topic and partition.
+        latest: The offset after the last record.
+        on_data_loss: The policy of this source alone; ``None`` takes the flow's.
+    """
+
+    earliest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    latest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    on_data_loss: OnDataLoss | None = None
+
+    @property
+    def ids(self) -> Mapping[str, str | None]:
+        """The id of each topic; ``None`` where the broker has no such topic."""
+        ids: Mapping[str, str | None] = self.source.identity["topics"]
+        return ids
+
+    @property
+    def joins(self) -> bool:
+        """Whether topics can join, because they are found by a pattern."""
+        return "pattern" in self.source.identity
+
+    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
+        read = _ids_read(then)
+        same_partitions = self.source.identity.get("partitions") == then.source.identity.get("partitions")
+        if not same_partitions or (not self.joins and set(self.ids) != set(read)):
+            return False
+        for topic, known_id in read.items():
+            if self.ids.get(topic) is None:
+                raise _topic_gone(flow, then.checkpoint, topic, known_id, joins=self.joins)
+            if known_id not in (None, self.ids[topic]):
+                now = self.ids[topic]
+                raise topic_recreated(flow.flow, flow.location, then.checkpoint, topic, known_id, now)
+        return True
+
+    def next_position(self, flow: FlowFacts, history: History) -> NextPosition:
+        """A topic of a known id continues where it ended; another one starts at its first record."""
+        ended = ended_offsets(history)
+        found: dict[str, dict[int, int]] = {}
+        for topic, partitions in self.earliest.items():
+            known = self.ids.get(topic) in ended
+            for partition, first in partitions.items():
+                offset = self._ended_at(flow, ended, topic, partition)
+                if offset is None:
+                    require_whole(flow, history, f"the topic {topic}")
+                found.setdefault(topic, {})[partition] = (offset or 0) if known else first
+        return NextPosition(KafkaOffsets(found))
+
+    def check_position(
+        self, flow: FlowFacts, history: History, position: Position, *, continues: bool
+    ) -> tuple[Position, Losses]:
+        """Add the partitions that are new, and move on behind what the broker has lost.
+
+        Raises:
+            OffsetsBeyondEndError: A partition ends before what was read.
+            OffsetsExpiredError: The broker has lost records, and the policy refuses it.
+            SourcesChangedError: A topic joins that an earlier checkpoint has read.
+        """
+        assert isinstance(position, KafkaOffsets)
+        ended = ended_offsets(history)
+        offsets = {topic: dict(partitions) for topic, partitions in position.offsets.items()}
+        losses: list[dict[str, Any]] = []
+        for topic, partition, first in KafkaOffsets(self.earliest):
+            mine = offsets.setdefault(topic, {})
+            if partition not in mine:
+                if topic not in position.offsets and self.ids.get(topic) not in ended:
+                    require_whole(flow, history, f"the topic {topic}")
+                # A partition that was never read starts at 0, wherever the broker's first record is.
+                mine[partition] = self._ended_at(flow, ended, topic, partition) or 0
+                if continues and mine[partition] > 0:
+                    raise _read_before(flow, topic, partition, mine[partition])
+            offset = mine[partition]
+            end = self.latest.get(topic, {}).get(partition, offset)
+            if offset > end:
+                raise _beyond_end(flow, topic, partition, offset, end)
+            if offset < first:
+                mine[partition] = first
+                lost = {"source": self.source.index, "topic": topic, "partition": partition}
+                losses.append({**lost, "from": offset, "until": first})
+        if losses and (self.on_data_loss or flow.on_data_loss) == "refuse":
+            raise _expired(flow, losses)
+        return KafkaOffsets(offsets), tuple(losses)
+
+    def _ended_at(self, flow: FlowFacts, ended: Ended, topic: str, partition: int) -> int | None:
+        """Where a checkpoint has ended a partition; ``None`` where none has read it.
+
+        Raises:
+            ResumeImpossibleError: A join had read it on both sides, up to different offsets.
+        """
+        offsets = ended.get(self.ids.get(topic) or "", {})
+        if partition in offsets and offsets[partition] is None:
+            why = f"its query has read the topic {topic} on both sides of a join, up to different offsets"
+            raise resume_impossible(flow, why)
+        return offsets.get(partition)
+
+
+def ended_offsets(history: History) -> Ended:
+    """Where the flow's checkpoints have ended each partition of each topic id."""
+    ended: dict[str, dict[int, int | None]] = {}
+    for reads in history.commits:
+        commit: dict[str, dict[int, int | None]] = {}
+        for read in (read for read in reads if read.source.kind == "kafka"):
+            ids = read.source.identity["topics"]
+            for topic, partition, offset in KafkaOffsets.from_json(read.until):
+                if ids.get(topic) is not None:
+                    known = commit.setdefault(ids[topic], {})
+                    known[partition] = offset if known.setdefault(partition, offset) == offset else None
+        for topic_id, offsets in commit.items():
+            ended.setdefault(topic_id, {}).update(offsets)
+    return ended
+
+
+def _ids_read(then: ReadBefore) -> dict[str, str | None]:
+    """The ids of the topics that a checkpoint has read, also of those that have joined its pattern since.
+
+    The checkpoint's identity has the topics of its beginning, and the last commit those that it had read.
+    A topic of a batch that was planned and never committed has no id yet: it has no rows.
+    """
+    first: dict[str, str | None] = dict(then.source.identity["topics"])
+    committed = {} if then.committed is None else then.committed.identity
+    if "pattern" not in then.source.identity and "pattern" not in committed:
+        return first
+    ids = {**first, **committed.get("topics", {})}
+    positions = (one for one in then.positions if isinstance(one, KafkaOffsets))
+    return {topic: ids.get(topic) for position in positions for topic in position.offsets}
+
+
+def _topic_gone(
+    flow: FlowFacts, checkpoint: str, topic: str, known_id: str | None, *, joins: bool
+) -> TopicNotFoundError:
+    how = "does not exist any more, or no longer matches its pattern" if joins else "does not exist any more"
+    return TopicNotFoundError(
+        f"flow {flow.flow}: the topic `{topic}` that it was reading {how}",
+        location=flow.location,
+        facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
+        remedies=(
+            *([f"continue without it:   headrace run --new-checkpoint {flow.flow}"] if joins else []),
+            f"create it again:   headrace broker topics create {topic}",
+        ),
+        params={"flow": flow.flow, "topic": topic},
+    )
+
+
+def topic_recreated(
+    flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
+) -> TopicRecreatedError:
+    """The refusal of a topic that was deleted and created again, at the start or in a run."""
+    now = "has no such topic" if now_id is None else f"has topic id {now_id}"
+    return TopicRecreatedError(
+        f"flow {flow}: topic `{topic}` is not the topic that this checkpoint was reading",
+        location=location,
+        facts=(
+            f"checkpoint {checkpoint} read topic id {known_id}; the broker now {now}",
+            "no record of the new topic was committed",
+        ),
+        remedies=(
+            f"keep the rows and continue with the new topic:   headrace run --new-checkpoint {flow}",
+            "or correct the topic in the flow's query",
+        ),
+        params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
+    )
+
+
+def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> HeadraceError:
+    remedy = (
+        f"continue where it ended:   headrace run --new-checkpoint {flow.flow}"
+        if flow.can_resume
+        else f"read everything again:   headrace full-refresh {flow.dataset}"
+    )
+    return SourcesChangedError(
+        f"flow {flow.flow}: the topic `{topic}` matches the pattern again, and an earlier checkpoint has "
+        "read it",
+        location=flow.location,
+        facts=(
+            f"partition {partition} was read up to {offset}; the current checkpoint would begin at 0",
+            "nothing was read or written",
+        ),
+        remedies=(remedy,),
+        params={"flow": flow.flow, "topic": topic, "partition": partition, "offset": offset},
+    )
+
+
+def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: int) -> HeadraceError:
+    return OffsetsBeyondEndError(
+        f"flow {flow.flow}: topic `{topic}`, partition {partition} ends at offset {end}, "
+        f"but it was read up to offset {offset}",
+        location=flow.location,
+        facts=("the broker has lost records; nothing was read or written",),
+        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+        params={"flow": flow.flow, "topic": topic, "partition": partition},
+    )
+
+
+def _expired(flow: FlowFacts, losses: Sequence[Mapping[str, Any]]) -> OffsetsExpiredError:
+    lost = sum(loss["until"] - loss["from"] for loss in losses)
+    return OffsetsExpiredError(
+        f"flow {flow.flow}: the broker no longer holds {lost} offsets that were not read yet",
+        location=flow.location,
+        facts=(
+            *(
+                f"topic {loss['topic']}, partition {loss['partition']}: {loss['from']} to {loss['until'] - 1}"
+                for loss in losses
+            ),
+            "nothing was read or written",
+        ),
+        remedies=(
+            'set `on_data_loss: record` in headrace.yml, or on_data_loss="record" in read_kafka: the flow '
+            "continues after them, and the ledger records them as lost",
+        ),
+        params={"flow": flow.flow, "losses": list(losses)},
+    )

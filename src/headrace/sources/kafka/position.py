@@ -1,0 +1,61 @@
+"""Positions in Kafka: the next offset of each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.ranges import Position
+
+
+@dataclass(frozen=True)
+class KafkaOffsets:
+    """The next offset to read, by topic and partition."""
+
+    offsets: Mapping[str, Mapping[int, int]]
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> KafkaOffsets:
+        """The offsets in a line of Spark's offset log, or in a commit.
+
+        Raises:
+            ValueError: The value has another form.
+        """
+        try:
+            return cls({t: {int(p): int(o) for p, o in parts.items()} for t, parts in value.items()})
+        except (TypeError, AttributeError) as error:
+            raise ValueError(f"not offsets of Kafka: {value!r}") from error
+
+    def to_json(self) -> dict[str, Any]:
+        # Spark compares positions as text, and writes topics and partitions in this order.
+        return {
+            topic: {str(partition): parts[partition] for partition in sorted(parts)}
+            for topic, parts in sorted(self.offsets.items())
+        }
+
+    def continues(self, ended: Position) -> bool:
+        return isinstance(ended, KafkaOffsets) and all(
+            self.get(topic, partition) == offset for topic, partition, offset in ended
+        )
+
+    def __iter__(self) -> Iterator[tuple[str, int, int]]:
+        """Each topic and partition with its offset."""
+        for topic, parts in self.offsets.items():
+            for partition, offset in parts.items():
+                yield topic, partition, offset
+
+    def get(self, topic: str, partition: int) -> int | None:
+        """The offset of one partition; ``None`` where there is none."""
+        return self.offsets.get(topic, {}).get(partition)
+
+    def since(self, start: Position | None) -> Iterator[tuple[str, int, int, int]]:
+        """The partitions that have moved since a start: topic, partition, first offset and end."""
+        for topic, partition, end in self:
+            first = start.get(topic, partition) or 0 if isinstance(start, KafkaOffsets) else 0
+            if first < end:
+                yield topic, partition, first, end
+
+    def count_since(self, start: Position | None) -> int:
+        """How many offsets lie between a start and these."""
+        return sum(end - first for _, _, first, end in self.since(start))

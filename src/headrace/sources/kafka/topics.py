@@ -1,0 +1,71 @@
+"""The topics that a new checkpoint is to read: they exist, and have the partitions that are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from headrace.errors import SourceLocation, TopicNotFoundError
+from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.subscription import shown
+
+
+def count_partitions(
+    topics: Iterable[str],
+    cluster: KafkaCluster,
+    *,
+    assigned: Mapping[str, tuple[int, ...]],
+    pattern: str | None,
+    allow_no_topics: bool,
+    location: SourceLocation,
+) -> dict[str, int]:
+    """Count the partitions that are read of each topic.
+
+    Args:
+        topics: The topics, as they are named or as a pattern matches them now.
+        cluster: The cluster.
+        assigned: The partitions of each topic, where they are given one by one.
+        pattern: The pattern, if topics are found by one.
+        allow_no_topics: Whether the pattern may match no topic yet.
+        location: Where the query reads them.
+
+    Raises:
+        TopicNotFoundError: A topic or a partition does not exist, or a pattern matches none.
+    """
+    found: dict[str, int] = {}
+    try:
+        for topic in topics:
+            there = cluster.partitions(topic)
+            asked = assigned.get(topic, there)
+            if lacking := sorted(set(asked) - set(there)):
+                raise TopicNotFoundError(
+                    f"topic `{topic}` has no partition {lacking[0]}",
+                    facts=[f"it has {len(there)}, counted from 0"],
+                    remedies=["correct `assign`"],
+                    params={"topic": topic, "partition": lacking[0]},
+                )
+            found[topic] = len(asked)
+        if not found and not allow_no_topics:
+            raise _no_match(pattern or "", cluster)
+    except TopicNotFoundError as error:
+        raise error.with_(location=location) from error.__cause__
+    return found
+
+
+def _no_match(pattern: str, cluster: KafkaCluster) -> TopicNotFoundError:
+    import difflib
+
+    known = cluster.topics()
+    near = difflib.get_close_matches(re.sub(r"\W+", "", shown(pattern)), known, n=3, cutoff=0.4)
+    there = near or known[:3]
+    return TopicNotFoundError(
+        f"the pattern `{shown(pattern)}` matches no topic",
+        facts=[f"there are {', '.join(there)}" + (", .." if len(known) > len(there) else "")]
+        if there
+        else ["the cluster has no topic yet"],
+        remedies=[
+            "correct the pattern",
+            "allow_no_match=True in read_kafka, or the option headrace.allowNoTopics=true, waits for topics",
+        ],
+        params={"pattern": pattern, "topics": list(there)},
+    )

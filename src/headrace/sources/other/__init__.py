@@ -1,0 +1,1 @@
+"""Any other stream that Spark can open: its positions are opaque."""

@@ -1,0 +1,130 @@
+"""Any other stream that Spark can open: ``rate``, a Python data source, a connector of the user's.
+
+Its positions are Spark's own JSON, and only Spark understands them. So there is no lag, no range is read
+again, and a new checkpoint cannot start at a position of an old one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import SourceLocation, SourceUnsupportedError
+from headrace.model.ranges import OpaquePosition
+from headrace.sources.source import (
+    Facts,
+    Past,
+    Source,
+    SourceKind,
+    StreamRead,
+    Systems,
+    Unrecoverable,
+)
+from headrace.state.facts import FlowFacts, NextPosition, SourceFacts
+from headrace.state.file_lists import FileLists
+from headrace.state.history import History
+from headrace.state.identity import SourceIdentity
+from headrace.state.starting_positions import require_whole, resume_impossible
+
+_LOSES_RECORDS = frozenset({"socket"})
+"""Formats that cannot read a record again after a failure, as Spark's documentation says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherSource(Source):
+    """A streaming read of a format that Headrace does not know.
+
+    Args:
+        format: Spark's name of the format.
+    """
+
+    kind = "other"
+
+    format: str
+
+    def describe(self) -> str:
+        return f"stream {self.format}"
+
+    def label(self, root: Path) -> str:
+        return f"stream {self.format}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "index": self.index,
+            "kind": self.kind,
+            "folder": self.folder,
+            "read": self.read,
+            "format": self.format,
+        }
+
+    def look(self, systems: Systems, past: Past) -> OtherFacts:
+        return OtherFacts(source=self.identity({"format": self.format}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherFacts(Facts):
+    """A stream; nothing is known of what it holds."""
+
+    @property
+    def can_resume(self) -> bool:
+        return False
+
+    def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None:
+        name = f"the stream {self.source.identity['format']}"
+        if history.last_reads(
+            lambda one: (one.kind, one.identity) == (self.source.kind, self.source.identity)
+        ):
+            raise resume_impossible(flow, f"{name} cannot start at a position of another checkpoint")
+        require_whole(flow, history, name)
+        return None
+
+
+class OtherKind(SourceKind):
+    """Streams of any format."""
+
+    name = "other"
+
+    def opens(self, format: str) -> bool:
+        return True
+
+    def build(self, read: StreamRead) -> OtherSource:
+        if read.format in _LOSES_RECORDS:
+            raise SourceUnsupportedError(
+                f"a stream reads from `{read.format}`, which loses records when a run fails",
+                location=read.location,
+                facts=["Spark's documentation says: it cannot read a record again"],
+                remedies=["send the records to a Kafka topic, and read the topic"],
+                params={"format": read.format},
+            )
+        return OtherSource(
+            index=read.index,
+            folder=read.folder,
+            read=read.read,
+            location=read.location,
+            options=read.options,
+            format=read.format,
+        )
+
+    def load(self, value: Mapping[str, Any], location: SourceLocation) -> OtherSource:
+        return OtherSource(
+            index=value["index"],
+            folder=value["folder"],
+            read=value["read"],
+            location=location,
+            format=value["format"],
+        )
+
+    def position(self, value: Any) -> OpaquePosition:
+        return OpaquePosition(value)
+
+    def unrecoverable(
+        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
+    ) -> Iterator[Unrecoverable]:
+        for source in history.sources(self.name, lambda one: str(one.identity.get("format"))):
+            name = self.describe(source)
+            yield Unrecoverable(f"gets back from the {name} only what that still holds, which is not known")
+
+    def describe(self, source: SourceIdentity) -> str:
+        return f"stream {source.identity.get('format')}"

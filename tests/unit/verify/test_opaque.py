@@ -1,0 +1,41 @@
+"""Streams whose positions only Spark understands: each batch begins where the last one ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from lake import HandFlow, Lake, rows
+
+from unit.verify.conftest import Verifier as Verify
+
+
+def read(start: Any, until: Any) -> dict[str, Any]:
+    return {"index": 0, "kind": "other", "identity": {"format": "rate"}, "from": start, "until": until}
+
+
+@pytest.fixture
+def flow(lake: Lake) -> HandFlow:
+    return lake.table().flow()
+
+
+def test_batches_that_follow_each_other_hold_and_records_are_not_judged(
+    flow: HandFlow, verify: Verify
+) -> None:
+    # Spark's own offsets: a number, or any other JSON.
+    flow.append_from([read(None, 5)], rows(range(5)))
+    flow.append_from([read(5, {"0": 9})], rows(range(5, 9)))
+    flow.append_from([read({"0": 9}, {"0": 9})], [])
+    assert (verify.grade("ranges").verdict, verify.codes("ranges")) == ("proven", [])
+    assert verify.grade("counts").verdict == "proven"
+    records = verify.grade("records")
+    assert records.verdict == "unjudged"
+    assert "only Spark understands" in records.reasons[0]
+
+
+@pytest.mark.parametrize("start", [4, 6, None, {"0": 5}])
+def test_a_batch_that_begins_elsewhere_is_found(flow: HandFlow, verify: Verify, start: Any) -> None:
+    flow.append_from([read(None, 5)], rows(range(5)))
+    flow.append_from([read(start, 9)], rows(range(5, 9)))
+    assert verify.grade("ranges").verdict == "refuted"
+    assert verify.codes("ranges") == ["RANGE_MISSING"]
