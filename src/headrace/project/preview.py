@@ -29,8 +29,8 @@ from headrace.plan.query import session_settings, shortened
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader, SourceSeen
-from headrace.run.bad_files import explain_bad_file
 from headrace.run.failures import as_error
+from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.kafka.cluster import KafkaCluster
 
 if TYPE_CHECKING:
