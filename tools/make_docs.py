@@ -21,16 +21,16 @@ DOCS = Path(__file__).parents[1] / "docs"
 ERRORS_HEAD = """\
 # Errors
 
-Every error that Headrace raises on purpose has a code, one sentence, the place, what was and was not
-done, and the remedy. `--json` gives the same fields, and `--debug` the trace. The code never changes
-its meaning. This page is made from the source by `python tools/make_docs.py`.
+Every error has a code, one sentence, the place in your files, facts, and remedies. `--json` gives the same
+fields, `--debug` the stack trace, and `headrace explain CODE` prints the section of a code. The meaning of a
+code does not change. `python tools/make_docs.py` generates this page from the source.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the work failed, or is not proven |
+| 1 | the work failed, or `verify` found a contradiction |
 | 2 | the pipeline or the command line is wrong |
-| 3 | a grade of proof that was demanded cannot be judged |
+| 3 | `verify --require`: the demanded grade cannot be judged |
 | 4 | `plan --exit-code`: a run would change a table |
 | 130, 143 | stopped by a signal |
 
@@ -39,9 +39,9 @@ its meaning. This page is made from the source by `python tools/make_docs.py`.
 COMMANDS_HEAD = """\
 # The command line
 
-Every command has `--help`, `--json` (the same facts for machines) and `--debug` (the trace of an error).
-Commands about a pipeline look for its `headrace.yml` from the current folder upward. This page is made
-from the commands by `python tools/make_docs.py`.
+Every command has `--help`, `--json` (the same facts for machines) and `--debug` (the stack trace of an
+error). A command on a pipeline looks for `headrace.yml` in the current folder and in the folders above it.
+`python tools/make_docs.py` generates this page from the commands.
 
 """
 
@@ -161,7 +161,9 @@ def _words(description: str | None) -> str:
 def _text(docstring: str | None) -> str:
     """A docstring as Markdown, without its sections for programmers."""
     text = inspect.cleandoc(docstring or "").split("\n\nArgs:")[0]
-    return re.sub(r"``([^`]+)``", r"`\1`", text)
+    text = re.sub(r"``([^`]+)``", r"`\1`", text)
+    # click's mark of a paragraph that keeps its lines
+    return re.sub(r"\x08\n((?:.+\n?)+)", r"```text\n\1\n```", text)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ class Cell:
 
     stdout: str = ""
     stderr: str = ""
+    html: str = ""
     result: str | None = None
     error: str | None = None
     trace: list[str] = field(default_factory=list)
@@ -67,6 +68,8 @@ class Kernel:
                 case "stream":
                     name = content["name"]
                     setattr(found, name, getattr(found, name) + content["text"])
+                case "display_data" | "update_display_data":
+                    found.html = content["data"]["text/html"]
                 case "execute_result":
                     found.result = content["data"]["text/plain"]
                 case "error":

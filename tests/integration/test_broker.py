@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from headrace.errors import (
     BrokerPortInUseError,
+    BrokerRunningError,
     BrokerStartError,
     BrokerUnreachableError,
     TopicExistsError,
@@ -71,6 +72,10 @@ def test_a_restart_keeps_records_topics_and_port(own: Broker) -> None:
     assert own.start() == first
     assert own.list_topics() == topics
     assert consume(first, "sales", 2) == ["a", "b"]
+    with pytest.raises(BrokerRunningError) as caught:
+        Broker(own.directory, port=9092).start()
+    assert caught.value.params == {"bootstrap": first, "port": 9092}
+    assert Broker(own.directory, port=int(first.rpartition(":")[2])).start() == first
 
 
 def test_records_survive_a_killed_broker(own: Broker) -> None:

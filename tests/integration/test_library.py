@@ -39,7 +39,7 @@ with Pipeline.load() as pipeline:
         "results": [[flow.flow, flow.rows, flow.commits, flow.duration_s > 0] for flow in result.flows],
         "proven": pipeline.verify().proven,
         "read": sum(n for n, in pipeline.read("gold", columns=["n"]).rows),
-        "again": [flow.outcome for flow in pipeline.run().flows],
+        "again": [flow.outcome for flow in pipeline.run(progress=True).flows],
         "reprs": [repr(plan), repr(result).partition(" in ")[0], repr(pipeline.verify())],
         "states": [dataset.rows for dataset in pipeline.status().datasets],
     }))
@@ -61,7 +61,13 @@ def test_a_script_gets_all_of_it_as_data(shop: Shop) -> None:
     shop.produce(30)
     done = python(SCRIPT, shop.root)
     assert (done.returncode, done.stderr) == (0, "")
-    said = json.loads(done.stdout)
+    *progress, document = done.stdout.splitlines()
+    assert [line.split("  ", 1)[1] for line in progress[1:-1]] == [
+        "bronze  up to date",
+        "silver  up to date",
+        "gold  up to date",
+    ]
+    said = json.loads(document)
     batches = said["results"][0][2]
     assert said == {
         "datasets": ["bronze", "silver", "gold"],
@@ -145,7 +151,7 @@ def test_a_spark_connect_session_is_refused(tmp_path: Path) -> None:
                 work(Pipeline.load(overrides={"kafka.bootstrap.servers": "127.0.0.1:9"}))
             except HeadraceError as error:
                 print(type(session).__module__, error.code, flush=True)
-        # Nobody listens: the session would connection_errors for minutes to say good-bye.
+        # Nobody listens: the session would try to connect for minutes.
         os._exit(0)
         """
     done = python(code, tmp_path)
@@ -204,8 +210,11 @@ def test_a_notebook_runs_edits_interrupts_and_goes_on(tmp_path: Path) -> None:
             code.replace('.select("id")', '.selectExpr("id", "id * 2 AS twice")')
         )
         write_events(events, 3)
-        second = kernel.run("pipeline.run()\npipeline.read('events', columns=['twice'], where='id = 3').rows")
-        assert (second.error, second.result, second.stderr) == (None, "((6,),)", "")
+        second = kernel.run(
+            "pipeline.run(progress=True)\npipeline.read('events', columns=['twice'], where='id = 3').rows"
+        )
+        assert (second.error, second.result, second.stdout, second.stderr) == (None, "((6,),)", "", "")
+        assert all(text in second.html for text in ("events", "drained", "counted", "fresh")), second.html
 
         running = kernel.start("pipeline.run(continuous=True)")
         write_events(events, 4)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from headrace.model.events import BatchCommitted, FlowFailed, FlowRetrying
+from headrace.model.events import BatchCommitted, FlowFailed, FlowReconnected, FlowReconnecting, FlowRetrying
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
 from proof.ledger import TIMEOUT_S, Transaction, create_topic, end_offsets, expire, recreate_topic, settings
@@ -223,10 +224,14 @@ def test_a_broker_that_is_killed_in_the_middle_of_a_run_and_comes_back_costs_not
     with shop.running():
         until(lambda: rows_committed(shop) == 30, "the first records arrive")
         kill(broker)
+        stopped = datetime.now(UTC)
         try:
+            until(lambda: bool(shop.happened(FlowReconnecting)), "the lost broker is reported")
+            assert shop.happened(FlowReconnecting)[0].at - stopped < timedelta(seconds=10)
             until(lambda: bool(shop.happened(FlowRetrying)), "the flow is tried again")
         finally:
             broker.start()
+        until(lambda: bool(shop.happened(FlowReconnected)), "the broker's return is reported")
         shop.produce(30)
         until(lambda: rows_committed(shop) == 60, "the later records arrive")
     assert not shop.happened(FlowFailed)

@@ -9,26 +9,30 @@ from pathlib import Path
 import click
 
 from headrace.errors import HeadraceError, SourceLocation, more_command
+from headrace.model.wrapping import wrap
 
 _LONGEST = 200
 """Characters of a line that are shown."""
 
 
-def error_lines(error: HeadraceError, folders: Sequence[Path] = ()) -> list[str]:
+def error_lines(error: HeadraceError, folders: Sequence[Path] = (), width: int | None = None) -> list[str]:
     """The error as styled lines.
 
     Args:
         error: What went wrong.
         folders: Where the location's relative path may start; the first that holds the file wins.
+        width: Characters of a line; the source line is not wrapped.
     """
     head = click.style(f"error[{error.code}]", fg="red", bold=True)
-    lines = [f"{head} {click.style(error.summary, bold=True)}"]
+    lines = wrap(f"{head} {click.style(error.summary, bold=True)}", width, rest="  ")
     if error.location is not None:
         lines += _place_lines(error.location, folders)
-    lines += [f"  {line}" for fact in error.facts for line in fact.splitlines() or [""]]
+    for fact in error.facts:
+        for line in fact.splitlines():
+            lines += wrap(line, width, "  ", "    ")
     for index, remedy in enumerate(error.remedies):
         label = click.style("help:", fg="cyan") if index == 0 else "     "
-        lines.append(f"  {label} {remedy}")
+        lines += wrap(remedy, width, f"  {label} ", " " * 8)
     lines.append(click.style(f"  more: {more_command(error.code)}", dim=True))
     return lines
 

@@ -18,6 +18,7 @@ from types import FrameType
 
 import click
 
+from headrace.cli.encoding import replace_unencodable
 from headrace.cli.output import JsonOutput, Output, Result, TextOutput, discard_stdout
 from headrace.cli.redacted import RedactingFormatter
 from headrace.errors import GONE, CommandLineError, HeadraceError, InternalError, text_of
@@ -36,6 +37,7 @@ COMMANDS = {
     "full-refresh": "Rebuild a dataset from its sources",
     "broker": "Start, stop and look at the embedded Kafka broker",
     "explain": "Explain an error code",
+    "completion": "Print the script that completes commands in a shell",
     "doctor": "Check this machine, and say what to do",
     "demo": "Run the main job, kill it, and prove the result",
 }
@@ -66,7 +68,7 @@ class LazyCommands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
             raise _no_such("command", name, list(COMMANDS), "headrace --help")
         return super().resolve_command(ctx, args)
 
@@ -84,6 +86,17 @@ class LazyCommands(click.Group):
             )
 
 
+def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from headrace.cli.versions import find_versions, versions_text
+
+    versions = find_versions()
+    output: Output = ctx.obj
+    output.result(Result(data=versions, text=versions_text(versions)))
+    ctx.exit()
+
+
 @click.group(
     cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -91,7 +104,14 @@ class LazyCommands(click.Group):
 )
 @click.option("--json", is_flag=True, expose_value=False, help="The same facts as JSON.")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")
-@click.version_option(package_name="headrace", message="headrace %(version)s")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show the versions of Headrace, Spark, Delta Lake, Kafka and Java.",
+)
 def headrace() -> None:
     pass
 
@@ -99,6 +119,9 @@ def headrace() -> None:
 def main() -> None:
     """The entry point of ``headrace``."""
     output = build_output(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            replace_unencodable(stream, is_json=output.is_json)
     set_up_logging(output.redactor, debug=output.debug)
     sys.exit(run(sys.argv[1:], output))
 

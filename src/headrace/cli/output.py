@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import threading
 import traceback
@@ -20,6 +21,7 @@ from headrace.cli.excerpt import error_lines
 from headrace.cli.redacted import redacted
 from headrace.errors import HeadraceError, NotConfirmedError
 from headrace.model.secrets import Redactor
+from headrace.model.wrapping import wrap
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -76,6 +78,11 @@ class Output(ABC):
     def is_terminal(self) -> bool:
         """Whether a person looks on, so that something live may be drawn."""
         return not self.is_json and self.stdout.isatty()
+
+    @property
+    def width(self) -> int | None:
+        """Characters of a line of the terminal; ``None`` if standard output is no terminal."""
+        return shutil.get_terminal_size().columns if self.is_terminal else None
 
     @abstractmethod
     def result(self, result: Result) -> None:
@@ -149,15 +156,18 @@ class TextOutput(Output):
     def result(self, result: Result) -> None:
         text = result.text() if callable(result.text) else result.text
         if isinstance(text, str):
-            if text:
-                self.write(text, self.stdout)
+            for line in text.splitlines():
+                indent = line[: len(line) - len(line.lstrip())]
+                for part in wrap(line.lstrip(), self.width, indent, indent + "  "):
+                    self.write(part, self.stdout)
         else:
             self.console().print(text)
         for error in result.errors:
             self.error(error)
 
     def error(self, error: HeadraceError) -> None:
-        for line in error_lines(error, self.folders):
+        width = shutil.get_terminal_size().columns if self.stderr.isatty() else None
+        for line in error_lines(error, self.folders, width):
             self.write(line, self.stderr)
         if self.debug:
             click.echo(_trace(error), file=self.stderr)
@@ -187,7 +197,8 @@ class TextOutput(Output):
             return
         from rich.console import Console
 
-        with Console(file=self.stderr).status(title):
+        console = Console(file=self.stderr)
+        with console.status(title, spinner=spinner_for(console)):
             done.wait()
 
     def confirm(self, question: str, *, remedy: str) -> bool:
@@ -231,6 +242,11 @@ class JsonOutput(Output):
         text = json.dumps(self.redactor.data(plain), indent=indent, ensure_ascii=False)
         self.stdout.write(text + "\n")
         self.stdout.flush()
+
+
+def spinner_for(console: Console) -> str:
+    """A spinner of `rich` whose characters the terminal has."""
+    return "line" if console.options.ascii_only else "dots"
 
 
 def discard_stdout() -> None:

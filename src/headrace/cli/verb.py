@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from headrace.cli.completion import complete_profile
 from headrace.cli.output import Output, Result
 from headrace.model.secrets import is_secret_key
 
@@ -147,7 +148,10 @@ def _project_options() -> list[click.Parameter]:
             help="The pipeline's folder or spec; by default found from here upward.",
         ),
         click.Option(
-            ["--profile"], metavar="NAME", help="The profile of the spec; HEADRACE_PROFILE, then dev."
+            ["--profile"],
+            metavar="NAME",
+            shell_complete=complete_profile,
+            help="The profile of the spec; HEADRACE_PROFILE, then dev.",
         ),
         click.Option(["--storage"], metavar="PATH", help="Use another storage than the spec's."),
         click.Option(

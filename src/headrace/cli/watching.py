@@ -10,7 +10,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
-from headrace.observe.display import LineDisplay, LiveDisplay, seconds_text
+from headrace.observe.display import Display, open_display
+from headrace.observe.event_lines import seconds_text
 from headrace.observe.events import event_to_json
 
 if TYPE_CHECKING:
@@ -46,10 +47,9 @@ class Watch:
         self._output = output
         self._before: AbstractContextManager[None] = spark_starting(output, settings, title)
         self._stack = ExitStack()
-        self._display: LiveDisplay | LineDisplay | None = None
+        self._display: Display | None = None
         if not output.is_json:
-            form = LiveDisplay if output.is_terminal else LineDisplay
-            self._display = form(output.stdout, settings.database)
+            self._display = open_display(output.stdout, settings.database)
         self.started = False
         """Whether the update has begun: from then on it is stopped with care."""
 

@@ -37,9 +37,9 @@ def build_override(key: str, text: str, redactor: Redactor) -> Mapped:
     built = Mapped({first: value}, {first: place}, place)
     if (meant := _meant(key)) is not None:
         raise SpecUnknownKeyError(
-            f"`{key}` is no key that a pipeline has",
+            f"Unknown key `{key}`; did you mean `{meant}`?",
             location=place,
-            remedies=[f"did you mean `{meant}`?"],
+            remedies=[f"write `{meant}`"],
             params={"key": key, "suggestion": meant},
         )
     check_keys(built, Spec)

@@ -130,6 +130,16 @@ def _load(
     return settings
 
 
+def profile_names(file: Path) -> list[str]:
+    """The names of a spec's profiles, with the default one.
+
+    Raises:
+        SpecInvalidError: The spec cannot be read.
+    """
+    profiles = _profiles(build_values(_text(file, _shown(file)), _shown(file)))
+    return sorted({DEFAULT_PROFILE, *profiles})
+
+
 def _text(file: Path, shown: str) -> str:
     try:
         return file.read_text(encoding="utf-8")

@@ -79,10 +79,11 @@ def _unknown_key(
     known = list(known)
     close = difflib.get_close_matches(key, known, n=1)
     where = f" under `{'.'.join(path)}`" if path else ""
+    hint = f"; did you mean `{close[0]}`?" if close else ""
     return SpecUnknownKeyError(
-        f"`{key}` is no key that a pipeline has{where}",
+        f"Unknown key `{key}`{where}{hint}",
         location=location,
-        remedies=[f"did you mean `{match}`?" for match in close] or [f"known here: {', '.join(known)}"],
+        remedies=[f"write `{match}`" for match in close] or [f"the keys here are: {', '.join(known)}"],
         params={"key": ".".join((*path, key)), "suggestion": close[0] if close else None},
     )
 

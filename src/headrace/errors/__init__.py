@@ -3,13 +3,12 @@
     HeadraceError
     ├── UsageError            the pipeline or the command line is wrong       exit code 2
     ├── SetupError            the machine lacks something                     exit code 1
-    ├── RunError              the work failed and will fail again             exit code 1
-    │   └── RefusedError      going on could lose or double records           exit code 1
-    └── TransientError        the work failed and may succeed when repeated   exit code 1
+    ├── RunError              the work failed, and would fail again           exit code 1
+    │   └── RefusedError      continuing could lose or duplicate records      exit code 1
+    └── TransientError        the work failed for a temporary reason          exit code 1
 
-An error has a stable code, one sentence, the place, what was and was not done, and
-the remedy. The code is the class attribute ``code``; tests and machines match on it
-and on ``params``, never on the prose.
+An error has a stable code, one sentence, a source location, facts and remedies. Tests and machines match
+on ``code`` and ``params``, never on the text. An error does not change after it is made.
 """
 
 from headrace.errors.base import (
@@ -106,6 +105,7 @@ from headrace.errors.run import (
 )
 from headrace.errors.runtime import (
     BrokerPortInUseError as BrokerPortInUseError,
+    BrokerRunningError as BrokerRunningError,
     BrokerStartError as BrokerStartError,
     ConnectUnsupportedError as ConnectUnsupportedError,
     DeltaNotConfiguredError as DeltaNotConfiguredError,

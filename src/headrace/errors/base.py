@@ -187,19 +187,19 @@ class SetupError(HeadraceError):
 
 
 class RunError(HeadraceError):
-    """The work failed, and repeating it would fail again."""
+    """The work failed, and would fail again."""
 
     code = "RUN"
 
 
 class RefusedError(RunError):
-    """Going on could lose or double records, so nothing was done."""
+    """Continuing could lose or duplicate records, so nothing was done."""
 
     code = "REFUSED"
 
 
 class TransientError(HeadraceError):
-    """The work failed for a reason that passes; it is repeated with backoff."""
+    """The work failed for a temporary reason; it is repeated with backoff."""
 
     code = "TRANSIENT"
     transient = True

@@ -6,16 +6,16 @@ from headrace.errors.base import HeadraceError, RunError, UsageError
 
 
 class CommandLineError(UsageError):
-    """The command line names a command, an option or a value that does not exist.
+    """The command line has an unknown command or option, or a wrong value.
 
-    ``headrace --help`` lists the commands; ``headrace COMMAND --help`` lists a command's options.
+    `headrace --help` lists the commands; `headrace COMMAND --help` lists the options of a command.
     """
 
     code = "COMMAND_LINE"
 
 
 class FileExistsInTheWayError(UsageError):
-    """A file that the command would write is there already; nothing was changed.
+    """A file that the command would write exists already; nothing was changed.
 
     Choose another folder, or move the file away.
     """
@@ -24,45 +24,48 @@ class FileExistsInTheWayError(UsageError):
 
 
 class NotConfirmedError(UsageError):
-    """The command destroys something, and nobody could be asked; nothing was done.
+    """The command removes data and asks first, but it does not run in a terminal; nothing was done.
 
-    Run it on a terminal and answer, or pass ``--yes``.
+    Run it in a terminal and answer, or add `--yes`.
     """
 
     code = "NOT_CONFIRMED"
 
 
 class LogSettingInvalidError(UsageError):
-    """``HEADRACE_LOG_FORMAT`` or ``HEADRACE_LOG_LEVEL`` means nothing. The message lists what they can be."""
+    """`HEADRACE_LOG_FORMAT` or `HEADRACE_LOG_LEVEL` has an unknown value.
+
+    The message lists the valid ones.
+    """
 
     code = "LOG_SETTING_INVALID"
 
 
 class InternalError(HeadraceError):
-    """Headrace met something that it did not expect: a defect of its own.
+    """Headrace failed in a way that it does not handle: a defect of Headrace.
 
-    The log file that the message names holds the trace; please report it.
+    Please report it with the log file that the message names; the file holds the stack trace.
     """
 
     code = "INTERNAL"
 
 
 class DemoFolderTakenError(UsageError):
-    """The demo's folder holds something that no demo has written; nothing was changed.
+    """The folder of the demo holds files that no demo has written; nothing was changed.
 
-    ``headrace demo --directory ANOTHER`` writes elsewhere.
+    `headrace demo --directory ANOTHER` writes to another folder.
     """
 
     code = "DEMO_FOLDER_TAKEN"
 
 
 class DemoProducerError(RunError):
-    """The demo's own producer could not write its records. ``headrace demo`` starts anew."""
+    """The producer of the demo could not write its records. Start `headrace demo` again."""
 
     code = "DEMO_PRODUCER_FAILED"
 
 
 class DemoDriverError(RunError):
-    """The pipeline's process ended by itself, or did not get going. Its log is named."""
+    """The process of the demo's pipeline ended too early or did not start. The message names its log."""
 
     code = "DEMO_DRIVER_FAILED"

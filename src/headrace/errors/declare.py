@@ -6,25 +6,25 @@ from headrace.errors.base import UsageError
 
 
 class SpecNotFoundError(UsageError):
-    """There is no ``headrace.yml`` here, nor in a folder above.
+    """There is no `headrace.yml` in this folder or in a folder above it.
 
-    Go to the pipeline's folder, name it with ``--project``, or write a new one with ``headrace init``.
+    Change to the folder of the pipeline, name it with `--project`, or write a new one with `headrace init`.
     """
 
     code = "SPEC_NOT_FOUND"
 
 
 class SpecInvalidError(UsageError):
-    """``headrace.yml`` is not YAML, or a value in it is missing or of the wrong kind.
+    """`headrace.yml` is not valid YAML, or one of its values is missing or has the wrong type.
 
-    Mend the named line; the message says what belongs there.
+    Correct the line that the message names; the message says what is valid there.
     """
 
     code = "SPEC_INVALID"
 
 
 class SpecUnknownKeyError(UsageError):
-    """``headrace.yml`` holds a key that means nothing, most likely a misspelling.
+    """`headrace.yml` has an unknown key, most likely a misspelling.
 
     Write the suggested key, or remove the line.
     """
@@ -33,44 +33,44 @@ class SpecUnknownKeyError(UsageError):
 
 
 class SpecVariableUnsetError(UsageError):
-    """Values of ``headrace.yml`` need environment variables that are not set.
+    """`headrace.yml` uses environment variables that are not set.
 
-    Set the variable, write it into a `.env` file beside the spec, or give a default in the spec:
-    ``${NAME:-default}``.
+    Set the variable, write it into a `.env` file in the folder of the spec, or give a default in the spec:
+    `${NAME:-default}`.
     """
 
     code = "SPEC_VARIABLE_UNSET"
 
 
 class SpecFileUnreadableError(UsageError):
-    """A value of ``headrace.yml`` is to come from a file, ``${file:PATH}``, that cannot be read.
+    """`headrace.yml` takes a value from a file, `${file:PATH}`, and the file cannot be read.
 
-    Paths are relative to the spec's folder. Make the file, or correct the path.
+    Paths are relative to the folder of the spec. Create the file, or correct the path.
     """
 
     code = "SPEC_FILE_UNREADABLE"
 
 
 class DotenvInvalidError(UsageError):
-    """A line of the `.env` file beside ``headrace.yml`` is not ``NAME=value``.
+    """A line of the `.env` file is not `NAME=value`.
 
-    Mend the named line; put values with spaces or ``#`` into quotes.
+    Correct the line; put values with spaces or `#` into quotes.
     """
 
     code = "DOTENV_INVALID"
 
 
 class ProfileUnknownError(UsageError):
-    """The profile that was asked for is not in ``headrace.yml``.
+    """`headrace.yml` has no profile of this name.
 
-    Name one that is, with ``--profile`` or ``HEADRACE_PROFILE``, or add it under ``profiles:``.
+    Choose another one with `--profile` or `HEADRACE_PROFILE`, or add it under `profiles:`.
     """
 
     code = "PROFILE_UNKNOWN"
 
 
 class StorageUnsupportedError(UsageError):
-    """The location is of a kind of storage that Headrace does not support; local paths and ``file://`` work.
+    """Headrace does not support this kind of storage; local paths and `file://` work.
 
     Give a local path, in the spec or with `--storage`.
     """
@@ -79,18 +79,18 @@ class StorageUnsupportedError(UsageError):
 
 
 class PipelineFilesMissingError(UsageError):
-    """The globs under ``libraries`` match no Python file.
+    """The patterns under `libraries` match no Python file.
 
-    Put the pipeline's files where the globs look, or change the globs.
+    Move the files to where the patterns look, or change the patterns.
     """
 
     code = "PIPELINE_FILES_MISSING"
 
 
 class NothingDeclaredError(UsageError):
-    """The pipeline's files ran, and declared no dataset.
+    """The files of the pipeline declare no dataset.
 
-    Decorate a query function with ``@hr.table``, ``@hr.materialized_view`` or ``@hr.temporary_view``.
+    Decorate a query function with `@hr.table`, `@hr.materialized_view` or `@hr.temporary_view`.
     """
 
     code = "NOTHING_DECLARED"
@@ -99,25 +99,25 @@ class NothingDeclaredError(UsageError):
 class PipelineFileFailedError(UsageError):
     """A file of the pipeline raised an exception, or is not valid Python.
 
-    Mend the named line; ``--debug`` shows the whole trace.
+    Correct the line; `--debug` shows the stack trace.
     """
 
     code = "PIPELINE_FILE_FAILED"
 
 
 class DuplicateNameError(UsageError):
-    """Two datasets, or two flows, have the same name; upper and lower case count as equal.
+    """Two datasets or two flows have the same name; upper and lower case are not distinguished.
 
-    Rename one of the two places that the message names.
+    Rename one of the two; the message names both lines.
     """
 
     code = "DUPLICATE_NAME"
 
 
 class ArgumentInvalidError(UsageError):
-    """A decorator or function of Headrace was given an argument that it does not take.
+    """A decorator or function of Headrace was called with a wrong argument.
 
-    Mend the call; the message says what the argument may be.
+    Correct the call; the message says what is valid.
     """
 
     code = "ARGUMENT_INVALID"
@@ -126,25 +126,25 @@ class ArgumentInvalidError(UsageError):
 class FormatUnsupportedError(UsageError):
     """A table asks for a format other than Delta.
 
-    Remove the ``format`` argument: every table of a pipeline is a Delta table.
+    Remove the argument `format`: every table of a pipeline is a Delta table.
     """
 
     code = "FORMAT_UNSUPPORTED"
 
 
 class FeatureUnsupportedError(UsageError):
-    """The pipeline uses something that this version of Headrace cannot do yet.
+    """The pipeline uses something that this version of Headrace does not support.
 
-    The message says what to write in its place, where there is something.
+    If there is another way to write it, the message says so.
     """
 
     code = "FEATURE_UNSUPPORTED"
 
 
 class NoActivePipelineError(UsageError):
-    """``spark`` or ``read_kafka`` was used while no pipeline was being planned or run.
+    """`spark` or `read_kafka` was used outside of a pipeline.
 
-    Use them inside a pipeline's files, and start those with ``headrace plan`` or ``headrace run``.
+    Use them in the files of a pipeline, and start those with `headrace plan` or `headrace run`.
     """
 
     code = "NO_ACTIVE_PIPELINE"

@@ -8,10 +8,10 @@ from headrace.errors.base import HeadraceError, UsageError
 
 
 class PlanFailedError(UsageError):
-    """Several things are wrong with the pipeline; each is listed with its own code and place.
+    """The pipeline has several errors; each is listed with its own code and line.
 
     Args:
-        errors: The errors, in the order of their places.
+        errors: The errors, in the order of their lines.
     """
 
     code = "PLAN_FAILED"
@@ -31,7 +31,7 @@ class PlanFailedError(UsageError):
 
 
 class TableNotFoundError(UsageError):
-    """A query reads a table that no file declares and the storage does not hold.
+    """A query reads a table that no file declares and that the storage does not hold.
 
     Correct the name, or declare the table.
     """
@@ -40,13 +40,13 @@ class TableNotFoundError(UsageError):
 
 
 class CycleError(UsageError):
-    """Datasets read each other in a circle, so none of them can come first. Break the circle."""
+    """Datasets read each other in a circle, so none of them can be computed first. Break the circle."""
 
     code = "CYCLE"
 
 
 class BatchQueryForStreamingTableError(UsageError):
-    """A streaming table's query reads no stream.
+    """The query of a streaming table is not a stream.
 
     Read with `spark.readStream`, or declare a materialized view.
     """
@@ -55,7 +55,7 @@ class BatchQueryForStreamingTableError(UsageError):
 
 
 class StreamingQueryForViewError(UsageError):
-    """A materialized view's query is a stream, but a view is recomputed as a whole.
+    """The query of a materialized view is a stream, but each refresh computes the whole view.
 
     Read with `spark.read`, or declare a streaming table.
     """
@@ -64,69 +64,69 @@ class StreamingQueryForViewError(UsageError):
 
 
 class StreamOverViewError(UsageError):
-    """A stream reads a materialized view, whose rows are replaced at every refresh.
+    """A stream reads a materialized view, and each refresh replaces the rows of a view.
 
-    Read the view with `spark.read` in a materialized view, or stream from the tables behind it.
+    Read the view with `spark.read` in a materialized view, or stream from the tables that it reads.
     """
 
     code = "STREAM_OVER_VIEW"
 
 
 class ViewReadMismatchError(UsageError):
-    """A temporary view of a stream is read as a batch, or a batch view as a stream.
+    """A temporary view over a stream is read as a batch, or a temporary view over a batch as a stream.
 
-    Read a stream's view with `spark.readStream.table`, and any other with `spark.read.table`.
+    Read a streaming view with `spark.readStream.table`, and a batch view with `spark.read.table`.
     """
 
     code = "VIEW_READ_MISMATCH"
 
 
 class ActionInQueryError(UsageError):
-    """A query function computes rows, or writes, instead of only saying what the table is.
+    """A query function runs an action, such as `collect` or a write, but it may only return a DataFrame.
 
-    Leave out the action. Values that are needed beforehand can be computed at module level.
+    Remove the action. Compute values that the query needs at module level.
     """
 
     code = "ACTION_IN_QUERY"
 
 
 class PropertyForbiddenError(UsageError):
-    """A table property would break the exactly-once protocol, or is kept by Headrace itself."""
+    """A table property would break exactly-once processing, or Headrace sets it itself. Remove it."""
 
     code = "PROPERTY_FORBIDDEN"
 
 
 class PropertyInvalidError(UsageError):
-    """A table property has a value that it cannot have."""
+    """A table property has an invalid value."""
 
     code = "PROPERTY_INVALID"
 
 
 class OptionUnsupportedError(UsageError):
-    """An option of a reader would let records be lost silently. Leave it out."""
+    """A reader has an option with which records could be lost without an error. Remove the option."""
 
     code = "OPTION_UNSUPPORTED"
 
 
 class OptionUnknownError(UsageError):
-    """A reader is given an option, or Spark a setting, that it does not know and would ignore without a word.
+    """A reader has an unknown option, or the spec has a setting that neither Spark nor Delta knows.
 
-    Write the name that the message suggests, or leave it out.
+    Spark would ignore it without an error. Write the name that the message suggests, or remove it.
     """
 
     code = "OPTION_UNKNOWN"
 
 
 class OptionInvalidError(UsageError):
-    """An option of a reader has a value that it cannot have. The message says what it may be."""
+    """An option of a reader has an invalid value. The message says what is valid."""
 
     code = "OPTION_INVALID"
 
 
 class BadRecordsHiddenError(UsageError):
-    """A query parses records in a way that turns those that do not fit into nulls.
+    """A query parses records so that a record that does not match its schema becomes a row of NULLs.
 
-    Give the function the option `mode`: `FAILFAST` stops the flow, `PERMISSIVE` says that nulls are meant.
+    Set the option `mode` of the function: `FAILFAST` stops the flow, `PERMISSIVE` keeps the NULLs.
     """
 
     code = "BAD_RECORDS_HIDDEN"
@@ -153,13 +153,13 @@ class SourceReadTwiceError(UsageError):
 
 
 class TargetInvalidError(UsageError):
-    """An append flow names a target that is not a streaming table of this pipeline."""
+    """The target of an append flow is not a streaming table of this pipeline."""
 
     code = "TARGET_INVALID"
 
 
 class TableWithoutFlowError(UsageError):
-    """A streaming table is declared, but no flow feeds it. Add one with `append_flow`."""
+    """A streaming table is declared without a flow. Add a flow with `append_flow`."""
 
     code = "TABLE_WITHOUT_FLOW"
 
@@ -171,37 +171,37 @@ class SchemaInvalidError(UsageError):
 
 
 class SchemaMismatchError(UsageError):
-    """The query's columns do not fit the declared schema. Change the one or the other."""
+    """The columns of the query do not match the declared schema. Change the query or the schema."""
 
     code = "SCHEMA_MISMATCH"
 
 
 class FlowSchemasDifferError(UsageError):
-    """Two flows of one table give the same column different types. Cast it in one of them."""
+    """Two flows write different types to the same column of a table. Cast the column in one of them."""
 
     code = "FLOW_SCHEMAS_DIFFER"
 
 
 class ColumnNotFoundError(UsageError):
-    """A partition, clustering or coordinate column is not among the table's columns."""
+    """A partition column, clustering column or coordinate column does not exist in the table."""
 
     code = "COLUMN_NOT_FOUND"
 
 
 class ColumnInvalidError(UsageError):
-    """A column of the query cannot be stored in a Delta table: its name or its type is not allowed."""
+    """A Delta table cannot store a column of the query: its name or its type is not allowed."""
 
     code = "COLUMN_INVALID"
 
 
 class LayoutConflictError(UsageError):
-    """A table is partitioned and clustered at once; Delta does one of the two."""
+    """A table has both partition columns and clustering columns; Delta allows one of the two."""
 
     code = "LAYOUT_CONFLICT"
 
 
 class AggregateWithoutWatermarkError(UsageError):
-    """A stream is aggregated without a watermark, so Spark can never tell when a group is complete.
+    """A stream is aggregated without a watermark, so Spark never knows when a group is complete.
 
     Add `.withWatermark(column, delay)` before the aggregation, or declare a materialized view.
     """
@@ -210,18 +210,18 @@ class AggregateWithoutWatermarkError(UsageError):
 
 
 class StreamingUnsupportedError(UsageError):
-    """Spark cannot run the query as an appending stream."""
+    """Spark does not support this query as a stream in append mode."""
 
     code = "STREAMING_UNSUPPORTED"
 
 
 class QueryInvalidError(UsageError):
-    """A query function cannot be a query: it takes arguments, or does not return a DataFrame."""
+    """A query function has parameters without a default, or does not return a DataFrame."""
 
     code = "QUERY_INVALID"
 
 
 class QueryFailedError(UsageError):
-    """A query function raised an error, or Spark cannot make sense of what it asks for."""
+    """A query function raised an exception, or Spark cannot analyze the query."""
 
     code = "QUERY_FAILED"

@@ -6,13 +6,13 @@ from headrace.errors.base import RunError, UsageError
 
 
 class TableUnknownError(UsageError):
-    """The storage holds no table of this name. `headrace status` lists those that it holds."""
+    """The storage holds no table of this name. `headrace status` lists the tables."""
 
     code = "TABLE_UNKNOWN"
 
 
 class NothingToVerifyError(UsageError):
-    """The storage holds no dataset of this pipeline yet. `headrace run` makes them."""
+    """The storage holds no table of this pipeline yet. `headrace run` creates them."""
 
     code = "NOTHING_TO_VERIFY"
 
@@ -32,27 +32,30 @@ class TableUnreadableError(RunError):
 
 
 class ReadColumnUnknownError(UsageError):
-    """The table has no such column. Write the suggested name; the message lists the columns."""
+    """The table has no such column. The message lists the columns and suggests the nearest name."""
 
     code = "READ_COLUMN_UNKNOWN"
 
 
 class ReadVersionUnknownError(UsageError):
-    """The table has no such version, or its log holds it no more. The message names those that it holds."""
+    """The table has no such version, or its log no longer holds it.
+
+    The message names the versions that it holds.
+    """
 
     code = "READ_VERSION_UNKNOWN"
 
 
 class ReadVersionGoneError(RunError):
-    """The version is in the table's log, but files of it are gone: a vacuum has removed them.
+    """The log of the table holds the version, but a vacuum has removed some of its data files.
 
-    The message names the versions whose files are all there.
+    The message names the versions whose data files all exist.
     """
 
     code = "READ_VERSION_GONE"
 
 
 class ReadConditionInvalidError(UsageError):
-    """The condition of `headrace read --where` is not SQL that can be evaluated on the table."""
+    """The condition of `headrace read --where` is not valid SQL for this table."""
 
     code = "READ_CONDITION_INVALID"

@@ -6,46 +6,46 @@ from headrace.errors.base import RefusedError, RunError, TransientError, UsageEr
 
 
 class FlowFailedError(RunError):
-    """A query failed for a reason that repeating it would meet again."""
+    """A query failed, and would fail again. The message holds Spark's error."""
 
     code = "FLOW_FAILED"
 
 
 class FlowInterruptedError(TransientError):
-    """A query was interrupted by something that passes; it is started again with backoff."""
+    """A query failed for a temporary reason; it is started again with backoff."""
 
     code = "FLOW_INTERRUPTED"
 
 
 class DriverLostError(RunError):
-    """The JVM that did the work has gone away. Start again: nothing is lost or doubled."""
+    """The JVM that runs Spark has ended. Run again: no record is lost or duplicated."""
 
     code = "DRIVER_LOST"
 
 
 class TableNameTakenError(RefusedError):
-    """The session's catalog knows another table by the name of one of the pipeline's.
+    """The catalog of the Spark session has another table with the name of a table of the pipeline.
 
-    Set `database` in the spec to a schema of the pipeline's own.
+    Set `database` in the spec to a schema that only this pipeline uses.
     """
 
     code = "TABLE_NAME_TAKEN"
 
 
 class TableFolderTakenError(RefusedError):
-    """Files lie where a table is to be made, and they are no Delta table. Move the folder away."""
+    """The folder of a new table holds files that are not a Delta table. Move the folder away."""
 
     code = "TABLE_FOLDER_TAKEN"
 
 
 class ViewInputMissingError(RunError):
-    """A materialized view reads a table that no run has made yet."""
+    """A materialized view reads a table that does not exist yet."""
 
     code = "VIEW_INPUT_MISSING"
 
 
 class DatasetUnknownError(UsageError):
-    """The pipeline declares no table of this name."""
+    """The pipeline declares no dataset of this name."""
 
     code = "DATASET_UNKNOWN"
 
@@ -57,12 +57,15 @@ class FlowUnknownError(UsageError):
 
 
 class DownstreamStreamsError(UsageError):
-    """A table cannot be rebuilt alone, for streams have read its rows. Rebuild them together."""
+    """A table cannot be rebuilt alone, because streams have read its rows. Rebuild them together."""
 
     code = "DOWNSTREAM_STREAMS"
 
 
 class RefreshUnfinishedError(RefusedError):
-    """A full refresh emptied the table and was interrupted. `headrace full-refresh DATASET` ends it."""
+    """A full refresh removed the rows and was then interrupted.
+
+    `headrace full-refresh DATASET` completes it.
+    """
 
     code = "REFRESH_UNFINISHED"

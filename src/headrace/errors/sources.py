@@ -6,35 +6,35 @@ from headrace.errors.base import RefusedError, RunError, TransientError, UsageEr
 
 
 class BrokerUnreachableError(TransientError):
-    """No Kafka broker answered in time. Start it, or correct `kafka.bootstrap.servers`."""
+    """No Kafka broker answered in time. Start the broker, or correct `kafka.bootstrap.servers`."""
 
     code = "BROKER_UNREACHABLE"
 
 
 class KafkaLoginError(RunError):
-    """The Kafka cluster does not accept the login, or wants another kind of login.
+    """The Kafka cluster refused the login, or expects another SASL mechanism.
 
-    Correct the setting that the message names. Nothing is tried again with the same credentials: some
-    clusters lock a user out who fails too often.
+    Correct the setting that the message names. The login is not repeated with the same credentials, because
+    some clusters lock a user after several failures.
     """
 
     code = "KAFKA_LOGIN_REFUSED"
 
 
 class KafkaTlsError(RunError):
-    """No encrypted connection with the Kafka cluster comes about, or one side does not want one.
+    """The TLS handshake with the Kafka cluster failed, or only one side uses TLS.
 
-    Correct the setting that the message names: the protocol, the authorities or the certificate.
+    Correct the setting that the message names: the protocol, the certificate authorities or the certificate.
     """
 
     code = "KAFKA_TLS_FAILED"
 
 
 class KafkaForbiddenError(RunError):
-    """The Kafka cluster knows the user, and does not let it do this.
+    """The Kafka cluster accepted the login, but the user lacks a permission (ACL).
 
-    Give the user the right that the message names: flows and `headrace verify` need to describe and to
-    read their topics.
+    Grant the permission that the message names: flows and `headrace verify` need DESCRIBE and READ on
+    their topics.
     """
 
     code = "KAFKA_FORBIDDEN"
@@ -47,35 +47,35 @@ class TopicNotFoundError(UsageError):
 
 
 class StartInvalidError(UsageError):
-    """A flow is told to start where its topics or tables do not go, or for some partitions only.
+    """The start position of a flow does not exist, or is given for some partitions only.
 
     The message says which offsets the broker holds, or from which version on the table, or its change
-    feed, can be read.
+    data feed, can be read.
     """
 
     code = "START_INVALID"
 
 
 class ChangeFeedMissingError(UsageError):
-    """The change feed of a Delta table is read, and the table does not record one, or did not yet.
+    """A query reads the change data feed of a Delta table that did not record one at that version.
 
-    Give the table the property `delta.enableChangeDataFeed`, and start at the version that sets it.
+    Set the table property `delta.enableChangeDataFeed`, and start at the version that sets it.
     """
 
     code = "CHANGE_FEED_MISSING"
 
 
 class RecordInvalidError(UsageError):
-    """A line of a file that `headrace produce` reads is no record.
+    """A line of the file that `headrace produce` reads is not a valid record.
 
-    The records before it were delivered, and the message counts them: correct the line, and send the rest.
+    The records before it were delivered; the message says how many. Correct the line, and send the rest.
     """
 
     code = "RECORD_INVALID"
 
 
 class SampleSchemaInvalidError(UsageError):
-    """The schema of `headrace produce --sample` is not a list of columns that can be made up.
+    """The schema of `headrace produce --sample` is invalid, or has a type that cannot be generated.
 
     Write it as Spark does: `id LONG, customer STRING, amount DECIMAL(12, 2), at TIMESTAMP`.
     """
@@ -84,35 +84,35 @@ class SampleSchemaInvalidError(UsageError):
 
 
 class ProduceFailedError(RunError):
-    """The broker did not take a record. The message counts the records that it has acknowledged."""
+    """The broker refused a record. The message says how many records it has acknowledged."""
 
     code = "PRODUCE_FAILED"
 
 
 class ConsumeFailedError(RunError):
-    """The broker does not give the topic's records. What Kafka's client says of it is shown."""
+    """The records of the topic could not be read. The message holds the error of the Kafka client."""
 
     code = "CONSUME_FAILED"
 
 
 class OffsetUnknownError(UsageError):
-    """The topic holds no such partition, or no such offset. The message names those that it holds."""
+    """The topic has no such partition or offset. The message names those that it has."""
 
     code = "OFFSET_UNKNOWN"
 
 
 class RecordUnparseableError(RunError):
-    """A record does not fit the declared format; its batch was not committed.
+    """A record does not match the declared schema or format; its batch was not committed.
 
-    Correct the schema, or read the topic with `format="raw"` (files with `format="text"`) and handle
-    such records in the query.
+    Print it with `headrace consume TOPIC --partition P --from OFFSET --limit 1`. Correct the schema, or read
+    the topic with `format="raw"` (files with `format="text"`) and handle such records in the query.
     """
 
     code = "RECORD_UNPARSEABLE"
 
 
 class FilesNotFoundError(UsageError):
-    """A folder of files is not there, or holds none from which columns could be inferred.
+    """The folder of a files source does not exist, or holds no file from which a schema can be inferred.
 
     Correct the path, or give `hr.read_files` a schema.
     """
@@ -121,61 +121,61 @@ class FilesNotFoundError(UsageError):
 
 
 class KeptSchemaUnreadableError(RunError):
-    """The columns that a run has inferred and kept cannot be read.
+    """The storage keeps an inferred schema in a file, and this file cannot be read.
 
-    Put the file back, or remove it: the next run infers the columns anew.
+    Restore the file, or remove it: the next run infers the schema again.
     """
 
     code = "KEPT_SCHEMA_UNREADABLE"
 
 
 class FileUnreadableError(RunError):
-    """A file is not what its format says, or its name misleads Spark; its batch was not committed.
+    """A file does not have the declared format, or Spark cannot read its name; its batch was not committed.
 
-    Repair or replace the file. A file that is taken away is reported as vanished.
+    Repair or replace the file. If it is removed, the flow reports FILE_VANISHED.
     """
 
     code = "FILE_UNREADABLE"
 
 
 class FileChangedError(TransientError):
-    """A file was written while a batch read it; the batch is read again until its files rest.
+    """A file was changed while a batch read it; the batch is retried until no file changes during the read.
 
-    Write files elsewhere, and move them into the folder when they are complete.
+    Write files to another folder, and move them into this one when they are complete.
     """
 
     code = "FILE_CHANGED"
 
 
 class FileVanishedError(RefusedError):
-    """A file that a batch has to read is gone.
+    """A file that a batch has to read does not exist any more.
 
-    Put it back. With `on_data_loss: record` the flow goes on without it, and the ledger keeps its name.
+    Restore it. With `on_data_loss: record` the flow continues without it, and the ledger records its name.
     """
 
     code = "FILE_VANISHED"
 
 
 class TopicRecreatedError(RefusedError):
-    """The topic was deleted and created again: its offsets mean other records now.
+    """The topic was deleted and created again, so the offsets of the checkpoint mean other records now.
 
-    `headrace run --new-checkpoint FLOW` keeps the rows and goes on with the new topic.
+    `headrace run --new-checkpoint FLOW` keeps the rows and continues with the new topic.
     """
 
     code = "TOPIC_RECREATED"
 
 
 class OffsetsExpiredError(RefusedError):
-    """The broker no longer holds records that the flow has not read.
+    """The broker no longer holds records that the flow has not read yet: their retention time is over.
 
-    With `on_data_loss: record` the flow goes on behind them, and the ledger keeps what was lost.
+    With `on_data_loss: record` the flow continues after them, and the ledger records the lost offsets.
     """
 
     code = "OFFSETS_EXPIRED"
 
 
 class OffsetsBeyondEndError(RefusedError):
-    """The flow has read records that the topic no longer has: the broker lost data.
+    """The checkpoint is beyond the end of the topic: the broker has lost records that the flow had read.
 
     `headrace full-refresh DATASET` reads everything again.
     """
@@ -184,7 +184,7 @@ class OffsetsBeyondEndError(RefusedError):
 
 
 class UpstreamRewrittenError(RefusedError):
-    """A table that is read as a stream has changed rows that were already read.
+    """A table that is read as a stream has changed rows that the stream had already read.
 
     `headrace full-refresh DATASET` reads everything again.
     """
@@ -193,7 +193,7 @@ class UpstreamRewrittenError(RefusedError):
 
 
 class UpstreamLogExpiredError(RefusedError):
-    """Commits of a table that a flow has not read yet are gone: the table's log was cleaned up.
+    """A table that is read as a stream no longer has the log of commits that the stream has not read yet.
 
     `headrace full-refresh DATASET` reads everything again.
     """
@@ -202,16 +202,16 @@ class UpstreamLogExpiredError(RefusedError):
 
 
 class UpstreamMissingError(RunError):
-    """A flow reads a table that no run has made yet. Run the table first, or the whole pipeline."""
+    """A flow reads a table that does not exist yet. Run the flow of that table first, or all flows."""
 
     code = "UPSTREAM_MISSING"
 
 
 class UpstreamSchemaStaleError(RunError):
-    """A query reads a table that does not have the columns which its own pipeline declares for it.
+    """A query reads a table of its own pipeline that does not have the declared columns yet.
 
-    The table was refused in the same run, or was left out of it. Bring the table up to date first: the
-    message names the command. What reads it would fail in the middle, or give rows of another shape.
+    The run refused to change the table, or did not include it. Bring the table up to date first; the message
+    names the command. The query was planned with the declared columns, so it would fail or write wrong rows.
     """
 
     code = "UPSTREAM_SCHEMA_STALE"

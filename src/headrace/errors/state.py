@@ -6,25 +6,25 @@ from headrace.errors.base import RefusedError, SetupError
 
 
 class CheckpointLostError(RefusedError):
-    """The table was fed through a checkpoint that is no longer there.
+    """The table was written through a checkpoint that does not exist any more.
 
-    `headrace run --resume-from-table FLOW` opens a new checkpoint at the table's own positions.
+    `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
     """
 
     code = "CHECKPOINT_LOST"
 
 
 class CheckpointBehindTableError(RefusedError):
-    """The table holds batches that the checkpoint does not know: an old copy was restored.
+    """The table holds batches that the checkpoint does not know: an old copy of the checkpoint was restored.
 
-    `headrace run --resume-from-table FLOW` opens a new checkpoint at the table's own positions.
+    `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
     """
 
     code = "CHECKPOINT_BEHIND_TABLE"
 
 
 class CheckpointForeignError(RefusedError):
-    """The checkpoint's folder belongs to another flow, or was made by plain Spark."""
+    """The checkpoint folder belongs to another flow, or was written without Headrace."""
 
     code = "CHECKPOINT_FOREIGN"
 
@@ -32,14 +32,14 @@ class CheckpointForeignError(RefusedError):
 class CheckpointCorruptError(RefusedError):
     """A file of the checkpoint cannot be read.
 
-    `headrace run --resume-from-table FLOW` opens a new checkpoint at the table's own positions.
+    `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
     """
 
     code = "CHECKPOINT_CORRUPT"
 
 
 class TableBehindCheckpointError(RefusedError):
-    """The checkpoint has finished batches that the table does not hold: the table was rolled back.
+    """The checkpoint has finished batches that the table lacks: the table was restored to an older version.
 
     `headrace run --resume-from-table FLOW` reads those batches again.
     """
@@ -48,7 +48,7 @@ class TableBehindCheckpointError(RefusedError):
 
 
 class TableLostError(RefusedError):
-    """The checkpoint fed a table that is gone, or that was created anew.
+    """The checkpoint belongs to a table that was deleted or created again.
 
     `headrace full-refresh DATASET` reads everything again.
     """
@@ -57,10 +57,10 @@ class TableLostError(RefusedError):
 
 
 class FlowRenamedError(RefusedError):
-    """A flow that fed the table is no longer declared, and a new one wants to.
+    """A flow that wrote the table is no longer declared, and a new flow wants to write it.
 
-    `headrace run --rename-flow OLD=NEW` goes on where the old one stopped;
-    `headrace run --new-checkpoint NEW` starts the new one at the beginning of its sources.
+    `headrace run --rename-flow OLD=NEW` continues where the old flow stopped;
+    `headrace run --new-checkpoint NEW` starts the new flow at the beginning of its sources.
     """
 
     code = "FLOW_RENAMED"
@@ -69,25 +69,24 @@ class FlowRenamedError(RefusedError):
 class RenameImpossibleError(RefusedError):
     """A flow cannot take over the checkpoint of its old name.
 
-    `headrace run --rename-flow OLD=NEW` needs a flow OLD that fed the same table and is no longer declared.
+    `headrace run --rename-flow OLD=NEW` needs a flow OLD that wrote the same table and is no longer declared.
     """
 
     code = "RENAME_IMPOSSIBLE"
 
 
 class SourcesChangedError(RefusedError):
-    """The query reads other sources than its checkpoint has positions for.
+    """The query reads sources for which its checkpoint has no positions.
 
-    `headrace run --new-checkpoint FLOW` keeps the rows, reads new sources from their beginning, and goes
-    on where those were left that any checkpoint of the flow has read;
-    `headrace full-refresh DATASET` reads everything again.
+    `headrace run --new-checkpoint FLOW` keeps the rows, continues known sources from their positions, and
+    reads new sources from the start; `headrace full-refresh DATASET` reads everything again.
     """
 
     code = "SOURCES_CHANGED"
 
 
 class ResumeImpossibleError(RefusedError):
-    """A flow cannot be resumed from its table alone.
+    """The positions that the table records are not enough to resume the flow.
 
     `headrace full-refresh DATASET` reads everything again.
     """
@@ -96,19 +95,22 @@ class ResumeImpossibleError(RefusedError):
 
 
 class SecondDriverError(RefusedError):
-    """Another process runs this flow. Stop it, or wait until its lease has ended."""
+    """Another process runs this flow. Stop it, or wait until it has ended."""
 
     code = "SECOND_DRIVER"
 
 
 class LeaseLostError(RefusedError):
-    """Another process has taken the flow over while this one was away; nothing was written."""
+    """Another process has taken over this flow, because this process did not respond for too long.
+
+    Nothing was written since.
+    """
 
     code = "LEASE_LOST"
 
 
 class BatchFencedError(RefusedError):
-    """Another driver has committed with this checkpoint while the batch was being written."""
+    """Another process has committed with the same checkpoint while this batch was being written."""
 
     code = "BATCH_FENCED"
 
@@ -120,6 +122,6 @@ class StorageUnwritableError(SetupError):
 
 
 class StorageNewerError(RefusedError):
-    """The storage was written by a newer version of Headrace. Install that version."""
+    """A newer version of Headrace has written this storage. Install that version."""
 
     code = "STORAGE_NEWER"

@@ -8,7 +8,7 @@ from headrace.errors.base import UsageError
 class RowsMissingError(UsageError):
     """The pipeline reads a source for which the test gives no rows.
 
-    Give an empty list, `{"orders": []}`, where it is to have none.
+    Give an empty list for a source without rows: `{"orders": []}`.
     """
 
     code = "ROWS_MISSING"
@@ -21,6 +21,6 @@ class UnusedTestInputError(UsageError):
 
 
 class RowsInvalidError(UsageError):
-    """A row of a test does not fit its source; the message names the source, the batch and the row."""
+    """A row of a test does not match its source; the message names the source, the batch and the row."""
 
     code = "ROWS_INVALID"

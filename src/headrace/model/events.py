@@ -109,6 +109,27 @@ class FlowRetrying(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class FlowReconnecting(Event):
+    """No Kafka broker answers; the flow waits for one.
+
+    Args:
+        error: As `HeadraceError.to_dict` gives it.
+    """
+
+    flow: str
+    dataset: TableName
+    error: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowReconnected(Event):
+    """A Kafka broker answers again."""
+
+    flow: str
+    dataset: TableName
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlowFailed(Event):
     flow: str
     dataset: TableName

@@ -15,6 +15,8 @@ from headrace.model.events import (
     Event,
     FlowFailed,
     FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
     FlowRetrying,
     FlowStarted,
     LateRowsDropped,
@@ -38,12 +40,19 @@ RowState = Literal[
 
 @dataclass(frozen=True)
 class Commit:
-    """One commit, as far as rates and latencies need it."""
+    """One commit, as far as rates and latencies need it.
+
+    Args:
+        latency_s: The mean age of its records at the commit.
+        is_backlog: Whether records of it were produced before the update started: their age is no
+            latency.
+    """
 
     at: datetime
     rows: int
     duration_s: float
     latency_s: float | None
+    is_backlog: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,16 +60,19 @@ class BoardRow:
     """One flow or view.
 
     Args:
+        started: When the update started.
         rows: Rows that the flow has committed in this update, or that the view holds.
         batch: The number of the batch under way or last done.
         batch_s: How long the last batch or refresh took.
         recent: The commits of the last seconds.
+        reconnecting: Since when no Kafka broker answers.
         late: Rows that its query left out in this update because they came too late.
         error: Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     """
 
     name: str
     kind: Literal["flow", "view"]
+    started: datetime | None = None
     state: RowState = "waiting"
     rows: int = 0
     lag: int | None = None
@@ -70,7 +82,13 @@ class BoardRow:
     committed: datetime | None = None
     recent: tuple[Commit, ...] = ()
     late: int = 0
+    reconnecting: datetime | None = None
     error: Mapping[str, Any] | None = None
+
+    @property
+    def is_waiting_for_broker(self) -> bool:
+        """Whether the flow runs and no Kafka broker answers."""
+        return self.reconnecting is not None and self.state in ("starting", "running", "retrying")
 
     def rate(self, now: datetime) -> float | None:
         """Rows per second over the last seconds; ``None`` before the first commit."""
@@ -83,9 +101,14 @@ class BoardRow:
         return sum(commit.rows for commit in commits) / max((now - began).total_seconds(), 0.001)
 
     def latency_p50(self) -> float | None:
-        """The median age of records at their commit, over the last commits."""
-        known = [commit.latency_s for commit in self.recent if commit.latency_s is not None]
+        """The median latency of the last commits; ``None`` while a backlog is read."""
+        known = [one.latency_s for one in self.recent if one.latency_s is not None and not one.is_backlog]
         return statistics.median(known) if known else None
+
+    def backlog_age(self) -> float | None:
+        """The age of the records of the last commit, if it read a backlog."""
+        last = self.recent[-1] if self.recent else None
+        return last.latency_s if last is not None and last.is_backlog else None
 
 
 @dataclass(frozen=True)
@@ -110,8 +133,10 @@ class Board:
         """The board after one more event."""
         match event:
             case UpdateStarted():
-                rows = {flow: BoardRow(flow, "flow") for flow in event.flows}
-                rows |= {self.name_of(view): BoardRow(self.name_of(view), "view") for view in event.views}
+                rows = {flow: BoardRow(flow, "flow", event.at) for flow in event.flows}
+                rows |= {
+                    self.name_of(view): BoardRow(self.name_of(view), "view", event.at) for view in event.views
+                }
                 return replace(self, pipeline=event.pipeline, mode=event.mode, rows=rows, outcome=None)
             case UpdateFinished():
                 return replace(self, outcome=event.outcome, duration_s=event.duration_s)
@@ -128,6 +153,10 @@ class Board:
                 return self._with(event.flow, "flow", late=before + event.rows)
             case FlowRetrying():
                 return self._with(event.flow, "flow", state="retrying", error=event.error)
+            case FlowReconnecting():
+                return self._with(event.flow, "flow", reconnecting=event.at, error=event.error)
+            case FlowReconnected():
+                return self._with(event.flow, "flow", reconnecting=None, error=None)
             case FlowFailed():
                 return self._with(event.flow, "flow", state="failed", error=event.error)
             case FlowFinished():
@@ -154,8 +183,12 @@ class Board:
 
     def _with_commit(self, event: BatchCommitted) -> Board:
         row = self.rows.get(event.flow, BoardRow(event.flow, "flow"))
-        latency = None if event.latency_s is None else sum(event.latency_s) / 2
-        commit = Commit(event.at, event.rows, event.duration_s, latency)
+        latency, is_backlog = None, False
+        if event.latency_s is not None:
+            latency = sum(event.latency_s) / 2
+            produced = event.at.timestamp() - max(event.latency_s)
+            is_backlog = row.started is not None and produced < row.started.timestamp()
+        commit = Commit(event.at, event.rows, event.duration_s, latency, is_backlog)
         return self._with(
             event.flow,
             "flow",
@@ -166,6 +199,7 @@ class Board:
             batch_s=event.duration_s,
             version=event.version,
             committed=event.at,
+            reconnecting=None,
             recent=(*(one for one in row.recent if one.at > event.at - WINDOW), commit),
             error=None,
         )

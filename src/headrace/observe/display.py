@@ -2,54 +2,112 @@
 
 from __future__ import annotations
 
+import io
+import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.model.events import (
-    BatchCommitted,
     BatchReplayed,
     Event,
     FlowFailed,
-    FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
     FlowRetrying,
     ForeignCommitSeen,
-    LateRowsDropped,
-    UpdateFinished,
-    UpdateStarted,
     ViewFailed,
-    ViewRefreshed,
-    ViewUpToDate,
 )
 from headrace.observe.board import Board, BoardRow
+from headrace.observe.event_lines import LineThrottle, event_line, seconds_text
 
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
 
 REFRESHES_PER_S = 4
-QUIET = timedelta(seconds=1)
-"""Plain lines about one flow's batches come at most this often."""
 
-_LINES_PER_S = 4.0
-"""And lines about all flows together at most so often."""
+_COLUMNS: Mapping[str, int] = {
+    "flow": 6, "state": 8, "rows written": 12, "lag": 7, "last commit": 16,
+    "rows/s": 7, "batch time": 10, "latency p50": 11,
+}  # fmt: skip
+"""The columns with the width that each reserves, so that columns do not come and go with the figures.
+On a narrow screen the last ones are left out."""
 
-_COLUMNS = ("flow", "state", "rows", "rows/s", "lag", "batch", "latency p50", "last commit")
-_LEAST_WIDTHS = (0, 0, 40, 76, 52, 86, 98, 64)
-"""Characters of a line from which on each column has room."""
-
+_GAP = 3
 _LEFT = ("flow", "state", "last commit")
 _BESIDE_ROWS = 4
-"""Lines of the screen for the table's head, its last line, and what stands around it."""
+"""Lines of the screen for the table's head, its last line, and the lines around the table."""
 
-_STYLES = {"failed": "bold red", "retrying": "yellow", "running": "green", "fresh": "green"}
+_STYLES = {
+    "failed": "bold red",
+    "retrying": "yellow",
+    "reconnecting": "yellow",
+    "running": "green",
+    "fresh": "green",
+}
+_NOTABLE = (
+    FlowRetrying
+    | FlowReconnecting
+    | FlowReconnected
+    | FlowFailed
+    | ViewFailed
+    | ForeignCommitSeen
+    | BatchReplayed
+)
+"""Events that get a line of their own above the table."""
+
+_NOTES_KEPT = 20
+"""Lines that a notebook shows above the table."""
 
 
-class LiveDisplay:
-    """The board as a table that stays in place; an emitter that several threads may call.
+class Display:
+    """Shows the events of one update; an emitter that several threads may call.
+
+    Args:
+        default_schema: Left out of the names of datasets.
+    """
+
+    def __init__(self, default_schema: str) -> None:
+        self._lock = threading.Lock()
+        self.board = Board(default_schema)
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self.board = self.board.with_event(event)
+        if isinstance(event, _NOTABLE):
+            self.note(event_line(event, self.board))
+
+    def note(self, text: str) -> None:
+        """Show one line of text."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+def open_display(stream: IO[str], default_schema: str) -> Display:
+    """The display that suits a stream: a notebook, a terminal, or plain lines.
+
+    Args:
+        stream: Where the process writes what a person reads.
+        default_schema: Left out of the names of datasets.
+    """
+    if _is_notebook():
+        return NotebookDisplay(default_schema)
+    return (LiveDisplay if stream.isatty() else LineDisplay)(stream, default_schema)
+
+
+class LiveDisplay(Display):
+    """The board as a table that stays in place on a terminal.
 
     Args:
         stream: The terminal.
@@ -57,21 +115,15 @@ class LiveDisplay:
     """
 
     def __init__(self, stream: IO[str], default_schema: str = "default") -> None:
+        super().__init__(default_schema)
         self._stream = stream
-        self._lock = threading.Lock()
         self._live: Live | None = None
-        self.board = Board(default_schema)
-
-    def __call__(self, event: Event) -> None:
-        with self._lock:
-            self.board = self.board.with_event(event)
-        if isinstance(event, FlowRetrying | FlowFailed | ViewFailed | ForeignCommitSeen | BatchReplayed):
-            self.note(event_line(event, self.board))
 
     def note(self, text: str) -> None:
-        """A line above the table, which stays."""
+        """Print a line above the table."""
         if text and self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
+            # The terminal wraps a long line: a command in it can still be copied as one.
+            self._live.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __rich__(self) -> Table:
         with self._lock:
@@ -81,7 +133,7 @@ class LiveDisplay:
             return board_table(board, datetime.now(UTC))
         return board_table(board, datetime.now(UTC), width=size.width, height=size.height)
 
-    def __enter__(self) -> LiveDisplay:
+    def __enter__(self) -> Self:
         from rich.console import Console
         from rich.live import Live
 
@@ -101,8 +153,8 @@ class LiveDisplay:
             self._live = None
 
 
-class LineDisplay:
-    """Plain lines, one for one fact; an emitter that several threads may call.
+class LineDisplay(Display):
+    """Plain lines, one for one fact.
 
     Args:
         stream: Where lines go.
@@ -110,10 +162,9 @@ class LineDisplay:
     """
 
     def __init__(self, stream: IO[str], default_schema: str = "default") -> None:
+        super().__init__(default_schema)
         self._stream = stream
-        self._lock = threading.Lock()
         self._lines = LineThrottle()
-        self.board = Board(default_schema)
 
     def __call__(self, event: Event) -> None:
         with self._lock:
@@ -123,96 +174,59 @@ class LineDisplay:
             self._stream.flush()
 
     def note(self, text: str) -> None:
-        """A line of somebody else's."""
         with self._lock:
             self._stream.write(text + "\n")
             self._stream.flush()
 
-    def __enter__(self) -> LineDisplay:
+
+class NotebookDisplay(Display):
+    """The board as a table in the output of a notebook's cell."""
+
+    def __init__(self, default_schema: str = "default") -> None:
+        super().__init__(default_schema)
+        self._notes: list[str] = []
+        self._cell: Any = None
+        self._updated = 0.0
+
+    def __call__(self, event: Event) -> None:
+        super().__call__(event)
+        if time.monotonic() - self._updated >= 1 / REFRESHES_PER_S:
+            self._update()
+
+    def note(self, text: str) -> None:
+        self._notes = [*self._notes, text][-_NOTES_KEPT:]
+
+    def __enter__(self) -> Self:
+        from IPython.display import HTML, display
+
+        self._cell = display(HTML(""), display_id=True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        return
+        self._update()
+
+    def _update(self) -> None:
+        from IPython.display import HTML
+
+        self._updated = time.monotonic()
+        self._cell.update(HTML(_html(self.board, self._notes)))
 
 
-class LineThrottle:
-    """Decides which events become lines; rows of batches that stay unsaid are said with the next."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, datetime] = {}
-        self._unsaid: dict[str, int] = {}
-
-    def lines(self, event: Event, board: Board) -> Iterator[str]:
-        """The lines for one event, with the board after it."""
-        if not isinstance(event, BatchCommitted):
-            line = event_line(event, board)
-            if line:
-                yield line
-            return
-        flow = event.flow
-        self._unsaid[flow] = self._unsaid.get(flow, 0) + event.rows
-        last = self._said.get(flow)
-        quiet = max(QUIET, timedelta(seconds=len(board.rows) / _LINES_PER_S))
-        if event.rows == 0 or (last is not None and event.at - last < quiet):
-            return
-        self._said[flow] = event.at
-        yield commit_line(event, self._unsaid.pop(flow), board.rows[flow])
+def _is_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
-    """One committed batch, with the rows that were committed since the last line."""
-    facts = [f"{event.flow}  batch {event.batch}", f"+{rows:,} rows"]
-    if event.lag is not None:
-        facts.append(f"lag {event.lag:,}")
-    facts.append(seconds_text(event.duration_s))
-    latency = row.latency_p50()
-    if latency is not None:
-        facts.append(f"latency {seconds_text(latency)}")
-    facts.append(f"v{event.version}")
-    return "  ".join(facts)
+def _html(board: Board, notes: Sequence[str]) -> str:
+    from rich.console import Console
 
-
-def event_line(event: Event, board: Board) -> str:
-    """One event as a line; empty for those that a person need not see."""
-    match event:
-        case UpdateStarted():
-            flows, views = len(event.flows), len(event.views)
-            return f"{event.pipeline}  {_count(flows, 'flow')}, {_count(views, 'view')}, {event.mode}"
-        case FlowRetrying():
-            return (
-                f"{event.flow}  retrying in {seconds_text(event.wait_s)} (attempt {event.attempt}): "
-                f"{_error_text(event.error)}"
-            )
-        case FlowFailed():
-            return f"{event.flow}  failed: {_error_text(event.error)}"
-        case LateRowsDropped():
-            rows = _count(event.rows, "row")
-            return f"{event.flow}  batch {event.batch}: left out {rows} that came too late"
-        case FlowFinished(outcome="up to date" | "skipped"):
-            return f"{event.flow}  {event.outcome}"
-        case FlowFinished():
-            rows, batches = _count(event.rows, "row"), _count(event.batches, "batch")
-            return f"{event.flow}  {event.outcome}: {rows} in {batches}"
-        case BatchReplayed():
-            return f"{event.flow}  batch {event.batch} is in the table already: nothing written twice"
-        case ViewRefreshed():
-            return (
-                f"{board.name_of(event.dataset)}  refreshed: {_count(event.rows, 'row')}  "
-                f"{seconds_text(event.duration_s)}  v{event.version}"
-            )
-        case ViewUpToDate():
-            return f"{board.name_of(event.dataset)}  up to date"
-        case ViewFailed():
-            return f"{board.name_of(event.dataset)}  failed: {_error_text(event.error)}"
-        case ForeignCommitSeen():
-            name = board.name_of(event.dataset)
-            return f"{name}  v{event.version} is another writer's: {event.operation} by {event.engine}"
-        case UpdateFinished():
-            return f"{event.outcome} in {seconds_text(event.duration_s)}"
-        case _:
-            return ""
+    console = Console(file=io.StringIO(), record=True, width=120, force_jupyter=False)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    console.print(board_table(board, datetime.now(UTC), width=console.width))
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")
 
 
 def board_table(board: Board, now: datetime, *, width: int = 120, height: int | None = None) -> Table:
@@ -221,73 +235,80 @@ def board_table(board: Board, now: datetime, *, width: int = 120, height: int | 
     Args:
         board: The board.
         now: The time, for rates and ages.
-        width: Characters of a line; where they are few, the lesser columns are left out.
-        height: Lines of the screen; what has no room is counted in the last line.
+        width: Characters of a line; columns that have no room are left out.
+        height: Lines of the screen; rows that have no room are counted in the last line.
     """
     from rich.table import Table
     from rich.text import Text
 
-    shown = [column for column, least in zip(_COLUMNS, _LEAST_WIDTHS, strict=True) if width >= least]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
-    for column in shown:
-        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
     rows = list(board.rows.values())
     room = len(rows) if height is None else max(3, height - _BESIDE_ROWS)
     chosen = rows if len(rows) <= room else _most_urgent(rows, room)
+    cells = {row.name: row_cells(row, now) for row in chosen}
+    columns = _columns_that_fit(list(cells.values()), width)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+    for column in columns:
+        table.add_column(column, justify="left" if column in _LEFT else "right", no_wrap=True)
     for row in chosen:
-        cells = dict(zip(_COLUMNS, row_cells(row, now), strict=True))
-        styles = {"flow": "bold", "state": _STYLES.get(row.state, "")}
-        table.add_row(*(Text(cells[column], style=styles.get(column, "")) for column in shown))
+        styles = {
+            "flow": "bold",
+            "state": _STYLES.get("reconnecting" if row.is_waiting_for_broker else row.state, ""),
+        }
+        table.add_row(*(Text(cells[row.name][column], style=styles.get(column, "")) for column in columns))
     if len(chosen) < len(rows):
         hidden = Counter(row.state for row in rows if row not in chosen)
-        said = ", ".join(f"{count} {state}" for state, count in hidden.most_common())
-        table.add_row(Text("…", style="dim"), Text(f"and {said}", style="dim"))
+        text = ", ".join(f"{count} {state}" for state, count in hidden.most_common())
+        table.add_row(Text("…", style="dim"), Text(f"and {text}", style="dim"))
     return table
+
+
+def _columns_that_fit(cells: Sequence[Mapping[str, str]], width: int) -> list[str]:
+    used, fitting = -_GAP, list[str]()
+    for column, reserved in _COLUMNS.items():
+        used += _GAP + max(reserved, *(len(one[column]) for one in cells), 0)
+        if used > width and len(fitting) >= 2:
+            break
+        fitting.append(column)
+    return fitting
 
 
 def _most_urgent(rows: Sequence[BoardRow], room: int) -> list[BoardRow]:
     """The rows that a person has to see first, in the order of the board."""
-    order = sorted(rows, key=lambda row: (row.state != "failed", row.state != "retrying", -(row.lag or 0)))
+    order = sorted(
+        rows,
+        key=lambda row: (
+            row.state != "failed",
+            not row.is_waiting_for_broker and row.state != "retrying",
+            -(row.lag or 0),
+        ),
+    )
     first = {row.name for row in order[:room]}
     return [row for row in rows if row.name in first]
 
 
-def row_cells(row: BoardRow, now: datetime) -> tuple[str, ...]:
-    """One row's cells as text: flow, state, rows, rows/s, lag, batch, latency, last commit."""
+def _state_text(row: BoardRow, now: datetime) -> str:
+    if row.is_waiting_for_broker and row.reconnecting is not None:
+        return f"reconnecting {seconds_text((now - row.reconnecting).total_seconds())}"
+    return row.state
+
+
+def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
+    """The cells of one row by column."""
     none = "–"  # noqa: RUF001
-    rate, latency = row.rate(now), row.latency_p50()
+    rate, latency, age = row.rate(now), row.latency_p50(), row.backlog_age()
+    is_over = row.state in ("drained", "stopped", "up to date", "failed")
     last = none
     if row.version is not None and row.committed is not None:
         last = f"v{row.version}  {seconds_text((now - row.committed).total_seconds())} ago"
-    is_over = row.state in ("drained", "stopped", "up to date", "failed")
-    return (
-        row.name,
-        row.state,
-        (f"{row.rows:,}" if row.committed is not None or row.rows else none)
+    timing = none if age is None else f"age {seconds_text(age)}"
+    return {
+        "flow": row.name,
+        "state": _state_text(row, now),
+        "rows written": (f"{row.rows:,}" if row.committed is not None or row.rows else none)
         + (f" ({row.late:,} late)" if row.late else ""),
-        none if rate is None or is_over else f"{rate:,.0f}",
-        none if row.lag is None else f"{row.lag:,}",
-        none if row.batch_s is None else seconds_text(row.batch_s),
-        none if latency is None else seconds_text(latency),
-        last,
-    )
-
-
-def seconds_text(seconds: float) -> str:
-    """A time as a person reads it: 0.31 s, 12 s, 3 min, 2 h."""
-    if seconds < 1:
-        return f"{max(seconds, 0):.2f} s"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
-
-
-def _error_text(error: Any) -> str:
-    return f"[{error.get('code')}] {error.get('summary')}"
+        "rows/s": none if rate is None or is_over else f"{rate:,.0f}",
+        "lag": none if row.lag is None else f"{row.lag:,}",
+        "batch time": none if row.batch_s is None else seconds_text(row.batch_s),
+        "latency p50": timing if latency is None else seconds_text(latency),
+        "last commit": last,
+    }

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from headrace.errors import SecondDriverError
 from headrace.model.events import (
     BatchCommitted,
     Event,
     FlowFailed,
     FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
     FlowRetrying,
     FlowStarted,
     ViewFailed,
@@ -21,51 +24,70 @@ from headrace.model.names import TableName
 from headrace.observe.events import event_file, list_updates, read_last_events
 from headrace.storage.layout import Storage
 
-FlowState = Literal["new", "running", "retrying", "stopped", "failed"]
+FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed"]
 
 _UPDATES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class LastFailure:
-    """What last went wrong with a flow or a view, and was not followed by success.
+    """The last failure of a flow or a view that no success has followed.
 
     Args:
         error: As `HeadraceError.to_dict` gives it.
-        final: Whether it was given up.
-        dataset: What it feeds, or the view itself.
+        state: The state of the flow after it.
+        dataset: The target of the flow, or the view itself.
         is_latest: Whether it happened in the newest update.
     """
 
     error: Mapping[str, Any]
-    final: bool
+    state: Literal["failed", "retrying", "reconnecting"]
     dataset: TableName
     is_latest: bool = False
 
 
-def load_troubles(storage: Storage) -> dict[str, LastFailure]:
-    """What troubles each flow or view, by the flow's or the dataset's name; from the last updates."""
+def load_failures(storage: Storage) -> dict[str, LastFailure]:
+    """The last failure of each flow or view, by the flow's or the dataset's name; from the last updates.
+
+    An update that was refused because another process runs the flow says nothing about the flow: the
+    events of that other process count.
+    """
     settled: dict[str, LastFailure | None] = {}
-    updates = list_updates(storage)[-_UPDATES:]
-    for update in reversed(updates):
+    latest: str | None = None
+    for update in reversed(list_updates(storage)[-_UPDATES:]):
         for event in reversed(read_last_events(event_file(storage, update))):
-            name, trouble = _outcome(event, is_latest=update == updates[-1])
+            if (
+                isinstance(event, FlowFailed | ViewFailed)
+                and event.error.get("code") == SecondDriverError.code
+            ):
+                continue
+            name, failure = _outcome(event, is_latest=latest in (None, update))
             if name is not None:
-                settled.setdefault(name, trouble)
-    return {name: trouble for name, trouble in settled.items() if trouble is not None}
+                latest = latest or update
+                settled.setdefault(name, failure)
+    return {name: failure for name, failure in settled.items() if failure is not None}
+
+
+_FAILURES: Mapping[type[Event], Literal["failed", "retrying", "reconnecting"]] = {
+    FlowFailed: "failed",
+    FlowRetrying: "retrying",
+    FlowReconnecting: "reconnecting",
+}
 
 
 def _outcome(event: Event, *, is_latest: bool) -> tuple[str | None, LastFailure | None]:
     match event:
-        case FlowFailed() | FlowRetrying():
-            final = isinstance(event, FlowFailed)
-            trouble = LastFailure(error=event.error, final=final, dataset=event.dataset, is_latest=is_latest)
-            return event.flow, trouble
-        case FlowStarted() | FlowFinished() | BatchCommitted():
+        case FlowFailed() | FlowRetrying() | FlowReconnecting():
+            state = _FAILURES[type(event)]
+            failure = LastFailure(error=event.error, state=state, dataset=event.dataset, is_latest=is_latest)
+            return event.flow, failure
+        case FlowStarted() | FlowFinished() | BatchCommitted() | FlowReconnected():
             return event.flow, None
         case ViewFailed():
-            trouble = LastFailure(error=event.error, final=True, dataset=event.dataset, is_latest=is_latest)
-            return str(event.dataset), trouble
+            failure = LastFailure(
+                error=event.error, state="failed", dataset=event.dataset, is_latest=is_latest
+            )
+            return str(event.dataset), failure
         case ViewRefreshed() | ViewUpToDate():
             return str(event.dataset), None
         case _:

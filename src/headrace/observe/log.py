@@ -26,6 +26,7 @@ from headrace.model.events import (
     BatchStarted,
     Event,
     FlowFailed,
+    FlowReconnecting,
     FlowRetrying,
     ForeignCommitSeen,
     LateRowsDropped,
@@ -95,9 +96,9 @@ def spark_log(settings: ProjectSettings, update: str) -> Path:
 
 
 def newest_log(settings: ProjectSettings) -> Path | None:
-    """The log of the last update that has one."""
+    """The log of the update that runs now, or else of the last one."""
     found = [file for file in log_folder(settings).glob("*.log") if not file.name.endswith(".spark.log")]
-    return max(found, key=lambda file: file.name, default=None)
+    return max(found, key=lambda file: (is_locked(file), file.name), default=None)
 
 
 class UpdateLog:
@@ -255,7 +256,7 @@ def _level_of(event: Event) -> int:
             return logging.ERROR
         case UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case FlowRetrying() | ForeignCommitSeen() | LateRowsDropped():
+        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen() | LateRowsDropped():
             return logging.WARNING
         case BatchStarted() | ViewRefreshing():
             return logging.DEBUG

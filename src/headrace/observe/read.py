@@ -278,7 +278,7 @@ def _type_of(schema: Mapping[str, Any], column: str, table: str) -> str:
         fields = kind["fields"] if isinstance(kind, Mapping) and kind.get("type") == "struct" else []
         found = next((field for field in fields if field["name"] == part), None)
         if found is None:
-            raise _unknown(column, list(_paths(schema)), table)
+            raise unknown_column(column, list(_paths(schema)), f"the table {table}")
         kind = found["type"]
     return kind if isinstance(kind, str) else str(kind["type"])
 
@@ -291,22 +291,40 @@ def _paths(schema: Mapping[str, Any], above: str = "") -> Iterator[str]:
             yield from _paths(field["type"], f"{path}.")
 
 
-def _unknown(column: str, known: list[str], table: str) -> HeadraceError:
+def unknown_column(column: str, known: list[str], table: str, where: str | None = None) -> HeadraceError:
+    """The error for a column that a table does not have.
+
+    Args:
+        column: The name or dotted path that was given.
+        known: The paths of the columns.
+        table: What has these columns, for the message.
+        where: The condition that names the column, if one does.
+    """
     lower = {path.rpartition(".")[2].lower(): path for path in reversed(known)}
     lower |= {path.lower(): path for path in known}
     near = difflib.get_close_matches(column.lower(), lower, n=1)
+    remedies = [f"did you mean `{lower[near[0]]}`?"] if near else []
+    if where is not None and (quoted := _quoted_value(where, column)) is not None:
+        remedies.append(f'put text values in single quotes:   --where "{quoted}"')
     return ReadColumnUnknownError(
-        f"the table {table} has no column `{column}`",
+        f"{table} has no column `{column}`",
         facts=(f"its columns: {', '.join(path for path in known if '.' not in path)}",),
-        remedies=(f"did you mean `{lower[near[0]]}`?",) if near else (),
+        remedies=remedies,
         params={"column": column, "known": known},
     )
+
+
+def _quoted_value(where: str, name: str) -> str | None:
+    """The condition with quotes around a bare word that is compared to something."""
+    bare = re.compile(rf"((?:[=<>]|\blike|\bin\s*\(|,)\s*)({re.escape(name)})\b", re.IGNORECASE)
+    quoted = bare.sub(r"\1'\2'", where)
+    return None if quoted == where else quoted
 
 
 def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception) -> HeadraceError:
     text = str(error)
     if found := _UNKNOWN_FIELD.search(text):
-        return _unknown(found[1].removeprefix("t."), list(_paths(schema)), table)
+        return unknown_column(found[1].removeprefix("t."), list(_paths(schema)), f"the table {table}", where)
     lines = [line for line in text.splitlines() if line.strip() and line != "caused by"]
     return ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",

@@ -13,7 +13,7 @@ from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFound
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.flow_state import FlowState, LastFailure, load_troubles
+from headrace.observe.flow_state import FlowState, LastFailure, load_failures
 from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -83,7 +83,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         for name, found in loaded.items()
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
-    looks = _Looks(storage, tails, load_troubles(storage), connection)
+    looks = _Looks(storage, tails, load_failures(storage), connection)
     found = [*map(looks.dataset, tails), *looks.never_made()]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
@@ -104,12 +104,12 @@ class _Looks:
         self,
         storage: Storage,
         tails: Mapping[TableName, RecentCommits | str],
-        troubles: Mapping[str, LastFailure],
+        failures: Mapping[str, LastFailure],
         connection: KafkaConnection,
     ) -> None:
         self._storage = storage
         self._tails = tails
-        self._troubles = troubles
+        self._failures = failures
         self._now = datetime.now(UTC)
         self._said = {
             (name, checkpoint): self._last_words(name, flow, checkpoint, tail)
@@ -159,12 +159,12 @@ class _Looks:
 
     def never_made(self) -> Iterator[DatasetStatus]:
         """What the newest update has failed to make."""
-        failed = {trouble.dataset: key for key, trouble in self._troubles.items() if trouble.is_latest}
+        failed = {failure.dataset: key for key, failure in self._failures.items() if failure.is_latest}
         for name, key in failed.items():
             if name in self._tails:
                 continue
             if key == str(name):
-                view = ViewStatus(state="failed", error=self._troubles[key].error)
+                view = ViewStatus(state="failed", error=self._failures[key].error)
                 yield DatasetStatus(dataset=name, kind="materialized_view", view=view)
             else:
                 flows = tuple(self._never_opened(name))
@@ -172,23 +172,23 @@ class _Looks:
 
     def _never_opened(self, name: TableName, opened: Collection[str] = ()) -> Iterator[FlowStatus]:
         """The flows of a table that have failed in the newest update, before they had a checkpoint."""
-        for flow, trouble in sorted(self._troubles.items()):
-            if trouble.dataset == name and flow not in (*opened, str(name)) and trouble.is_latest:
+        for flow, failure in sorted(self._failures.items()):
+            if failure.dataset == name and flow not in (*opened, str(name)) and failure.is_latest:
                 driver = find_driver(self._storage.lease(name, flow))
-                state = _state(driver, trouble, None)
-                yield FlowStatus(flow=flow, state=state, checkpoint=None, driver=driver, error=trouble.error)
+                state = _state(driver, failure, None)
+                yield FlowStatus(flow=flow, state=state, checkpoint=None, driver=driver, error=failure.error)
 
     def _flow(self, name: TableName, tail: RecentCommits, flow: str, checkpoint: str) -> FlowStatus:
         commit = tail.last_batch(checkpoint)
         words = self._said[name, checkpoint]
         driver = find_driver(self._storage.lease(name, flow))
-        trouble = self._troubles.get(flow)
+        failure = self._failures.get(flow)
         batch = None if words is None else _last(words)
         planned = _planned(self._storage.flow_checkpoints(name, flow))
         lag = None if words is None else self._lag(name, flow, words)
         return FlowStatus(
             flow=flow,
-            state=_state(driver, trouble, batch),
+            state=_state(driver, failure, batch),
             checkpoint=checkpoint,
             batch=batch,
             version=commit.version if commit is not None else None if words is None else _version(words),
@@ -199,13 +199,15 @@ class _Looks:
             rate=tail.rate(checkpoint, self._now) if driver is not None else None,
             late=Ledger(self._storage.ledger(name, flow), name, flow).late_rows(checkpoint),
             driver=driver,
-            error=None if trouble is None or (driver is not None and trouble.final) else trouble.error,
+            error=None
+            if failure is None or (driver is not None and failure.state == "failed")
+            else failure.error,
         )
 
     def _view(self, name: TableName, tail: RecentCommits) -> ViewStatus:
         commit = tail.last_refresh()
-        trouble = self._troubles.get(str(name))
-        error = None if trouble is None else trouble.error
+        failure = self._failures.get(str(name))
+        error = None if failure is None else failure.error
         if commit is None or commit.metadata is None:
             return ViewStatus(state="failed" if error else "new", error=error)
         inputs = {key: int(value["version"]) for key, value in commit.metadata["inputs"].items()}
@@ -275,10 +277,10 @@ def _flows(tail: RecentCommits) -> list[tuple[str, str]]:
     )
 
 
-def _state(driver: Driver | None, trouble: LastFailure | None, batch: int | None) -> FlowState:
+def _state(driver: Driver | None, failure: LastFailure | None, batch: int | None) -> FlowState:
     if driver is not None:
-        return "retrying" if trouble is not None and not trouble.final else "running"
-    if trouble is not None and trouble.final:
+        return "running" if failure is None or failure.state == "failed" else failure.state
+    if failure is not None and failure.state == "failed":
         return "failed"
     return "new" if batch is None else "stopped"
 

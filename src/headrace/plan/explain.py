@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from headrace.errors import SourceLocation
 from headrace.model.declarations import Dataset, MaterializedView, StreamingTable, TemporaryView
 from headrace.model.names import TableName
+from headrace.model.wrapping import GLUE, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import (
     Change,
@@ -24,7 +24,6 @@ from headrace.plan.stages import (
 from headrace.sources.source import Source
 
 WIDTH = 100
-_GLUE = "\u00a0"
 _SIGNS = {"create": "+", "alter": "~", "recompute": "~", "remove": "-", "keep": "="}
 
 
@@ -40,18 +39,21 @@ class Explanation:
 
     # -- text ------------------------------------------------------------------------------------
 
-    def to_text(self) -> str:
-        """The plan for a person: the graph, then one paragraph for each dataset."""
+    def to_text(self, width: int = WIDTH) -> str:
+        """The plan for a person: the graph, then one paragraph for each dataset.
+
+        Args:
+            width: Characters of a line.
+        """
         lines = [self._headline(), ""]
         lines += [f"  {line}" for line in draw_text(self.graph())]
         lines.append("")
         datasets = self.datasets()
-        width = max([len(self.name_of(dataset.name)) for dataset in datasets], default=0)
+        longest = max([len(self.name_of(dataset.name)) for dataset in datasets], default=0)
         for dataset in datasets:
-            lines += self._dataset_lines(dataset, width)
-        lines += self._removed_lines(width)
-        if self.plan.unreached:
-            lines.append("No broker answered, so topics were not looked at.")
+            lines += self._dataset_lines(dataset, longest, width)
+        lines += self._removed_lines(longest)
+        lines += [line for text in self._warnings() for line in wrap(f"warning: {text}", width, rest="  ")]
         lines += [line for note in self.plan.notes for line in _note_lines(note)]
         lines.append(f"Nothing was written. {self._what_next()}")
         return "\n".join(lines)
@@ -71,12 +73,12 @@ class Explanation:
             f"storage {storage}{' (new)' if is_new else ''}"
         )
 
-    def _dataset_lines(self, dataset: Dataset, width: int) -> list[str]:
+    def _dataset_lines(self, dataset: Dataset, longest: int, width: int) -> list[str]:
         name = self.name_of(dataset.name)
         signs = [_SIGNS[change.kind] for change in self._changes_of(dataset.name)]
         sign = min(signs, key=lambda sign: sign == _SIGNS["keep"], default=" ")
-        head = f"  {sign} {name:<{width}}  {_kind_of(dataset):<17}  {dataset.location}"
-        indent = " " * (width + 6)
+        head = f"  {sign} {name:<{longest}}  {_kind_of(dataset):<17}  {dataset.location}"
+        indent = " " * (longest + 6)
         facts = [
             (dataset.comment or "").partition("\n")[0],
             self._schema_text(dataset),
@@ -86,13 +88,13 @@ class Explanation:
         if (view := self.view_of(dataset.name)) is not None:
             facts.append(self._view_text(view))
         facts += [f"{change.text}" for change in self._changes_of(dataset.name) if change.kind != "create"]
-        wrapped = [line for fact in facts if fact for line in _wrapped(fact, indent)]
+        wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
 
-    def _removed_lines(self, width: int) -> list[str]:
+    def _removed_lines(self, longest: int) -> list[str]:
         declared = {dataset.name for dataset in self.plan.datasets}
         return [
-            f"  - {self.name_of(change.dataset):<{width}}  {change.text}"
+            f"  - {self.name_of(change.dataset):<{longest}}  {change.text}"
             for change in self.plan.changes or ()
             if change.dataset not in declared
         ]
@@ -107,6 +109,17 @@ class Explanation:
             return "No table would change; `headrace run` reads what is new."
         return "`headrace run` does this."
 
+    def _warnings(self) -> list[str]:
+        """What could not be checked: topics, if no broker answered."""
+        if not self.plan.unreached:
+            return []
+        kafka = self.plan.project.kafka
+        place = kafka.place("bootstrap.servers")
+        if self.plan.is_broker_stopped:
+            return ["the embedded broker is not running; topics were not checked   headrace broker start"]
+        where = "" if place is None else f" ({place.path}:{place.line})"
+        return [f"cannot reach {kafka.bootstrap_servers}{where}; topics were not checked"]
+
     def _schema_text(self, dataset: Dataset) -> str:
         schema = self.plan.schemas.get(dataset.name)
         if schema is None:
@@ -115,7 +128,7 @@ class Explanation:
             if self.plan.schemas.get(read) == schema:
                 return f"same columns as {self.name_of(read)}"
         # The name and the type of a column stay on one line.
-        return ", ".join(f"{field['name']}{_GLUE}{type_text(field['type'])}" for field in schema["fields"])
+        return ", ".join(f"{field['name']}{GLUE}{type_text(field['type'])}" for field in schema["fields"])
 
     def _flow_text(self, dataset: Dataset, planned: PlannedFlow) -> str:
         sources = ", ".join(self._source_text(planned.flow.name, source) for source in planned.sources)
@@ -169,6 +182,7 @@ class Explanation:
             "changes": None if changes is None else [_change_json(change) for change in changes],
             "would_change": self.plan.would_change,
             "refusals": [error.to_dict() for error in self.plan.refusals],
+            "warnings": self._warnings(),
             "notes": [_note_json(note) for note in self.plan.notes],
         }
 
@@ -323,7 +337,7 @@ def _layout_text(dataset: Dataset) -> str:
         parts.append(f"partitioned by {', '.join(dataset.partition_cols)}")
     if dataset.cluster_by:
         parts.append(f"clustered by {', '.join(dataset.cluster_by)}")
-    parts += [f"{key}{_GLUE}={_GLUE}{value}" for key, value in sorted(dataset.table_properties.items())]
+    parts += [f"{key}{GLUE}={GLUE}{value}" for key, value in sorted(dataset.table_properties.items())]
     return " · ".join(parts)
 
 
@@ -377,13 +391,6 @@ def _location_json(location: SourceLocation) -> dict[str, Any]:
 
 def _shown_path(path: str, root: Path) -> str:
     return f"./{Path(path).relative_to(root)}" if Path(path).is_relative_to(root) else path
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    lines = textwrap.wrap(
-        text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_long_words=False
-    )
-    return [line.replace(_GLUE, " ") for line in lines]
 
 
 def _count(number: int, noun: str) -> str:

@@ -190,6 +190,7 @@ class Plan:
         unreached: Whether a system did not answer.
         refusals: What a run would refuse as things stand, each with its remedy; not known offline.
         reads_kafka: Whether any query does, as a stream or not.
+        is_broker_stopped: Whether topics were not checked because the embedded broker does not run.
         notes: Facts that may surprise the author.
     """
 
@@ -203,6 +204,7 @@ class Plan:
     unreached: bool = False
     refusals: tuple[HeadraceError, ...] = ()
     reads_kafka: bool = False
+    is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()
 
     def __repr__(self) -> str:

@@ -6,6 +6,7 @@ import difflib
 import logging
 import os
 import platform
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, HeadraceError
-from headrace.model.events import Emitter, Event, FlowFailed, FlowRetrying, ViewFailed
+from headrace.model.events import Emitter, Event, FlowFailed, FlowReconnecting, FlowRetrying, ViewFailed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.engine import Engine, SourceOverrides
+from headrace.project.engine import UNREACHED, Engine, SourceOverrides
 from headrace.project.selection import check_remedies
 from headrace.run.reporting import logged_only
 
@@ -47,7 +48,7 @@ class Pipeline:
 
     One object serves one thread at a time. The first method that needs Spark starts it, or takes the
     classic session that the process already has; `close` stops what was started. All methods raise
-    `HeadraceError` with a code for what goes wrong, and print nothing.
+    `HeadraceError` with a code for what goes wrong. Only `run(progress=True)` prints.
 
     Args:
         settings: What the spec says; `load` reads it.
@@ -130,6 +131,7 @@ class Pipeline:
 
             systems = self._engine.systems(settings, asks_once=True)
             plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
+            plan = replace(plan, is_broker_stopped=settings.kafka.bootstrap_servers == UNREACHED)
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
 
     def preview(
@@ -187,6 +189,7 @@ class Pipeline:
         *,
         continuous: bool = False,
         remedies: Remedies | None = None,
+        progress: bool = False,
         emit: Emitter | None = None,
         stop: StopSignal | None = None,
         log: LogSettings | None = None,
@@ -200,6 +203,8 @@ class Pipeline:
             datasets: The datasets to run; all by default.
             continuous: Whether to go on until `stop` is set, rather than to what is there now.
             remedies: What to do about earlier refusals.
+            progress: Whether to show the progress: as a table in a notebook or on a terminal, else as
+                lines on standard output.
             emit: Takes the events of the update as they happen; called from several threads.
             stop: Set it to stop.
             log: How its log is written; by default as the environment says. A run that finds nothing
@@ -217,8 +222,9 @@ class Pipeline:
             >>> for error in result.errors:  # doctest: +SKIP
             ...     raise error
         """
-        with self._redacted():
-            result = self._run(datasets, continuous, remedies or Remedies(), emit, stop, log)
+        with self._redacted(), self._showing(progress) as display:
+            emitters = [one for one in (emit, display) if one is not None]
+            result = self._run(datasets, continuous, remedies or Remedies(), emitters, stop, log)
         return _redacted(result, self.settings.redactor)
 
     def plan_refresh(self, datasets: Sequence[str]) -> RefreshPlan:
@@ -366,6 +372,17 @@ class Pipeline:
             return take_snapshot(self.settings, self._engine.connection())
 
     @contextmanager
+    def _showing(self, progress: bool) -> Iterator[Emitter | None]:
+        """What shows the progress of a run, if it is wanted."""
+        if not progress:
+            yield None
+            return
+        from headrace.observe.display import open_display
+
+        with open_display(sys.stdout, self.settings.database) as display:
+            yield display
+
+    @contextmanager
     def _redacted(self) -> Iterator[None]:
         """Errors leave without the pipeline's secrets."""
         try:
@@ -378,7 +395,7 @@ class Pipeline:
         datasets: Sequence[str],
         continuous: bool,
         remedies: Remedies,
-        emit: Emitter | None,
+        emitters: list[Emitter],
         stop: StopSignal | None,
         log: LogSettings | None,
     ) -> RunResult:
@@ -390,7 +407,6 @@ class Pipeline:
         how = log or LogSettings.of()
         settings = self.settings
         update = _new_update()
-        emitters: list[Emitter] = [emit] if emit else []
         if not (continuous or datasets or remedies.flows or self._engine.is_running):
             found = find_up_to_date(settings, lambda: self._engine.reachable(start=True).kafka)
             if found is not None:
@@ -444,9 +460,24 @@ class Pipeline:
                 settings, plan, update, emit, stop, remedies, continuous=continuous
             )
             try:
-                return replace(execute(plan, context), log_file=update_log(settings, update))
+                with self._watching_broker(settings, plan, update, emit):
+                    return replace(execute(plan, context), log_file=update_log(settings, update))
             finally:
                 context.close()
+
+    @contextmanager
+    def _watching_broker(
+        self, settings: ProjectSettings, plan: Plan, update: str, emit: Emitter
+    ) -> Iterator[None]:
+        """Around a run: reports that no Kafka broker answers."""
+        from headrace.run.broker_watch import ANSWER_S, BrokerWatch
+        from headrace.sources.kafka.cluster import KafkaCluster
+
+        flows = [one.flow for one in plan.flows if any(source.kind == "kafka" for source in one.sources)]
+        remedy = "headrace broker start" if self.settings.kafka.is_embedded else "headrace doctor"
+        cluster = KafkaCluster(settings.kafka, ANSWER_S)
+        with BrokerWatch(flows, update, cluster.ping, remedy, emit):
+            yield
 
 
 def _new_update() -> str:
@@ -467,7 +498,7 @@ def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
     """One emitter for all; an emitter that raises is logged, and fails no flow."""
 
     def emit(event: Event) -> None:
-        if isinstance(event, FlowRetrying | FlowFailed | ViewFailed):
+        if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed):
             # Errors quote what others have said; the rest of an event is names and numbers.
             event = replace(event, error=redactor.data(event.error))
         for one in emitters:

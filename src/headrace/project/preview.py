@@ -17,11 +17,10 @@ from headrace.errors import (
     NOT_COMMITTED,
     DatasetUnknownError,
     HeadraceError,
-    ReadColumnUnknownError,
     ReadConditionInvalidError,
 )
 from headrace.model.names import TableName
-from headrace.observe.read import plain
+from headrace.observe.read import plain, unknown_column
 from headrace.plan.catalog import isolated_session
 from headrace.plan.intercept import quiet
 from headrace.plan.names import shown
@@ -174,7 +173,7 @@ def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:
     except PySparkException as error:
         if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN"):
             name = (error.getMessageParameters() or {}).get("objectName", "")
-            raise _unknown_column(name.replace("`", ""), frame, label) from error
+            raise unknown_column(name.replace("`", ""), list(_paths(frame.schema)), label, where) from error
         raise ReadConditionInvalidError(
             f"the condition `{where}` cannot be evaluated",
             facts=tuple(shortened(str(error)).splitlines()[:3]),
@@ -191,19 +190,8 @@ def _selected(frame: DataFrame, columns: Sequence[str], label: str) -> DataFrame
     known = list(_paths(frame.schema))
     for column in columns:
         if column not in known:
-            raise _unknown_column(column, frame, label)
+            raise unknown_column(column, known, label)
     return frame.select([F.col(_quoted(column)).alias(column) for column in columns])
-
-
-def _unknown_column(column: str, frame: DataFrame, label: str) -> ReadColumnUnknownError:
-    known = list(_paths(frame.schema))
-    near = difflib.get_close_matches(column, known, n=1)
-    return ReadColumnUnknownError(
-        f"{label} has no column `{column}`",
-        facts=(f"its columns: {', '.join(frame.columns)}",),
-        remedies=(f"did you mean `{near[0]}`?",) if near else (),
-        params={"column": column, "known": known},
-    )
 
 
 def _paths(schema: StructType, above: str = "") -> Iterable[str]:

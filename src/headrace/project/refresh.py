@@ -1,14 +1,17 @@
-"""Full refresh: streaming tables are emptied, and read again from the beginning of their sources."""
+"""Full refresh: empties streaming tables and reads their sources again from the beginning."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from headrace.errors import DownstreamStreamsError, HeadraceError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
+from headrace.model.sizes import size_text
+from headrace.observe.recent_commits import load_tail
 from headrace.plan.alterations import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
 from headrace.project.selection import find_datasets
@@ -27,12 +30,12 @@ from headrace.state.lease import Lease
 
 @dataclass(frozen=True, kw_only=True)
 class UnrecoverableData:
-    """What a flow has read, and a full refresh would not find again.
+    """Rows of a table that a full refresh cannot read again.
 
     Args:
-        dataset: The table that holds it.
-        text: What it is, and how much, in words.
-        count: Records, at most, or files; ``None`` where nobody counted.
+        dataset: The table that holds them.
+        text: What cannot be read again, as a sentence.
+        count: The number of files, or the highest possible number of records; ``None`` if unknown.
     """
 
     dataset: TableName
@@ -47,15 +50,17 @@ class RefreshPlan:
     Args:
         plan: The plan of the whole pipeline.
         names: The datasets that would be rebuilt.
-        gone: What would not come back.
+        sizes: The rows (``None`` if they cannot be counted) and bytes that each table holds now.
+        gone: What cannot be read again.
     """
 
     plan: Plan
     names: tuple[TableName, ...]
+    sizes: Mapping[TableName, tuple[int | None, int]]
     gone: tuple[UnrecoverableData, ...]
 
     def lines(self) -> Iterator[str]:
-        """What would happen, a line for each fact."""
+        """What would happen: one line for each fact."""
         for name in self.names:
             sources = [source for planned in self.plan.feeding(name) for source in planned.sources]
             if not sources:
@@ -63,17 +68,24 @@ class RefreshPlan:
                 continue
             root = self.plan.project.root
             read = ", ".join(str(one.table or one.title(root)) for one in sources)
-            yield f"{name}  loses all its rows in one commit, and reads {read} again from the beginning"
+            yield f"{name}  {self._removed(name)}, then {read} is read again from the beginning"
             yield from (f"{name}  {one.text}" for one in self.gone if one.dataset == name)
         for refresh in self.plan.refreshes:
             if refresh.flow.target not in self.names:
                 changed = [str(table) for table in inputs_of(refresh, self.plan) if table in self.names]
                 if changed:
-                    yield f"{refresh.flow.target}  changes with {', '.join(changed)}, at its next refresh"
+                    yield f"{refresh.flow.target}  is recomputed from {', '.join(changed)}"
+
+    def _removed(self, name: TableName) -> str:
+        if name not in self.sizes:
+            return "the table does not exist yet"
+        rows, size = self.sizes[name]
+        count = "all rows" if rows is None else "its 1 row" if rows == 1 else f"all {rows:,} rows"
+        return f"one commit removes {count} ({size_text(size)})"
 
 
 def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_table: ReadTable) -> RefreshPlan:
-    """Say what a full refresh would do; changes nothing.
+    """Find out what a full refresh would do; changes nothing.
 
     Args:
         datasets: What a user names.
@@ -99,25 +111,37 @@ def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_tab
                 systems,
                 read_table,
                 declared_flows=frozenset(),
-                # Asked so, a checkpoint that cannot be read is not looked at.
+                # With this remedy, a checkpoint that cannot be read is skipped.
                 remedies=Remedies(new_checkpoint=frozenset([flow.name])),
             )
             lists = FileLists.of_ledger(storage.ledger(flow.target, flow.name))
             gone += _gone(flow.target, survey, lists)
         except HeadraceError as error:
-            text = f"may lose what its sources hold no more; that cannot be told: [{error.code}]"
-            gone.append(UnrecoverableData(dataset=flow.target, text=f"{text} {error.summary}", count=None))
+            text = f"whether its sources still hold all records is unknown: {error.headline}"
+            gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
     for name in (name for name in names if is_table(storage.table(name))):
         declared = {planned.flow.name for planned in plan.flows if planned.flow.target == name}
         gone += [
             UnrecoverableData(
                 dataset=name,
-                text=f"does not get back the rows of flow {flow}, which is declared no more",
+                text=f"the rows of flow {flow} cannot be read again: the flow is no longer declared",
                 count=None,
             )
             for flow in sorted(set(read_table(storage.table(name)).checkpoints) - declared)
         ]
-    return RefreshPlan(plan=plan, names=names, gone=tuple(gone))
+    sizes = {name: size for name in names if (size := _size(storage.table(name))) is not None}
+    return RefreshPlan(plan=plan, names=names, sizes=sizes, gone=tuple(gone))
+
+
+def _size(table: Path) -> tuple[int | None, int] | None:
+    """Rows and bytes of a table; ``None`` if it does not exist or cannot be read."""
+    if not is_table(table):
+        return None
+    try:
+        recent = load_tail(table)
+    except (OSError, ValueError):
+        return None
+    return recent.rows, recent.size_bytes
 
 
 def _gone(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[UnrecoverableData]:
@@ -130,7 +154,7 @@ def _gone(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[Unre
 
 
 def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableName, ...]:
-    """The streaming tables, near and far, that read these as streams and are not among them."""
+    """The other streaming tables that read these as streams, directly or through other tables."""
     found: list[TableName] = []
     waiting = list(names)
     while waiting:
@@ -144,11 +168,11 @@ def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableNam
 
 
 def check_datasets(datasets: Sequence[str], plan: Plan) -> tuple[TableName, ...]:
-    """The datasets that a user names, once it is sure that they can be rebuilt.
+    """The datasets that a user names, if they can be rebuilt.
 
     Raises:
         DatasetUnknownError: The pipeline declares no such table.
-        DownstreamStreamsError: A stream reads one of them, and is not among them.
+        DownstreamStreamsError: A streaming table that is not named reads one of them.
     """
     names = find_datasets(datasets, plan)
     left_out = downstream_streams(names, plan)
@@ -156,7 +180,7 @@ def check_datasets(datasets: Sequence[str], plan: Plan) -> tuple[TableName, ...]
         listed = " ".join([*map(str, names), *map(str, left_out)])
         raise DownstreamStreamsError(
             f"{', '.join(map(str, left_out))} would read the rebuilt rows a second time",
-            facts=("a stream reads what a table gains; nothing was changed",),
+            facts=("a stream reads every row that is added to a table", "nothing was changed"),
             remedies=(f"rebuild them together:   headrace full-refresh {listed}",),
             params={"datasets": [str(n) for n in names], "downstream": [str(n) for n in left_out]},
         )

@@ -17,6 +17,7 @@ import psutil
 
 from headrace.errors import (
     BrokerPortInUseError,
+    BrokerRunningError,
     BrokerStartError,
     BrokerUnreachableError,
     TopicExistsError,
@@ -135,6 +136,7 @@ class Broker:
         Raises:
             BrokerStartError: The broker ended, or did not answer in time.
             BrokerPortInUseError: Another program uses the requested port.
+            BrokerRunningError: The broker runs already, on another port than the requested one.
         """
         with self._locked():
             known = self._read_state()
@@ -142,6 +144,13 @@ class Broker:
             if process is None:
                 return self._start()
             bootstrap: str = known["bootstrap"]
+            if self._port is not None and not bootstrap.endswith(f":{self._port}"):
+                raise BrokerRunningError(
+                    f"the embedded broker already runs on {bootstrap}, not on port {self._port}",
+                    facts=["nothing was changed"],
+                    remedies=["headrace broker stop", f"headrace broker start --port {self._port}"],
+                    params={"bootstrap": bootstrap, "port": self._port},
+                )
             self._await_answer(bootstrap, process.pid)
             return bootstrap
 

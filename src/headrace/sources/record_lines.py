@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -48,6 +49,7 @@ class RecordLines:
         self.skipped = 0
         """Empty lines so far: they are no records."""
         self._stream = stream
+        self._ahead: Iterator[Record] | None = None
         self._form = form
         self._key = key
 
@@ -63,6 +65,24 @@ class RecordLines:
         Raises:
             RecordInvalidError: A line is none.
         """
+        return self._ahead or self._read()
+
+    def check_first(self) -> None:
+        """Read the first record; the iteration still begins with it.
+
+        Raises:
+            RecordInvalidError: The first line is no record.
+        """
+        records = self._read()
+        try:
+            first = list(itertools.islice(records, 1))
+        except RecordInvalidError as error:
+            raise error.with_(
+                facts=[*error.facts, "nothing was sent"], params={**error.params, "delivered": 0}
+            ) from error.__cause__
+        self._ahead = itertools.chain(first, records)
+
+    def _read(self) -> Iterator[Record]:
         return self._csv() if self._form == "csv" else self._lines()
 
     def _lines(self) -> Iterator[Record]:

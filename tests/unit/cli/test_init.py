@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Protocol
 
+import jsonschema
 import pytest
 from ruamel.yaml import YAML
 
@@ -56,7 +58,31 @@ def test_a_test_and_a_workflow_lie_beside_it(headrace: Call, tmp_path: Path) -> 
     assert {".gitignore", "tests/test_pipeline.py", ".github/workflows/pipeline.yml"} < written
     workflow = YAML(typ="safe").load(tmp_path / "shop" / ".github" / "workflows" / "pipeline.yml")
     commands = [step["run"] for step in workflow["jobs"]["check"]["steps"] if "run" in step]
-    assert commands[1:] == ["headrace plan --offline", "pytest"]
+    assert commands == [
+        "python -m pip install -r requirements.txt",
+        "headrace plan --offline",
+        "pytest",
+    ]
+    requirement = (tmp_path / "shop" / "requirements.txt").read_text().splitlines()[-1]
+    assert requirement.startswith("headrace[test]")
+
+
+def test_editors_get_a_schema_of_the_spec(
+    headrace: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headrace("init", "shop")
+    text = (tmp_path / "shop" / "headrace.yml").read_text()
+    assert text.startswith("# yaml-language-server: $schema=headrace.schema.json\n")
+    schema = json.loads((tmp_path / "shop" / "headrace.schema.json").read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    check = jsonschema.Draft202012Validator(schema)
+    spec = YAML(typ="safe").load(text)
+    assert list(check.iter_errors(spec)) == []
+    spec |= {"trigger": "10 seconds", "consumer_groups": "${PUBLISH:-true}", "on_data_loss": "record"}
+    spec["kafka"]["fetch.max.bytes"] = 1000
+    assert list(check.iter_errors(spec)) == []
+    for wrong in ({"storrage": "x"}, {"on_data_loss": "ignore"}, {"profiles": {"prod": {"kafca": {}}}}):
+        assert list(check.iter_errors(spec | wrong)), wrong
 
 
 def test_it_writes_nothing_over(headrace: Call, tmp_path: Path) -> None:

@@ -98,10 +98,6 @@ def test_no_command_needs_pyspark_to_be_loaded() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_version(headrace: Call) -> None:
-    assert headrace("--version").out == "headrace 0.1.0\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "suggestion"),
     [
@@ -171,6 +167,41 @@ def test_an_error_shows_place_facts_and_remedies(headrace: Call, failing: list[A
         "        headrace plan\n"
         "  more: headrace explain USAGE\n"
     )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_narrow_terminal_breaks_neither_words_nor_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, err = Terminal(), Terminal()
+    output = TextOutput(stdout=out, stderr=err)
+    output.result(Result(data=None, text="  bronze  ranges of 4 partitions hold\n\nProven (records)"))
+    assert out.getvalue().splitlines() == [
+        "  bronze  ranges of 4 partitions hold",
+        "",
+        "Proven (records)",
+    ]
+    output.error(
+        RefusedError(
+            "flow orders: the topic is another one than before",
+            facts=["the checkpoint read the topic with another id"],
+            remedies=["keep the rows:   headrace run --new-checkpoint orders", "headrace plan"],
+        )
+    )
+    assert err.getvalue().splitlines() == [
+        "error[REFUSED] flow orders: the topic is",
+        "  another one than before",
+        "  the checkpoint read the topic with",
+        "    another id",
+        "  help: keep the rows:",
+        "        headrace run --new-checkpoint orders",
+        "        headrace plan",
+        "  more: headrace explain REFUSED",
+    ]
 
 
 def test_an_error_in_json_has_the_same_fields(headrace: Call, failing: list[Any]) -> None:

@@ -14,6 +14,8 @@ from headrace.model.events import (
     Event,
     FlowFailed,
     FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
     FlowRetrying,
     FlowStarted,
     UpdateFinished,
@@ -23,7 +25,8 @@ from headrace.model.events import (
 )
 from headrace.model.names import TableName
 from headrace.observe.board import Board
-from headrace.observe.display import LineDisplay, LiveDisplay, board_table, row_cells, seconds_text
+from headrace.observe.display import LineDisplay, LiveDisplay, board_table, row_cells
+from headrace.observe.event_lines import seconds_text
 
 START = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 BRONZE = TableName("default", "bronze")
@@ -67,9 +70,22 @@ def test_commits_add_up_and_give_rate_and_latency() -> None:
     # From the start of the first batch, half a second before its commit, until now.
     assert row.rate(at(2.5)) == 1200 / 2.0
     assert row.latency_p50() == 0.4
-    assert row_cells(row, at(2.5)) == (
-        "bronze", "running", "1,200", "600", "12", "0.50 s", "0.40 s", "v2  0.50 s ago",
-    )  # fmt: skip
+    assert row_cells(row, at(2.5)) == {
+        "flow": "bronze", "state": "running", "rows written": "1,200", "rows/s": "600", "lag": "12",
+        "batch time": "0.50 s", "latency p50": "0.40 s", "last commit": "v2  0.50 s ago",
+    }  # fmt: skip
+
+
+def test_the_age_of_a_backlog_is_no_latency() -> None:
+    board = board_after(started(), commit(3, 0, latency_s=(130, 110)))
+    row = board.rows["bronze"]
+    assert (row.latency_p50(), row.backlog_age()) == (None, 120)
+    assert row_cells(row, at(3))["latency p50"] == "age 2 min"
+    row = board.with_event(commit(4, 1)).rows["bronze"]
+    assert (row.latency_p50(), row.backlog_age()) == (0.4, None)
+    assert lines(started(), commit(3, 0, latency_s=(130, 110)))[-1] == (
+        "bronze  batch 0  +500 rows  lag 12  took 0.50 s  records 2 min old  v1"
+    )
 
 
 def test_an_idle_flow_has_a_rate_of_none_left() -> None:
@@ -103,6 +119,24 @@ def test_states_follow_what_happens() -> None:
         board = board.with_event(event)
         assert board.rows["bronze"].state == state
     assert board.rows["bronze"].rows == 7
+
+
+def test_a_flow_without_a_broker_reconnects() -> None:
+    error = {
+        "code": "BROKER_UNREACHABLE",
+        "summary": "no answer",
+        "facts": ["since 12:00"],
+        "remedies": ["headrace doctor"],
+    }
+    lost = FlowReconnecting(update="u", at=at(2), flow="bronze", dataset=BRONZE, error=error)
+    board = board_after(started(), commit(1, 0), lost)
+    assert row_cells(board.rows["bronze"], at(14))["state"] == "reconnecting 12 s"
+    assert lines(started(), lost)[-1] == (
+        "bronze  reconnecting: [BROKER_UNREACHABLE] no answer; since 12:00   help: `headrace doctor`"
+    )
+    back = FlowReconnected(update="u", at=at(15), flow="bronze", dataset=BRONZE)
+    for event in (back, commit(15, 1)):
+        assert row_cells(board.with_event(event).rows["bronze"], at(16))["state"] == "running"
 
 
 def test_a_view_that_is_being_computed_is_seen_at_work() -> None:
@@ -139,10 +173,10 @@ def test_one_line_for_one_fact() -> None:
     )
     assert found == [
         "shop  1 flow, 2 views, continuous",
-        "bronze  batch 0  +500 rows  lag 12  0.50 s  latency 0.40 s  v1",
+        "bronze  batch 0  +500 rows  lag 12  took 0.50 s  latency 0.40 s  v1",
         "bronze  retrying in 4.0 s (attempt 2): [TOPIC_RECREATED] not the same topic",
         "bronze  failed: [TOPIC_RECREATED] not the same topic",
-        "gold  refreshed: 1 row  0.80 s  v7",
+        "gold  refreshed: 1 row  took 0.80 s  v7",
         "failed in 12 s",
     ]
 

@@ -50,6 +50,21 @@ def test_a_condition_a_limit_and_columns(flow: HandFlow) -> None:
     assert all(offset > 3 or offset == 1 for (offset,) in found.rows)
 
 
+@pytest.mark.parametrize(
+    ("where", "remedy"),
+    [
+        ("topic = ada", "topic = 'ada'"),
+        ("id IN (ada, 1)", "id IN ('ada', 1)"),
+        ("topic like ada", "topic like 'ada'"),
+    ],
+)
+def test_a_bare_word_in_a_condition_gets_the_hint_to_quote(flow: HandFlow, where: str, remedy: str) -> None:
+    with pytest.raises(ReadColumnUnknownError) as raised:
+        read_rows(flow.table.path, Selection(where=where.replace("topic", "_source.topic")))
+    expected = remedy.replace("topic", "_source.topic")
+    assert raised.value.remedies[-1] == f'put text values in single quotes:   --where "{expected}"'
+
+
 def test_rows_become_arrow_and_pandas(flow: HandFlow) -> None:
     found = read_rows(flow.table.path, Selection(where="id < 3", columns=["id"]))
     assert sorted(found.to_arrow().column("id").to_pylist()) == [0, 1, 2]

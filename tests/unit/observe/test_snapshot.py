@@ -18,7 +18,16 @@ from lake import HandFlow, Lake, LakeTable, rows
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
-from headrace.model.events import BatchCommitted, Event, FlowFailed, FlowRetrying, FlowStarted, ViewFailed
+from headrace.model.events import (
+    BatchCommitted,
+    Event,
+    FlowFailed,
+    FlowReconnected,
+    FlowReconnecting,
+    FlowRetrying,
+    FlowStarted,
+    ViewFailed,
+)
 from headrace.model.names import TableName
 from headrace.observe.events import EventLog
 from headrace.observe.snapshot import Snapshot, take_snapshot
@@ -235,6 +244,33 @@ class TestState:
                 )
             )
         assert status(lake).state == "running"
+
+    def test_a_run_that_was_refused_says_nothing_about_the_flow(self, lake: Lake, flow: HandFlow) -> None:
+        write_lease(lake)
+        gone = TableName("default", "never_made")
+        refused = {"code": "SECOND_DRIVER", "summary": "another process runs it"}
+        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
+            log(FlowStarted(update="a", flow="bronze", dataset=BRONZE, checkpoint="c"))
+            log(FlowFailed(update="a", flow="read", dataset=gone, error={"code": "TABLE_FOLDER_TAKEN"}))
+            fail(
+                lake,
+                "20260101T000001-b",
+                FlowFailed(update="b", flow="bronze", dataset=BRONZE, error=refused),
+                ViewFailed(update="b", dataset=TableName("default", "gold"), error=refused),
+            )
+        assert (status(lake).state, status(lake).error) == ("running", None)
+        assert [one.dataset.name for one in look(lake).datasets] == ["bronze", "never_made"]
+        (lake.storage.lease(BRONZE, "bronze")).unlink()
+        assert (status(lake).state, status(lake).error) == ("new", None)
+
+    def test_a_flow_without_a_broker_reconnects(self, lake: Lake, flow: HandFlow) -> None:
+        write_lease(lake)
+        error = {"code": "BROKER_UNREACHABLE", "summary": "away"}
+        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
+            log(FlowReconnecting(update="a", flow="bronze", dataset=BRONZE, error=error))
+            assert (status(lake).state, status(lake).error) == ("reconnecting", error)
+            log(FlowReconnected(update="a", flow="bronze", dataset=BRONZE))
+            assert (status(lake).state, status(lake).error) == ("running", None)
 
     def test_a_planned_batch_is_pending(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})

@@ -113,7 +113,11 @@ def build_plan(
     return Plan(
         project=ProjectSettings(
             name="shop", file=ROOT / "headrace.yml", profile="dev", storage=Storage.at(ROOT / "lake"),
-            libraries=(), kafka=KafkaConnection(),
+            libraries=(),
+            kafka=KafkaConnection(
+                {"bootstrap.servers": "kafka.example:9092"},
+                {"bootstrap.servers": SourceLocation("headrace.yml", 3, 23)},
+            ),
         ),
         datasets=datasets,
         views=(PlannedView(view=large, schema=ORDERS, reads=(large_read,), fingerprint="t"),),
@@ -162,8 +166,14 @@ def test_a_new_pipeline_as_text() -> None:
     changes = (created("orders"), created("big_orders"), created("revenue"))
     found = {("orders", 0): Found("4 partitions"), ("europe", 0): Found("1 partition")}
     assert Explanation(build_plan(changes, found)).to_text() == TEXT
-    unseen = Explanation(replace(build_plan(changes), unreached=True)).to_text().splitlines()
-    assert unseen[-2] == "No broker answered, so topics were not looked at."
+    away = replace(build_plan(changes), unreached=True)
+    warning = "cannot reach kafka.example:9092 (headrace.yml:3); topics were not checked"
+    assert Explanation(away).to_text().splitlines()[-2] == f"warning: {warning}"
+    assert Explanation(away).to_json()["warnings"] == [warning]
+    assert Explanation(build_plan(changes, found)).to_json()["warnings"] == []
+    assert Explanation(replace(away, is_broker_stopped=True)).to_json()["warnings"] == [
+        "the embedded broker is not running; topics were not checked   headrace broker start"
+    ]
 
 
 def test_a_pattern_shows_its_matches_and_a_start_its_moment() -> None:

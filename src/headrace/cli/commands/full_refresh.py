@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.completion import complete_dataset
 from headrace.cli.logs import log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @verb(examples=("headrace full-refresh orders", "headrace full-refresh orders big_orders --yes"))
-@click.argument("datasets", nargs=-1, required=True, metavar="DATASET..")
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @log_options
 def command(

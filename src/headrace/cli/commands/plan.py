@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from headrace.cli.completion import complete_dataset
 from headrace.cli.output import EXIT_CHANGES, Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
@@ -17,7 +18,7 @@ from headrace.errors import CommandLineError
         "headrace plan --mermaid > pipeline.mmd",
     )
 )
-@click.argument("datasets", nargs=-1, metavar="[DATASET]..")
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
 @click.option("--offline", is_flag=True, help="Leave out what would change in the storage.")
 @click.option("--mermaid", is_flag=True, help="The graph alone, as a Mermaid flowchart.")
 @click.option("--exit-code", is_flag=True, help="End with 4 where a run would change a table, else with 0.")
@@ -33,7 +34,7 @@ def command(
     alter or recompute. What a run would refuse is shown with its remedy, and ends with 1.
     """
     from headrace.cli.watching import spark_starting
-    from headrace.plan.explain import Explanation
+    from headrace.plan.explain import WIDTH, Explanation
 
     if offline and exit_code:
         raise CommandLineError(
@@ -54,4 +55,5 @@ def command(
         picture = explanation.to_mermaid()
         return Result(data={"mermaid": picture}, text=picture, errors=plan.refusals, exit_code=code)
     data = explanation.to_json()
-    return Result(data=data, text=explanation.to_text, errors=plan.refusals, exit_code=code)
+    width = min(invocation.output.width or WIDTH, WIDTH)
+    return Result(data=data, text=lambda: explanation.to_text(width), errors=plan.refusals, exit_code=code)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
 from headrace.cli.rows import counted, rows_table, split_columns
 from headrace.cli.verb import Invocation, verb
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
         'headrace preview orders --where "amount > 1000" --columns id,amount,_source.offset',
     )
 )
-@click.argument("dataset", metavar="DATASET|FLOW")
+@click.argument("dataset", shell_complete=complete_dataset, metavar="DATASET|FLOW")
 @click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many rows at most.")
 @click.option("--columns", metavar="A,B", help="Which columns; a dot leads into a struct.")

@@ -91,6 +91,9 @@ def command(
         assert file is not None
         lines = open_records(None if str(file) == "-" else file, sys.stdin.buffer, form, key)
     with lines or nullcontext():
+        if lines is not None and str(file) != "-":
+            # A wrong file or key is found before the topic is created.
+            lines.check_first()
         kafka = reach_kafka(invocation)
         created, held = _open_topic(topic, kafka, invocation.output)
         records = iter(lines or build_samples(schema or SAMPLE_SCHEMA, first=held + 1, key=key))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.completion import complete_dataset
 from headrace.cli.moments import read_moment
 from headrace.cli.output import Result
 from headrace.cli.rows import counted, rows_table, split_columns
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         "headrace read ./lake/tables/default/gold --timestamp 2026-11-20T08:14 --json",
     )
 )
-@click.argument("table", metavar="TABLE|PATH")
+@click.argument("table", shell_complete=complete_dataset, metavar="TABLE|PATH")
 @click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 @click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many rows at most.")
 @click.option("--columns", metavar="A,B", help="Which columns; a dot leads into a struct.")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.completion import complete_dataset
 from headrace.cli.logs import log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
@@ -33,7 +34,7 @@ def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, 
         "headrace run --resume-from-table orders",
     )
 )
-@click.argument("datasets", nargs=-1, metavar="[DATASET]..")
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
 @click.option("--continuous", is_flag=True, help="Go on with what arrives, until it is stopped.")
 @click.option(
     "--resume-from-table",

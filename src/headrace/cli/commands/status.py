@@ -23,6 +23,7 @@ _STYLES = {
     "running": "green",
     "fresh": "green",
     "retrying": "yellow",
+    "reconnecting": "yellow",
     "stale": "yellow",
     "failed": "bold red",
     "unreadable": "bold red",
@@ -56,7 +57,7 @@ def _rendered(snapshot: Snapshot, default_schema: str, log: Path | None) -> Grou
     if not snapshot.datasets:
         return f"{snapshot.pipeline} has no table in {snapshot.storage} yet. `headrace run` makes them."
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
-    columns = ("flow", "state", "rows", "rows/s", "lag", "batch", "last commit")
+    columns = ("flow", "state", "rows in table", "rows/s", "lag", "batch", "last commit")
     for index, column in enumerate(columns):
         table.add_column(column, justify="left" if index in (0, 1, 6) else "right", no_wrap=True)
     remarks: list[str] = []
@@ -113,7 +114,7 @@ def _lag(flow: FlowStatus) -> str:
 
 
 def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
-    from headrace.observe.display import seconds_text
+    from headrace.observe.event_lines import seconds_text
 
     if version is None:
         return _NONE
@@ -132,11 +133,14 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
     for flow in dataset.flows:
         if flow.error is not None:
             yield f"{flow.flow}: [{flow.error.get('code')}] {flow.error.get('summary')}"
+            if flow.state == "reconnecting":
+                yield from (f"  {fact}" for fact in flow.error.get("facts", [])[:1])
+            yield from (f"  help: {remedy}" for remedy in flow.error.get("remedies", [])[:1])
         if flow.late:
             rows = "1 row" if flow.late == 1 else f"{flow.late:,} rows"
-            yield f"{flow.flow}: left out {rows} that came behind its watermark"
+            yield f"{flow.flow}: dropped {rows} behind the watermark"
         if flow.pending is not None and flow.driver is None:
-            yield f"{flow.flow}: batch {flow.pending} was planned and not committed; the next run replays it"
+            yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
 
 
 def _short(name: TableName, default_schema: str) -> str:

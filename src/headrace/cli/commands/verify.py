@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from headrace.cli.completion import complete_dataset
 from headrace.cli.moments import parse_moment
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
@@ -35,7 +36,7 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
         "headrace verify --json",
     )
 )
-@click.argument("datasets", nargs=-1, metavar="[DATASET]..")
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
 @click.option(
     "--since",
     callback=parse_since,

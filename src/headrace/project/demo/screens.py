@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from headrace.model.events import Event, FlowRetrying, ViewFailed
 from headrace.observe.board import Board
-from headrace.observe.display import LineThrottle, board_table, event_line
+from headrace.observe.display import board_table
+from headrace.observe.event_lines import LineThrottle, event_line
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -58,7 +59,7 @@ class LiveScreen:
         from rich.live import Live
         from rich.spinner import Spinner
 
-        self._spinner = Spinner("dots")
+        self._spinner = Spinner("line" if self._console.options.ascii_only else "dots")
         live = Live(
             self,
             console=self._console,

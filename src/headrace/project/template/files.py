@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
+from importlib.metadata import distribution
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from headrace.declare.spec_schema import SCHEMA_FILE, build_schema
 from headrace.errors import FileExistsInTheWayError
 from headrace.state.files import unwritable
 
@@ -26,12 +29,27 @@ def template_files(name: str) -> Mapping[str, str]:
     """
     texts = _read(files("headrace.project.template") / "pipeline")
     texts["headrace.yml"] = texts["headrace.yml"].replace("name: sales\n", f"name: {name}\n", 1)
-    return texts
+    return {**texts, SCHEMA_FILE: json.dumps(build_schema(), indent=1) + "\n"}
 
 
 def files_around() -> Mapping[str, str]:
-    """What a pipeline of one's own has beside its tables: a test, and what runs it on every change."""
-    return _read(files("headrace.project.template") / "around")
+    """The files around a pipeline: a test, the packages that it needs, and a workflow that runs it."""
+    texts = _read(files("headrace.project.template") / "around")
+    requirement = own_requirement()
+    note = "# Headrace with pytest, for `pip install -r requirements.txt`"
+    if "file:" in requirement:
+        note += "\n# The path exists on one machine only; a workflow needs an address that it can reach."
+    return {**texts, "requirements.txt": f"{note}\n{requirement}\n"}
+
+
+def own_requirement() -> str:
+    """How `pip` installs this Headrace: from where it was installed, or by its version."""
+    installed = distribution("headrace")
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    url, vcs = origin.get("url"), origin.get("vcs_info")
+    if url is None:
+        return f"headrace[test]=={installed.version}"
+    return "headrace[test] @ " + (f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url)
 
 
 def write_template(folder: Path) -> tuple[Path, ...]:

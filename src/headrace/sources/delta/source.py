@@ -241,7 +241,9 @@ class DeltaKind(SourceKind):
         for source in history.sources(self.name, lambda one: str(one.identity.get("table_id"))):
             if not any(is_table(source, one) for one in still_read):
                 path = source.identity["path"]
-                yield Unrecoverable(f"does not get back the rows of {path}, which it no longer reads")
+                yield Unrecoverable(
+                    f"the rows from {path} cannot be read again: the query no longer reads it"
+                )
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Path | None) -> Lag | None:
         """The rows of the commits ahead; other writers' commits do not say how many rows they have."""

@@ -199,15 +199,17 @@ class FilesKind(SourceKind):
         for source in history.sources(self.name, lambda one: str(one.identity.get("path"))):
             if not any(is_folder(source, one) for one in still_read):
                 path = source.identity["path"]
-                yield Unrecoverable(f"does not get back the rows of {path}, which it no longer reads")
+                yield Unrecoverable(
+                    f"the rows from {path} cannot be read again: the query no longer reads it"
+                )
                 continue
             files = [file for read in reads_of(source, history) for file in _listed(read, lists)]
             paths = [local_path(file.path) for file in files if not file.lost]
             gone = [path for path in paths if path is not None and not Path(path).exists()]
             if gone:
                 more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
-                count = "1 file that does" if len(gone) == 1 else f"{len(gone):,} files that do"
-                text = f"does not get back the rows of {count} not exist any more{more}"
+                count = "1 file" if len(gone) == 1 else f"{len(gone):,} files"
+                text = f"the rows of {count} cannot be read again, the files no longer exist{more}"
                 yield Unrecoverable(text, len(gone))
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Path | None) -> Lag | None:

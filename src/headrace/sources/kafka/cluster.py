@@ -154,6 +154,19 @@ class KafkaCluster:
         for member, _ in members.values():
             member.close()
 
+    def ping(self) -> None:
+        """Ask the cluster whether it answers.
+
+        Raises:
+            BrokerUnreachableError: No broker answered in time.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            self._introduce()
+        except (KafkaException, TimeoutError) as error:
+            raise self._failed(error) from error
+
     def topics(self) -> tuple[str, ...]:
         """The names of all topics that are not Kafka's own."""
         return tuple(sorted(name for name in self._names() if not name.startswith("__")))

@@ -315,11 +315,11 @@ class KafkaKind(SourceKind):
                 first = facts.earliest.get(topic, {})
                 count = sum(min(end or 0, first.get(partition, 0)) for partition, end in ended.items())
                 if count:
-                    text = f"does not get back up to {count:,} records of {topic}, which were deleted from it"
+                    text = f"up to {count:,} records cannot be read again: topic {topic} no longer holds them"
                     yield Unrecoverable(text, count)
         count = sum(end or 0 for ended in read.values() for end in ended.values())
         if count:
-            text = f"does not get back up to {count:,} records of topics that it no longer reads"
+            text = f"up to {count:,} records cannot be read again: their topics are no longer read"
             yield Unrecoverable(text, count)
 
     def count(self, one: SourceRange) -> int:

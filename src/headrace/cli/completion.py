@@ -1,0 +1,101 @@
+"""What a shell completes: the names of datasets and profiles; Spark is not started."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace.model.project import ProjectSettings
+
+_DECLARING = ("table", "materialized_view", "temporary_view", "view", "create_streaming_table")
+
+
+def complete_dataset(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The datasets that the pipeline's files declare, or whose tables its storage holds."""
+    settings = _settings(ctx)
+    if settings is None:
+        return []
+    names = {*_declared(settings), *_stored(settings)} - set(ctx.params.get(param.name or "") or ())
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def complete_profile(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The profiles of the pipeline's spec."""
+    from headrace.declare.spec import find_spec, profile_names
+
+    try:
+        names = profile_names(find_spec(ctx.params.get("project")))
+    except HeadraceError:
+        return []
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def _settings(ctx: click.Context) -> ProjectSettings | None:
+    from headrace.declare.spec import load_project
+
+    # A profile may need environment variables that are not set while a name is typed.
+    for profile in (ctx.params.get("profile"), None):
+        try:
+            return load_project(ctx.params.get("project"), profile=profile)
+        except HeadraceError:
+            continue
+    return None
+
+
+def _stored(settings: ProjectSettings) -> Iterator[str]:
+    for log in settings.storage.tables.glob("*/*/_delta_log"):
+        schema, name = log.parts[-3:-1]
+        yield name if schema == settings.database else f"{schema}.{name}"
+
+
+def _declared(settings: ProjectSettings) -> Iterator[str]:
+    from headrace.declare.loader import find_files
+
+    try:
+        files: Sequence[Path] = find_files(settings)
+    except HeadraceError:
+        return
+    for file in files:
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        yield from _names(tree)
+
+
+def _names(tree: ast.Module) -> Iterator[str]:
+    """The names that decorators and calls declare; a name that is computed is not found."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if _function(decorator) in _DECLARING:
+                    yield _literal(decorator, "name") or node.name
+        elif isinstance(node, ast.Call) and _function(node) == "create_streaming_table":
+            yield from filter(None, [_literal(node, "name", first=True)])
+
+
+def _function(node: ast.expr) -> str | None:
+    called = node.func if isinstance(node, ast.Call) else node
+    match called:
+        case ast.Attribute():
+            return called.attr
+        case ast.Name():
+            return called.id
+    return None
+
+
+def _literal(node: ast.expr, keyword: str, *, first: bool = False) -> str | None:
+    if not isinstance(node, ast.Call):
+        return None
+    given = [one.value for one in node.keywords if one.arg == keyword] + (node.args[:1] if first else [])
+    match given:
+        case [ast.Constant(value=str(name)), *_]:
+            return name
+    return None

@@ -1,0 +1,59 @@
+"""The JSON Schema of `headrace.yml`, for editors."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
+
+SCHEMA_FILE = "headrace.schema.json"
+"""The name under which `headrace init` writes it beside the spec."""
+
+_PLAIN = ["string", "number", "boolean"]
+
+
+def build_schema() -> dict[str, Any]:
+    """The schema of a spec with its profiles."""
+    profile = Overridable.model_json_schema()
+    parts = profile.pop("$defs")
+    settings = profile["properties"]
+    trigger = [{"$ref": "#/$defs/Interval"}, {"type": ["string", "number"]}]
+    settings["trigger"] = {"description": settings["trigger"]["description"], "anyOf": trigger}
+    for name in ("kafka", "configuration"):
+        settings[name]["additionalProperties"] = {"type": _PLAIN}
+    settings["kafka"]["properties"] = {key: {"type": _PLAIN} for key in sorted(KAFKA_SETTINGS)}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "headrace.yml",
+        "type": "object",
+        "required": ["name"],
+        "additionalProperties": False,
+        "properties": {
+            "name": _relaxed(Spec.model_json_schema()["properties"]["name"]),
+            **{key: {"$ref": f"#/$defs/Profile/properties/{key}"} for key in settings},
+            "profiles": {
+                "description": "values that replace those above, by the name of the profile",
+                "type": "object",
+                "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Profile"}, {"type": "null"}]},
+            },
+        },
+        "$defs": _relaxed({**parts, "Profile": profile}),
+    }
+
+
+def _relaxed(schema: Any) -> Any:
+    """The schema with `${NAME}` allowed for numbers and flags, and without what editors do not show."""
+    if isinstance(schema, list):
+        return [_relaxed(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: _relaxed(value) for key, value in schema.items() if key not in ("title", "default")}
+    if isinstance(kept.get("description"), str):
+        kept["description"] = re.sub(r"``([^`]+)``", r"`\1`", " ".join(kept["description"].split()))
+    if kept.get("type") in ("number", "boolean"):
+        kept["type"] = [kept["type"], "string"]
+    if "enum" in kept:
+        values = {key: kept.pop(key) for key in ("enum", "type")}
+        kept["anyOf"] = [values, {"type": "string", "pattern": r"^\$\{"}]
+    return kept

@@ -1,0 +1,138 @@
+"""The events of an update as lines of text, one for each fact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from headrace.model.events import (
+    BatchCommitted,
+    BatchReplayed,
+    Event,
+    FlowFailed,
+    FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
+    FlowRetrying,
+    ForeignCommitSeen,
+    LateRowsDropped,
+    UpdateFinished,
+    UpdateStarted,
+    ViewFailed,
+    ViewRefreshed,
+    ViewUpToDate,
+)
+from headrace.observe.board import Board, BoardRow
+
+QUIET = timedelta(seconds=1)
+"""One flow gets at most one line about its batches in this time."""
+
+_LINES_PER_S = 4.0
+"""All flows together get at most this many lines about their batches."""
+
+
+class LineThrottle:
+    """Decides which events become lines; a batch without a line adds its rows to the flow's next line."""
+
+    def __init__(self) -> None:
+        self._written: dict[str, datetime] = {}
+        self._waiting: dict[str, int] = {}
+
+    def lines(self, event: Event, board: Board) -> Iterator[str]:
+        """The lines for one event, with the board after it."""
+        if not isinstance(event, BatchCommitted):
+            if line := event_line(event, board):
+                yield line
+            return
+        flow = event.flow
+        self._waiting[flow] = self._waiting.get(flow, 0) + event.rows
+        last = self._written.get(flow)
+        quiet = max(QUIET, timedelta(seconds=len(board.rows) / _LINES_PER_S))
+        if event.rows == 0 or (last is not None and event.at - last < quiet):
+            return
+        self._written[flow] = event.at
+        yield commit_line(event, self._waiting.pop(flow), board.rows[flow])
+
+
+def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
+    """One committed batch, with the rows that were committed since the last line."""
+    facts = [f"{event.flow}  batch {event.batch}", f"+{rows:,} rows"]
+    if event.lag is not None:
+        facts.append(f"lag {event.lag:,}")
+    facts.append(f"took {seconds_text(event.duration_s)}")
+    if (latency := row.latency_p50()) is not None:
+        facts.append(f"latency {seconds_text(latency)}")
+    elif (age := row.backlog_age()) is not None:
+        facts.append(f"records {seconds_text(age)} old")
+    facts.append(f"v{event.version}")
+    return "  ".join(facts)
+
+
+def event_line(event: Event, board: Board) -> str:
+    """One event as a line; empty for an event that a person need not see."""
+    match event:
+        case UpdateStarted():
+            flows, views = len(event.flows), len(event.views)
+            return f"{event.pipeline}  {_count(flows, 'flow')}, {_count(views, 'view')}, {event.mode}"
+        case FlowRetrying():
+            return (
+                f"{event.flow}  retrying in {seconds_text(event.wait_s)} (attempt {event.attempt}): "
+                f"{_error_text(event.error)}"
+            )
+        case FlowReconnecting():
+            remedy = next(iter(event.error.get("remedies") or ()), "headrace doctor")
+            fact = next(iter(event.error.get("facts") or ()), "")
+            return f"{event.flow}  reconnecting: {_error_text(event.error)}; {fact}   help: `{remedy}`"
+        case FlowReconnected():
+            return f"{event.flow}  the broker answers again"
+        case FlowFailed():
+            return f"{event.flow}  failed: {_error_text(event.error)}"
+        case LateRowsDropped():
+            rows = _count(event.rows, "row")
+            return f"{event.flow}  batch {event.batch}: dropped {rows} behind the watermark"
+        case FlowFinished(outcome="up to date" | "skipped"):
+            return f"{event.flow}  {event.outcome}"
+        case FlowFinished():
+            rows, batches = _count(event.rows, "row"), _count(event.batches, "batch")
+            return f"{event.flow}  {event.outcome}: {rows} in {batches}"
+        case BatchReplayed():
+            return f"{event.flow}  batch {event.batch} is already in the table; it was not written again"
+        case ViewRefreshed():
+            return (
+                f"{board.name_of(event.dataset)}  refreshed: {_count(event.rows, 'row')}  "
+                f"took {seconds_text(event.duration_s)}  v{event.version}"
+            )
+        case ViewUpToDate():
+            return f"{board.name_of(event.dataset)}  up to date"
+        case ViewFailed():
+            return f"{board.name_of(event.dataset)}  failed: {_error_text(event.error)}"
+        case ForeignCommitSeen():
+            name = board.name_of(event.dataset)
+            return (
+                f"{name}  v{event.version} was written by another writer: {event.operation}, {event.engine}"
+            )
+        case UpdateFinished():
+            return f"{event.outcome} in {seconds_text(event.duration_s)}"
+        case _:
+            return ""
+
+
+def seconds_text(seconds: float) -> str:
+    """A duration for a person: 0.31 s, 12 s, 3 min, 2 h."""
+    if seconds < 1:
+        return f"{max(seconds, 0):.2f} s"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _count(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
+
+
+def _error_text(error: Mapping[str, Any]) -> str:
+    return f"[{error.get('code')}] {error.get('summary')}"
