@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,11 +49,17 @@ class Invocation:
             self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
         )
 
-    def pipeline(self) -> Pipeline:
-        """The pipeline of the folder that ``--project`` names, or of the one that we are in."""
+    @contextmanager
+    def pipeline(self) -> Iterator[Pipeline]:
+        """The pipeline of ``--project`` or of the current folder, with its folder as working directory.
+
+        Pipeline files may open files by relative paths, wherever the command is typed.
+        """
         from headrace.project.pipeline import Pipeline
 
-        return Pipeline(self.settings())
+        settings = self.settings()
+        with chdir(settings.root), Pipeline(settings) as pipeline:
+            yield pipeline
 
 
 class LocalFolder(click.Path):

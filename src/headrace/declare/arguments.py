@@ -1,4 +1,4 @@
-"""Checks of what users pass to decorators: each wrong argument is named, with what it may be."""
+"""Checks of the arguments that users pass to decorators and readers."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
 
 @dataclass(frozen=True)
 class Arguments:
-    """Checks the arguments of one call, and knows its place for the error."""
+    """Checks the arguments of one call at one source location."""
 
     call: str
     location: SourceLocation
 
     def invalid(self, argument: str, problem: str, *remedies: str) -> ArgumentInvalidError:
-        """The error for one argument."""
+        """The error for an invalid argument."""
         return ArgumentInvalidError(
             f"{self.call}: {argument} {problem}",
             location=self.location,
@@ -36,8 +36,8 @@ class Arguments:
         )
 
     @contextmanager
-    def placed(self) -> Iterator[None]:
-        """Around code that does not know the user's files: its errors get the place of this call."""
+    def located(self) -> Iterator[None]:
+        """Give the errors of the code within the location of this call."""
         try:
             yield
         except HeadraceError as error:
@@ -52,7 +52,7 @@ class Arguments:
         return None if value is None else self.text(argument, value)
 
     def settings(self, argument: str, value: Any) -> Mapping[str, str]:
-        """A dict from text to text."""
+        """The value as a dict of text to text."""
         if value is None:
             return {}
         if not isinstance(value, Mapping):
@@ -63,12 +63,12 @@ class Arguments:
             if not isinstance(item, str):
                 shown = str(item).lower() if isinstance(item, bool) else str(item)
                 raise self.invalid(
-                    argument, f"gives `{key}` {_kind(item)}; it must be text", f'write "{key}": "{shown}"'
+                    argument, f"sets `{key}` to {_kind(item)}; it must be text", f'write "{key}": "{shown}"'
                 )
         return dict(value)
 
     def flow_trigger(self, value: Any, spark_conf: Mapping[str, str]) -> Trigger | None:
-        """A flow's trigger, which other pipelines write as a setting of its own."""
+        """A flow's trigger: the argument, else the interval setting of Spark's own pipelines."""
         argument = "trigger"
         if value is None:
             if (value := spark_conf.get(INTERVAL_SETTING)) is None:
@@ -80,16 +80,16 @@ class Arguments:
             raise self.invalid(argument, str(error)) from None
 
     def view_trigger(self, value: Any, spark_conf: Mapping[str, str]) -> Trigger | None:
-        """The least time between two refreshes of a view."""
+        """The minimum time between two refreshes of a view."""
         trigger = self.flow_trigger(value, spark_conf)
         if trigger is not None and trigger.available_now:
             raise self.invalid(
-                "trigger", "of a view is the least time between two refreshes, such as `1 minute`"
+                "trigger", "of a view is the minimum time between two refreshes, such as `1 minute`"
             )
         return trigger
 
     def columns(self, argument: str, value: Any) -> tuple[str, ...]:
-        """A list of column names."""
+        """The value as column names."""
         if value is None:
             return ()
         if isinstance(value, str):
@@ -101,7 +101,7 @@ class Arguments:
         return tuple(value)
 
     def schema(self, value: Any, root: Path | None) -> Any | None:
-        """A DDL string, a ``StructType`` or a file, which is read; pyspark stays unloaded."""
+        """A DDL string, a ``StructType``, or the contents of a schema file; imports no pyspark."""
         if value is None or isinstance(value, SchemaFile):
             return value
         if hasattr(value, "jsonValue") and hasattr(value, "fields"):
@@ -117,31 +117,33 @@ class Arguments:
         )
 
     def delta(self, value: Any) -> str | None:
-        """The format, which can only be Delta."""
+        """The format; only Delta is supported."""
         name = self.optional_text("format", value)
         if name is None or name.lower() == "delta":
             return None if name is None else "delta"
         raise FormatUnsupportedError(
             f"{self.call}: format `{name}` is not Delta",
             location=self.location,
-            remedies=["remove the format argument: every table of a pipeline is a Delta table"],
+            remedies=["remove the format argument: the tables of a pipeline are Delta tables"],
             params={"call": self.call, "format": name},
         )
 
     def layout(self, partition_cols: Any, cluster_by: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Partition and cluster columns, of which a Delta table has one or the other."""
+        """The partition and cluster columns; a Delta table cannot have both."""
         partitions, clusters = (
             self.columns("partition_cols", partition_cols),
             self.columns("cluster_by", cluster_by),
         )
         if partitions and clusters:
             raise self.invalid(
-                "cluster_by", "cannot be used together with partition_cols", "keep one; cluster_by suits most"
+                "cluster_by",
+                "cannot be used together with partition_cols",
+                "keep cluster_by or partition_cols",
             )
         return partitions, clusters
 
     def table_name(self, argument: str, value: Any, default_schema: str) -> TableName:
-        """A one-, two- or three-part name of letters, digits and underscores."""
+        """A table name of one to three parts, each of letters, digits and underscores."""
         name = self.text(argument, value)
         parts = [part.strip("`") for part in name.split(".")]
         if not 1 <= len(parts) <= 3:
@@ -164,9 +166,9 @@ class Arguments:
         return name
 
     def query(self, value: Any) -> Callable[[], Any]:
-        """A function that can be called without arguments."""
+        """The value as a function that can be called without arguments."""
         if isinstance(value, str):
-            raise self.invalid("name", "must be given by its keyword", f'write {self.call}(name="{value}")')
+            raise self.invalid("name", "must be a keyword argument", f'write {self.call}(name="{value}")')
         if not callable(value):
             raise self.invalid("function", f"must be a function that returns a DataFrame, not {_kind(value)}")
         if inspect.iscoroutinefunction(value) or inspect.isgeneratorfunction(value):
@@ -192,7 +194,7 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _kind(value: Any) -> str:
-    """What a value is, in a user's words."""
+    """The type of a value, as messages name it."""
     match value:
         case None:
             return "None"

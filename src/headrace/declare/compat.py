@@ -1,7 +1,7 @@
-"""Files that use ``pyspark.pipelines`` (``from pyspark import pipelines as dp``) declare to us.
+"""Support for files that use ``pyspark.pipelines`` (``from pyspark import pipelines as dp``).
 
-Spark's own decorators register with whatever registry is active; while a pipeline's files load, that
-is the one here. It is imported only for files that name the module, since it loads PySpark.
+Spark's decorators register with the active registry; while a pipeline's files are loaded, that is the one
+here. Only files that name the module need it, since it imports PySpark.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from headrace.syntax.locations import display_path
 
 
 class SparkRegistry(GraphElementRegistry):  # type: ignore[misc]
-    """Takes what Spark's decorators register, and declares it with ours.
+    """Declares with our decorators what Spark's decorators register.
 
-    Spark registers a dataset and its query one after the other; a view waits for its query.
+    Spark registers a view and then its query, so the view is kept until the query comes.
     """
 
     def __init__(self, active: ActivePipeline) -> None:
@@ -66,7 +66,7 @@ class SparkRegistry(GraphElementRegistry):  # type: ignore[misc]
         )
 
     def _name(self, flow: SparkFlow) -> str:
-        """A table's own flow is named as our `table` names it; Spark gives it the table's whole name."""
+        """The name of a flow; that of a table's own flow is the one that our `table` gives it."""
         if flow.name != flow.target:
             return str(flow.name)
         settings = self._active.settings
@@ -76,15 +76,15 @@ class SparkRegistry(GraphElementRegistry):  # type: ignore[misc]
     def _refuse(self, what: str, place: Any) -> NoReturn:
         shown = display_path(place.filename, self._active.settings.root)
         raise FeatureUnsupportedError(
-            f"{what} is something that this version cannot make",
+            f"{what}: this version does not support it",
             location=SourceLocation(shown, place.line_number or 1),
-            facts=["it has streaming tables, append flows, materialized views and temporary views"],
+            facts=["supported: streaming tables, append flows, materialized views and temporary views"],
             params={"what": what},
         )
 
 
 def _stored(output: SparkStreamingTable | SparkMaterializedView) -> dict[str, Any]:
-    """The arguments that Spark's stored datasets share with ours."""
+    """The arguments of Spark's stored datasets, as ours take them."""
     return {
         "comment": output.comment,
         "table_properties": output.table_properties,

@@ -1,4 +1,4 @@
-"""Reading folders of files inside of query functions."""
+"""`read_files`: folders of files in query functions."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def read_files(
 ) -> DataFrame:
     """The new files of a folder as a streaming DataFrame; each file is read exactly once.
 
-    Every row carries one ``_source`` struct: path, size and modified of its file. A query may keep,
-    flatten or drop it.
+    Every row has a struct ``_source``: path, size and modified of its file. A query may keep,
+    flatten or drop it. A malformed record stops the flow.
 
     Args:
-        path: The folder; relative to the pipeline's folder. May hold ``*``, ``?``, ``[..]``, ``{a,b}``.
-        format: What the files hold.
+        path: The folder, relative to the pipeline's folder; ``*``, ``?``, ``[..]`` and ``{a,b}`` match names.
+        format: The format of the files.
         schema: The columns, as a DDL string, a ``StructType`` or a file. Without one they are inferred
-            from the files that are there at the first run, and kept; text has the one column ``value``.
-        recursive: Whether folders below are read, too. Without it, folders named ``key=value`` are,
-            and give columns.
+            from the files that exist at the first run, and kept. Text has the one column ``value``.
+        recursive: Whether all folders below are read. Without it, only folders named ``key=value`` are,
+            and each key is a column.
         glob: A pattern for the names of files, such as ``*.json``.
-        max_files_per_trigger: The most files that one batch reads.
-        max_bytes_per_trigger: The most bytes that one batch reads, but at least one file; instead of
-            the limit of files. The default keeps a batch under about 30 seconds.
+        max_files_per_trigger: The maximum number of files in a batch.
+        max_bytes_per_trigger: The maximum number of bytes in a batch, but at least one file; in place
+            of the limit of files. The default keeps a batch under about 30 seconds.
         options: Further options of Spark's reader for this format.
 
     Example:
@@ -58,7 +58,7 @@ def read_files(
     arguments = Arguments("hr.read_files", caller(active.settings.root))
     from headrace.sources.files import read as files
 
-    with arguments.placed():
+    with arguments.located():
         chosen = arguments.settings("options", options)
         files.check_format(arguments.text("format", format))
         files.check_options(format, chosen)
@@ -86,7 +86,7 @@ def _folder(active: ActivePipeline, arguments: Arguments, path: Any, recursive: 
 
 
 def _kept(active: ActivePipeline, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:
-    """The schema that the first run has kept, else what the files have now."""
+    """The schema that the first run has kept, else the one of the files now."""
     from headrace.sources.files import read as files
     from headrace.state.kept_schemas import SchemaKey, load_schema
 
@@ -113,9 +113,7 @@ def _path(active: ActivePipeline, arguments: Arguments, path: Any) -> str:
         raise arguments.invalid("path", "must not be empty")
     local = local_path(text) if ":/" in text else text
     if local is None:
-        raise arguments.invalid(
-            "path", f"{text} is not on this machine; files are read from local folders so far"
-        )
+        raise arguments.invalid("path", f"{text} is not a local folder; only local folders are supported")
     return os.path.normpath(active.settings.root.absolute() / local)
 
 
@@ -130,7 +128,7 @@ def _glob(arguments: Arguments, value: Any) -> str | None:
     if glob is not None and (not glob or "/" in glob):
         raise arguments.invalid(
             "glob",
-            f"is a pattern for the names of files, not {glob!r}",
+            f"is a pattern for file names, not {glob!r}",
             'folders go into the path: hr.read_files("landing/2024-*", glob="*.json")',
         )
     return glob
@@ -149,5 +147,5 @@ def _limits(arguments: Arguments, files: Any, size: Any, options: Mapping[str, s
         limits[option] = str(value)
     named = {key.lower() for key in options}
     if len(limits) > 1 or any(option.lower() in named for option in limits):
-        raise arguments.invalid("max_bytes_per_trigger", "is given together with another limit", "keep one")
+        raise arguments.invalid("max_bytes_per_trigger", "is set together with another limit", "keep one")
     return limits

@@ -1,4 +1,4 @@
-"""Runs a pipeline's files, so that their decorators declare what the pipeline is."""
+"""Runs a pipeline's files, whose decorators declare its datasets and flows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from headrace.declare.file_faults import build_fault
+from headrace.declare.file_errors import build_file_error
 from headrace.declare.registry import ActivePipeline, Registry, activate
 from headrace.declare.session import spark
 from headrace.errors import (
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SPARK_PIPELINES = re.compile(r"^\s*(from|import)\s+pyspark\b.*\bpipelines\b", re.MULTILINE)
-_OWN_SESSION = re.compile(r"\bSparkSession\s*\.\s*(active|builder|getActiveSession)\b")
 _MARK = "__headrace_pipeline__"
 """Set on every module that came from a pipeline's folder, with the folder as its value."""
 
@@ -41,12 +40,12 @@ def load_declarations(
     session: Callable[[], SparkSession],
     schema_files: dict[str, str] | None = None,
 ) -> Declarations:
-    """Run the pipeline's files in sorted order, and return what they declare.
+    """Run the pipeline's files in sorted order, and return their declarations.
 
     Args:
         settings: The pipeline's settings; its globs say which files are run.
-        session: Gives the Spark session. It is called only when a file uses ``spark`` at module level.
-        schema_files: Takes the files that schemas were read from, with their hashes.
+        session: Gives the Spark session; called only if a file uses ``spark`` at module level.
+        schema_files: Gets the hash of each file that a schema was read from.
 
     Raises:
         PipelineFilesMissingError: The globs match no Python file.
@@ -62,8 +61,8 @@ def load_declarations(
     except PipelineFileFailedError as error:
         if not _lacks_session(error):
             raise
-        # What a file makes of Spark at module level, such as a function of the user's own, needs a
-        # session. It is there now, and the files are run once more, from the first.
+        # Some calls of PySpark at module level, such as F.udf, need a session: start it and run the files
+        # again, from the first.
         session()
         declarations = _load(files, settings, session, read)
     if not (declarations.datasets or declarations.flows):
@@ -85,6 +84,7 @@ def _load(
     registry = Registry(settings.database)
     active = ActivePipeline(settings, session, registry, schema_files)
     _forget_modules()
+    _set_import_path(settings.root)
     before = set(sys.modules)
     with ExitStack() as stack:
         stack.enter_context(activate(active))
@@ -99,7 +99,7 @@ def _load(
 
 
 def _lacks_session(error: PipelineFileFailedError) -> bool:
-    """Whether PySpark has refused something because no session was there yet."""
+    """Whether PySpark refused a call because there was no session."""
     cause = error.__cause__
     condition = getattr(cause, "getCondition", lambda: None)()
     return bool(condition == "SESSION_OR_CONTEXT_NOT_EXISTS")
@@ -117,11 +117,9 @@ def find_files(settings: ProjectSettings) -> list[Path]:
     if sql:
         shown = display_path(sql[0], settings.root)
         raise FeatureUnsupportedError(
-            f"{shown} is written in SQL, which this version does not run",
+            f"{shown} is an SQL file, which this version does not support",
             location=SourceLocation(shown, 1),
-            remedies=[
-                "write the query as spark.sql(..) inside of a @hr.table or @hr.materialized_view function"
-            ],
+            remedies=["write the query as spark.sql(..) in a @hr.table or @hr.materialized_view function"],
             params={"files": [display_path(file, settings.root) for file in sql]},
         )
     files = sorted(file for file in found if file.suffix == ".py")
@@ -138,7 +136,7 @@ def find_files(settings: ProjectSettings) -> list[Path]:
 def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:
     root = settings.root
     _check_pattern(root, pattern)
-    # `folder/**` matches folders alone in Python's glob; in Spark's spec it means all files below.
+    # `folder/**` matches only folders in Python's glob; in Spark's spec it means all files below.
     for file in root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern):
         below = file.relative_to(root).parts
         hidden = any(part.startswith(".") or part == "__pycache__" for part in below)
@@ -147,11 +145,11 @@ def _matches(settings: ProjectSettings, pattern: str) -> Iterator[Path]:
 
 
 def _check_pattern(root: Path, pattern: str) -> None:
-    """Refuse a pattern that can never match, with what to write in its place."""
+    """Refuse a pattern that can never match."""
     named = root / pattern
     is_glob = any(sign in pattern for sign in "*?[")
     if PurePath(pattern).is_absolute() or ".." in PurePath(pattern).parts:
-        problem, remedy = "lies outside of the pipeline's folder", "name files below the folder of the spec"
+        problem, remedy = "is outside of the pipeline's folder", "name files below the folder of the spec"
     elif is_glob or (named.is_file() and named.suffix in (".py", ".sql")):
         return
     elif named.is_dir():
@@ -181,25 +179,21 @@ def _run(file: Path, active: ActivePipeline) -> None:
     name = ".".join(file.relative_to(root).with_suffix("").parts)
     loaded = sys.modules.get(name)
     if loaded is not None and _is_file_of(loaded, file):
-        # A file before this one has imported it: its decorators have run.
+        # An earlier file has imported it: its decorators have run.
         loaded.__dict__.setdefault("spark", spark)
         return
-    if _OWN_SESSION.search(_source(file)):
-        # Such a file asks Spark for the current session, and would otherwise start one of its own,
-        # without Delta.
-        active.session()
     taken = loaded is not None or name.partition(".")[0] in sys.stdlib_module_names
     module = ModuleType(f"headrace_pipeline.{name}" if taken else name)
     module.__dict__.update(__file__=str(file), spark=spark)
     sys.modules[module.__name__] = module
     try:
-        # Compiled here rather than imported: a cached compilation could be older than an edit of the
-        # same second, and nothing is written beside the user's files.
+        # Compiled here rather than imported: a cached file could be older than an edit in the same second,
+        # and no cache is written beside the user's files.
         exec(compile(file.read_bytes(), str(file), "exec", dont_inherit=True), module.__dict__)
     except HeadraceError:
         raise
     except (Exception, SystemExit) as error:
-        raise build_fault(error, file, root) from error
+        raise build_file_error(error, file, root) from error
 
 
 def _is_file_of(module: ModuleType, file: Path) -> bool:
@@ -208,9 +202,9 @@ def _is_file_of(module: ModuleType, file: Path) -> bool:
 
 
 def _mark_modules(names: set[str], root: Path) -> None:
-    """Mark what was imported from the pipeline's folder, and let Spark send it to its workers whole.
+    """Mark the modules of the pipeline's folder, and let Spark send their functions to workers by value.
 
-    A worker cannot import these modules by name, so functions of theirs travel by value.
+    A worker cannot import these modules by name.
     """
     ours = [module for name in names if (module := sys.modules.get(name)) and _is_below(module, root)]
     for module in ours:
@@ -232,12 +226,22 @@ def _is_below(module: ModuleType, root: Path) -> bool:
 
 
 def _forget_modules() -> None:
-    """Let go of modules that an earlier load has left: the files may have changed since."""
+    """Forget the modules of an earlier load: their files may have changed."""
     for name, module in list(sys.modules.items()):
         if getattr(module, "__dict__", {}).get(_MARK) is not None:
             del sys.modules[name]
     importlib.invalidate_caches()
     linecache.checkcache()
+
+
+class _PipelineFolder(str):
+    """An entry of ``sys.path`` that a load has added, and that the next load removes."""
+
+
+def _set_import_path(root: Path) -> None:
+    """Let files and queries import modules beside the spec, until another pipeline is loaded."""
+    others = [entry for entry in sys.path if not isinstance(entry, _PipelineFolder)]
+    sys.path[:] = [_PipelineFolder(root), *others]
 
 
 def _spark_registry(active: ActivePipeline) -> AbstractContextManager[None]:

@@ -1,7 +1,7 @@
 """Declarations in Python, under the names of Spark's own declarative pipelines.
 
-Decorators only register frozen records with the active pipeline, and return the function: it stays
-an ordinary function, which a test may call. Outside of a pipeline they register nothing.
+Decorators register frozen records with the active pipeline, and return the function: it stays an
+ordinary function, which a test may call. Outside of a pipeline they register nothing.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ def table(
     Args:
         name: The table's name; by default the function's.
         comment: What the table holds; by default the function's docstring.
-        spark_conf: Spark settings of this flow alone.
+        spark_conf: Spark settings of this flow.
         table_properties: Properties of the Delta table.
         partition_cols: Columns that partition the table's files.
         cluster_by: Columns that the table is clustered by (liquid clustering).
         schema: The table's columns, as a DDL string, a ``StructType`` or a file; by default the query's.
         format: ``delta``, which is also the default.
-        trigger: The least time between two batches (``"30 seconds"``), or ``"available_now"`` to read
-            what is there at the start and end; by default the spec's, else a batch starts when the
-            last has ended.
+        trigger: The minimum time between two batches (``"30 seconds"``), or ``"available_now"`` to read
+            the records that exist at the start and end; by default the spec's, else a batch starts when
+            the one before has ended.
 
     Example:
         >>> import headrace as hr
@@ -90,18 +90,9 @@ def table(
     """
 
     def declare(function: Any, scope: _Scope) -> None:
-        partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
         target = scope.table_name(name)
-        dataset = StreamingTable(
-            name=target,
-            location=scope.location,
-            comment=scope.comment(comment),
-            table_properties=scope.arguments.settings("table_properties", table_properties),
-            partition_cols=partitions,
-            cluster_by=clusters,
-            schema=scope.schema(schema),
-            format=scope.arguments.delta(format),
-        )
+        stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
+        dataset = StreamingTable(name=target, location=scope.location, **stored)
         flow = AppendFlow(
             name=scope.flow_of(target),
             target=target,
@@ -148,7 +139,7 @@ def materialized_view(
 ) -> Any:
     """Declare a table that always equals the result of the decorated function's batch query.
 
-    It takes the same arguments as `table`; ``trigger`` is the least time between two refreshes of a
+    It takes the same arguments as `table`; ``trigger`` is the minimum time between two refreshes of a
     continuous update.
 
     Example:
@@ -159,18 +150,9 @@ def materialized_view(
     """
 
     def declare(function: Any, scope: _Scope) -> None:
-        partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
         target = scope.table_name(name)
-        dataset = MaterializedView(
-            name=target,
-            location=scope.location,
-            comment=scope.comment(comment),
-            table_properties=scope.arguments.settings("table_properties", table_properties),
-            partition_cols=partitions,
-            cluster_by=clusters,
-            schema=scope.schema(schema),
-            format=scope.arguments.delta(format),
-        )
+        stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
+        dataset = MaterializedView(name=target, location=scope.location, **stored)
         flow = RefreshFlow(
             target=target,
             query=scope.query,
@@ -203,7 +185,7 @@ def temporary_view(
     comment: str | None = None,
     spark_conf: Mapping[str, str] | None = None,
 ) -> Any:
-    """Declare a named query that other queries of the pipeline read, and that is stored nowhere.
+    """Declare a named query for other queries of the pipeline; its rows are not stored.
 
     Example:
         >>> import headrace as hr
@@ -239,9 +221,9 @@ def append_flow(
 
     Args:
         target: The streaming table, as `create_streaming_table` or `table` declares it.
-        name: The flow's name, unique in the pipeline; by default the function's. The checkpoint
-            goes by it, so a flow that has run is renamed with ``headrace run --rename-flow OLD=NEW``.
-        spark_conf: Spark settings of this flow alone.
+        name: The flow's name, unique in the pipeline; by default the function's. It is part of the
+            checkpoint's path, so a flow that has run is renamed with ``headrace run --rename-flow OLD=NEW``.
+        spark_conf: Spark settings of this flow.
         trigger: When its batches start, as `table` takes it.
 
     Example:
@@ -285,18 +267,9 @@ def create_streaming_table(
         >>> hr.create_streaming_table("orders", cluster_by=["customer"])
     """
     scope = _Scope("hr.create_streaming_table", None)
-    partitions, clusters = scope.arguments.layout(partition_cols, cluster_by)
-    dataset = StreamingTable(
-        name=scope.arguments.table_name("name", name, scope.default_schema),
-        location=scope.location,
-        comment=scope.arguments.optional_text("comment", comment),
-        table_properties=scope.arguments.settings("table_properties", table_properties),
-        partition_cols=partitions,
-        cluster_by=clusters,
-        schema=scope.schema(schema),
-        format=scope.arguments.delta(format),
-    )
-    scope.register(dataset)
+    target = scope.arguments.table_name("name", name, scope.default_schema)
+    stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
+    scope.register(StreamingTable(name=target, location=scope.location, **stored))
 
 
 class _Scope:
@@ -323,8 +296,25 @@ class _Scope:
         given = name if name is not None else getattr(self.function, "__name__", None)
         return self.arguments.table_name("name", given, self.default_schema)
 
-    def schema(self, schema: Any) -> Any | None:
-        return self.arguments.schema(schema, self._root)
+    def stored(
+        self,
+        comment: Any,
+        table_properties: Any,
+        partition_cols: Any,
+        cluster_by: Any,
+        schema: Any,
+        format: Any,
+    ) -> dict[str, Any]:
+        """The checked arguments of a dataset that is stored as a table."""
+        partitions, clusters = self.arguments.layout(partition_cols, cluster_by)
+        return {
+            "comment": self.comment(comment),
+            "table_properties": self.arguments.settings("table_properties", table_properties),
+            "partition_cols": partitions,
+            "cluster_by": clusters,
+            "schema": self.arguments.schema(schema, self._root),
+            "format": self.arguments.delta(format),
+        }
 
     def flow_of(self, target: TableName) -> str:
         """The name of a table's own flow: short in the default schema, unique everywhere."""
@@ -338,7 +328,7 @@ class _Scope:
         given = self.arguments.optional_text("comment", comment)
         if given is not None or not getattr(self.function, "__doc__", None):
             return given
-        # The first paragraph: the rest of a docstring speaks to the code's readers.
+        # The first paragraph: the rest of a docstring is for the readers of the code.
         paragraph = str(self.function.__doc__).strip().split("\n\n")[0]
         return " ".join(paragraph.split()) or None
 
@@ -356,7 +346,7 @@ class _Scope:
 
 
 def flow_name_of(target: TableName, default_schema: str) -> str:
-    """The name of the flow that a ``table`` declaration brings along."""
+    """The name of the flow that a ``table`` declaration creates."""
     return target.name if target.schema == default_schema else str(target)
 
 

@@ -1,4 +1,4 @@
-"""Reading sources inside of query functions, with the connection of the active profile."""
+"""`read_kafka` and `parse_json`: Kafka topics and JSON records in query functions."""
 
 from __future__ import annotations
 
@@ -37,27 +37,27 @@ def read_kafka(
 ) -> DataFrame:
     """A Kafka topic as a streaming DataFrame; the connection comes from the pipeline's profile.
 
-    Every row carries one ``_source`` struct: topic, partition, offset, timestamp, key, headers and,
-    for ``json``, the original bytes as ``value``. A query may keep, flatten or drop it; a table that
-    keeps it lets ``headrace verify`` compare each record with the broker.
+    Every row has a struct ``_source``: topic, partition, offset, timestamp, key, headers and, for
+    ``json``, the original bytes as ``value``. A query may keep, flatten or drop it; if a table keeps it,
+    ``headrace verify`` can compare each record with the broker.
 
     Args:
         topic: One topic or a list of them.
-        pattern: In place of topics, a regular expression of their whole names. Topics that appear
-            later join, and are read from their first record on.
-        allow_no_match: Whether the pattern may match no topic yet.
+        pattern: In place of topics, a regular expression for whole topic names. Topics that are
+            created later are read from their first record.
+        allow_no_match: Whether the pattern may match no topic.
         format: ``raw`` gives ``key`` and ``value`` as bytes; ``json`` gives the fields of ``schema``.
         schema: The fields of the JSON records: a DDL string, a ``StructType``, or a file of either.
         starting_offsets: Where a flow without a checkpoint starts: ``earliest``, ``latest``, or a dict
             by topic and partition, of offsets or of these words.
-        starting_timestamp: In place of offsets, a moment: a ``datetime``, or text as ISO 8601 writes it.
-            Without a zone it is in UTC. A partition without a record since starts at its end.
-        max_offsets_per_trigger: The most records that one batch takes; the default keeps a batch
+        starting_timestamp: In place of offsets, a ``datetime`` or text in ISO 8601; without a zone it is
+            in UTC. A partition without a later record starts at its end.
+        max_offsets_per_trigger: The maximum number of records in a batch; the default keeps a batch
             under about 30 seconds.
-        on_null: What a JSON record without a value becomes: ``refuse`` stops the flow, ``drop``
-            leaves it out, ``keep`` makes it a row whose fields are null.
-        on_data_loss: What happens when the topics no longer hold what the flow has to read: ``refuse``,
-            or ``record`` the loss and go on behind it. By default what ``headrace.yml`` says.
+        on_null: What to do with a JSON record without a value: ``refuse`` stops the flow, ``drop``
+            drops the record, ``keep`` makes a row of NULLs.
+        on_data_loss: What to do if the topics no longer have records that the flow must read:
+            ``refuse``, or ``record`` the loss and continue after it. By default as in ``headrace.yml``.
         options: Further options of Spark's Kafka source.
 
     Example:
@@ -74,7 +74,7 @@ def read_kafka(
     active.settings.redactor.add_settings(options or {})
     from headrace.sources.kafka.read import read
 
-    with arguments.placed():
+    with arguments.located():
         return read(
             active.session(),
             active.settings.kafka,
@@ -99,12 +99,12 @@ def parse_json(
     at: Sequence[str | Column] = (),
     on_null: Literal["refuse", "keep"] = "refuse",
 ) -> Column:
-    """Parse JSON text or bytes into a struct; a record that does not fit stops the flow.
+    """Parse JSON text or bytes into a struct; a malformed record stops the flow.
 
     Args:
-        value: The column that holds the text.
+        value: The column with the text.
         schema: The record's fields: a DDL string, a ``StructType``, or a file of either.
-        at: Columns that say where the record comes from, for the error.
+        at: Columns that identify the record in the error.
         on_null: Whether a record without a value stops the flow or gives a null struct.
 
     Returns:
@@ -125,7 +125,7 @@ def parse_json(
 
 
 def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) -> StructType | None:
-    """A schema as Spark has it; the file of one is remembered, since a plan is made of it too.
+    """A schema as a ``StructType``; the file of a schema is recorded, since the plan depends on it.
 
     Raises:
         SchemaInvalidError: It cannot be read.
@@ -141,17 +141,17 @@ def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) ->
 def _check_connection(active: ActivePipeline, arguments: Arguments) -> None:
     if not active.settings.kafka.bootstrap_servers:
         raise SpecInvalidError(
-            f"the profile `{active.settings.profile}` names no Kafka broker, and read_kafka needs one",
+            f"read_kafka needs a Kafka broker, and the profile `{active.settings.profile}` has none",
             location=arguments.location,
-            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
+            remedies=["set kafka: {bootstrap.servers: ..} in the spec; `embedded` is Headrace's own broker"],
             params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
         )
 
 
 def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any) -> str | None:
-    """The topics, separated by commas; ``None`` where a pattern is given in their place."""
+    """The topics, separated by commas; ``None`` if a pattern is given."""
     if (topic is None) == (pattern is None):
-        problem = "must be given, or pattern=.." if topic is None else "and pattern are both given"
+        problem = "or pattern must be set" if topic is None else "and pattern cannot both be set"
         raise arguments.invalid(
             "topic", problem, 'write read_kafka("orders") or read_kafka(pattern="orders-.*")'
         )
@@ -163,14 +163,14 @@ def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any)
             raise arguments.invalid("pattern", problem) from error
         return None
     if allow_no_match:
-        raise arguments.invalid("allow_no_match", "is about patterns; a topic that is named must be there")
+        raise arguments.invalid("allow_no_match", "needs a pattern; a topic that is named must exist")
     names = [topic] if isinstance(topic, str) else arguments.columns("topic", topic)
     named = [name.strip() for text in names for name in text.split(",") if name.strip()]
     if not named:
         raise arguments.invalid("topic", "must not be empty")
     for name in named:
         if not is_topic_name(name):
-            problem = f"has `{name}`, which no topic can be called: letters, digits, `.`, `_` and `-`"
+            problem = f"has `{name}`, which is not a valid topic name (letters, digits, `.`, `_` and `-`)"
             raise arguments.invalid("topic", problem)
     return ",".join(named)
 
@@ -179,4 +179,4 @@ def _check(arguments: Arguments, limit: Any, on_data_loss: Any) -> None:
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")
     if on_data_loss not in (None, "refuse", "record"):
-        raise arguments.invalid("on_data_loss", f"is refuse or record, not {on_data_loss!r}")
+        raise arguments.invalid("on_data_loss", f"must be refuse or record, not {on_data_loss!r}")

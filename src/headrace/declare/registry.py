@@ -1,12 +1,11 @@
-"""What a pipeline's files have declared so far, and the pipeline that is active while its code runs."""
+"""The declarations of a pipeline's files, and the pipeline that is active while its code runs."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DuplicateNameError, NoActivePipelineError, SourceLocation
@@ -23,7 +22,7 @@ class Registry:
     """Collects declarations while a pipeline's files run.
 
     Args:
-        default_schema: Left out of names in errors, as users leave it out.
+        default_schema: The schema that errors omit from names.
 
     Example:
         >>> registry = Registry()
@@ -38,8 +37,7 @@ class Registry:
 
     def add_dataset(self, dataset: Dataset) -> None:
         """Add a dataset whose name must be new."""
-        # Tables are folders, and Spark ignores case: two names that differ in case alone would
-        # share one folder on some machines.
+        # Tables are folders: two names that differ only in case would share one folder on some machines.
         key = str(dataset.name).casefold()
         if earlier := self._datasets.get(key):
             shown = str(dataset.name).removeprefix(f"{self._default_schema}.")
@@ -54,7 +52,7 @@ class Registry:
         self._flows[key] = flow
 
     def declarations(self) -> Declarations:
-        """Everything so far, in the order of its declaration."""
+        """All declarations so far, in their order."""
         return Declarations(tuple(self._datasets.values()), tuple(self._flows.values()))
 
 
@@ -69,7 +67,7 @@ def _duplicate(kind: str, name: str, first: SourceLocation, second: SourceLocati
 
 
 FolderHook = Callable[[FileFolder, str, Any, Mapping[str, str], SourceLocation], FileFolder]
-"""Given a folder, the format and the schema of its files, the reader's options, and the user's line."""
+"""Gives the folder to read for a folder, the format and schema of its files, the options and the line."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +77,10 @@ class ActivePipeline:
     Args:
         settings: Its settings.
         session: Gives the Spark session; starts one at the first call.
-        registry: Where decorators register; ``None`` once the files have been loaded.
-        schema_files: The files that schemas were read from, by the hash of what they hold.
+        registry: The registry of decorators; ``None`` after the files have been loaded.
+        schema_files: The hash of each file that a schema was read from.
         inferred: The schemas that reads have inferred, for a run to keep.
-        folders: Gives the folder that is read in place of one of files; ``None`` reads what is named.
+        folders: Gives the folder that is read in place of another; ``None`` reads the named one.
     """
 
     settings: ProjectSettings
@@ -92,21 +90,17 @@ class ActivePipeline:
     inferred: list[tuple[SchemaKey, Mapping[str, Any]]] = field(default_factory=list)
     folders: FolderHook | None = None
 
-    def with_session(self, session: SparkSession) -> ActivePipeline:
-        """The same pipeline on another session, such as a flow's own clone."""
-        return replace(self, session=lambda: session)
-
 
 _active: ContextVar[ActivePipeline | None] = ContextVar("headrace_active_pipeline", default=None)
 
 
 def current_pipeline() -> ActivePipeline | None:
-    """The active pipeline of this thread, if there is one."""
+    """The active pipeline of this thread."""
     return _active.get()
 
 
 def require_pipeline(what: str) -> ActivePipeline:
-    """The active pipeline, or an error that says that ``what`` needs one."""
+    """The active pipeline; without one, an error about ``what``."""
     active = _active.get()
     if active is None:
         raise NoActivePipelineError(
@@ -122,18 +116,9 @@ def require_pipeline(what: str) -> ActivePipeline:
 
 @contextmanager
 def activate(active: ActivePipeline) -> Iterator[ActivePipeline]:
-    """Make a pipeline the active one of this thread, with its folder on the import path.
-
-    Whoever calls a query function enters this first: the function may ask for ``spark``, read a
-    topic, or import a module that lies beside the spec.
-    """
+    """Make a pipeline the active one of this thread, for code that uses ``spark`` or reads a source."""
     token = _active.set(active)
-    root = str(active.settings.root)
-    # Entries are counted by repetition: flows on other threads enter and leave on their own.
-    sys.path.insert(0, root)
     try:
         yield active
     finally:
-        with suppress(ValueError):  # user code may have taken it away
-            sys.path.remove(root)
         _active.reset(token)

@@ -1,4 +1,4 @@
-"""``spark`` in pipeline files: the active pipeline's session, asked for at each use."""
+"""``spark`` in pipeline files: the session of the active pipeline."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from headrace.declare.registry import require_pipeline
 
 
 class ActiveSession:
-    """Stands for the active pipeline's ``SparkSession``, and starts it only when it is used.
+    """A proxy of the active pipeline's ``SparkSession``, which starts at the first use.
 
-    Each attribute is looked up in the session of the moment, since a flow runs on a clone of its own.
+    Each attribute is looked up in the current session, since a flow runs in a clone of its own.
     """
 
     def __getattr__(self, name: str) -> Any:

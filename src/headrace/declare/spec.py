@@ -1,4 +1,4 @@
-"""``headrace.yml``, read for one profile: where it lies, what it says, and where it is wrong."""
+"""Finds and loads ``headrace.yml`` for one profile."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from headrace.declare.dotenv_file import NAME as DOTENV, load_dotenv
-from headrace.declare.kafka_checks import check_kafka
-from headrace.declare.overrides import build_override
-from headrace.declare.spec_faults import build_fault, check_keys
-from headrace.declare.spec_model import Overridable, Spec
-from headrace.declare.spec_values import Filler, collect_from_text, collect_literals
-from headrace.declare.yaml_source import Mapped, Scalar, build_values
+from headrace.declare.spec_checks import build_error, check_kafka, check_keys
+from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
+from headrace.declare.spec_values import DOTENV, Filler, collect_from_text, collect_literals, load_dotenv
+from headrace.declare.yaml_source import Mapped, Scalar, Value, build_scalar, build_values
 from headrace.errors import (
     HeadraceError,
     ProfileUnknownError,
+    SourceLocation,
     SpecInvalidError,
     SpecNotFoundError,
+    SpecUnknownKeyError,
 )
 from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.model.project import ProjectSettings
-from headrace.model.secrets import Redactor
+from headrace.model.secrets import Redactor, is_secret_key
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.storage.layout import Storage
 
@@ -36,13 +35,13 @@ DEFAULT_LIBRARIES = ("transformations/**",)
 
 
 def find_spec(path: Path | None = None) -> Path:
-    """The spec file: the one named, or the nearest from a folder upward.
+    """The named spec file, or the nearest one from a folder upward.
 
     Args:
         path: A spec file, a pipeline's folder, or ``None`` for the current folder.
 
     Raises:
-        SpecNotFoundError: There is none.
+        SpecNotFoundError: It does not exist.
     """
     start = Path.cwd() if path is None else path.expanduser().absolute()
     if start.is_file():
@@ -53,8 +52,8 @@ def find_spec(path: Path | None = None) -> Path:
             if (folder / name).is_file():
                 return folder / name
     shown = str(path) if path is not None else str(Path.cwd())
-    where = "in it" if path is not None else "here, nor in a folder above"
-    summary = f"there is no {SPEC_NAMES[0]} {where}: {shown}" if start.is_dir() else f"there is no {shown}"
+    where = shown if path is not None else f"{shown}, nor in a folder above it"
+    summary = f"{SPEC_NAMES[0]} is not in {where}" if start.is_dir() else f"{shown} does not exist"
     raise SpecNotFoundError(
         summary,
         remedies=[
@@ -72,22 +71,22 @@ def load_project(
     overrides: Mapping[str, str] | None = None,
     redactor: Redactor | None = None,
 ) -> ProjectSettings:
-    """Read the spec, lay the profile over it, fill in variables and files, and check all of it.
+    """Read the spec, merge the profile into it, fill in variables and files, and check the result.
 
     Args:
         path: The pipeline's folder or spec file; by default found from the current folder upward.
         profile: The profile's name; else ``HEADRACE_PROFILE``, else ``dev``.
-        overrides: Values that win over the file, by dotted key: ``{"storage": "./other",
+        overrides: Values that replace those of the file, by dotted key: ``{"storage": "./other",
             "kafka.bootstrap.servers": "127.0.0.1:9092"}``.
-        redactor: Learns what is secret, also where an error is raised; a new one by default.
+        redactor: Learns the secrets, also if an error is raised; a new one by default.
 
     Raises:
-        SpecNotFoundError: There is no spec.
-        SpecInvalidError: A value is missing or of the wrong kind, or the file is not YAML.
-        SpecUnknownKeyError: A key means nothing.
-        SpecVariableUnsetError: A value in force names a variable that is not set.
-        SpecFileUnreadableError: A value in force names a file that cannot be read.
-        DotenvInvalidError: The ``.env`` file beside the spec cannot be understood.
+        SpecNotFoundError: The spec does not exist.
+        SpecInvalidError: A value is missing or of the wrong type, or the file is not YAML.
+        SpecUnknownKeyError: A key is unknown.
+        SpecVariableUnsetError: A value that is used names a variable that is not set.
+        SpecFileUnreadableError: A value that is used names a file that cannot be read.
+        DotenvInvalidError: The ``.env`` file beside the spec cannot be parsed.
         ProfileUnknownError: The spec has no such profile.
         StorageUnsupportedError: The storage is of a kind that is not supported.
     """
@@ -113,7 +112,7 @@ def _load(
     dotenv = load_dotenv(file.parent, _shown(file.parent / DOTENV))
     profiles = _profiles(document)
     check_keys(document, Spec, also=("profiles",))
-    for name, entry in profiles.items():  # all of them: a misspelling in `prod` is found in `dev`
+    for name, entry in profiles.items():  # all of them: a misspelt key in `prod` is found in `dev`
         check_keys(entry, Overridable, ("profiles", name))
     named = os.environ.get(PROFILE_VARIABLE) or dotenv.get(PROFILE_VARIABLE)
     chosen = profile or named or DEFAULT_PROFILE
@@ -122,10 +121,10 @@ def _load(
     )
     merged = _merged(base, _chosen(profiles, chosen, shown))
     for key, value in overrides.items():
-        merged = _merged(merged, build_override(key, value, redactor))
+        merged = _merged(merged, _override(key, value, redactor))
     filler = Filler(file.parent, dotenv, redactor)
     settings = _settings(_validated(merged, filler, shown), file, chosen, merged, redactor)
-    # The forms that the clients are given may hold what stands nowhere in the spec: a decrypted key.
+    # The clients' settings may hold secrets that are not in the spec, such as a decrypted key.
     redactor.add_settings(settings.kafka.for_spark())
     return settings
 
@@ -178,7 +177,7 @@ def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str) -> Mapped:
     close = difflib.get_close_matches(name, known, n=1)
     raise ProfileUnknownError(
         f"{shown} has no profile `{name}`",
-        facts=[f"it has: {', '.join(known)}"],
+        facts=[f"its profiles: {', '.join(known)}"],
         remedies=[f"did you mean {match}?" for match in close]
         or [f"add `{name}:` under `profiles:` in {shown}"],
         params={"profile": name, "known": known},
@@ -186,7 +185,7 @@ def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str) -> Mapped:
 
 
 def _merged(base: Mapped, over: Mapped) -> Mapped:
-    """Mappings merge key by key, everything else is replaced; an empty value takes the key away."""
+    """Merge mappings key by key and replace other values; an empty value removes the key."""
     items, keys = dict(base.items), {**base.keys, **over.keys}
     for key, value in over.items.items():
         below = items.get(key)
@@ -199,19 +198,62 @@ def _merged(base: Mapped, over: Mapped) -> Mapped:
     return Mapped(items, keys, over.location if not base.items else base.location)
 
 
+def _override(key: str, text: str, redactor: Redactor) -> Mapped:
+    """One override as a spec.
+
+    Args:
+        key: Such as ``storage``, ``runtime.memory`` or ``kafka.bootstrap.servers``; the part after ``kafka.``
+            and ``configuration.`` is one name, with its dots.
+        text: The value, parsed as a value of the spec's YAML.
+        redactor: Learns a secret value.
+
+    Raises:
+        SpecUnknownKeyError: The key is unknown.
+    """
+    if is_secret_key(key):
+        redactor.add(text)
+    location = SourceLocation(f"override of {key}", 0)
+    if (meant := _meant(key)) is not None:
+        raise SpecUnknownKeyError(
+            f"Unknown key `{key}`; did you mean `{meant}`?",
+            location=location,
+            remedies=[f"write `{meant}`"],
+            params={"key": key, "suggestion": meant},
+        )
+    value: Value = build_scalar(text, location)
+    first, _, rest = key.partition(".")
+    if rest:
+        value = Mapped({rest: value}, {rest: location}, location)
+    built = Mapped({first: value}, {first: location}, location)
+    check_keys(built, Spec)
+    return built
+
+
+def _meant(key: str) -> str | None:
+    """The whole key for one without its mapping, such as ``spark.x``, or for one of a profile."""
+    first, _, rest = key.partition(".")
+    if first in Spec.model_fields:
+        return None
+    if first == "spark":
+        return f"configuration.{key}"
+    if first == "profiles":
+        return rest.partition(".")[2] or None
+    close = difflib.get_close_matches(key, sorted(KAFKA_SETTINGS), n=1, cutoff=0.85)
+    return f"kafka.{close[0]}" if rest and close else None
+
+
 def _validated(merged: Mapped, filler: Filler, shown: str) -> Spec:
     try:
         return Spec.model_validate(filler.fill(merged))
     except ValidationError as error:
-        raise build_fault(error, merged, shown) from error
+        raise build_error(error, merged, shown) from error
 
 
 def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Redactor) -> ProjectSettings:
     kafka = dict(spec.kafka)
     if profile == DEFAULT_PROFILE:
         kafka.setdefault("bootstrap.servers", EMBEDDED)
-    entry = merged.items.get("kafka")
-    places = {k: v for k, v in entry.keys.items() if k in kafka} if isinstance(entry, Mapped) else {}
+    places = {key: place for key, place in _locations(merged, "kafka").items() if key in kafka}
     libraries = tuple(library.pattern for library in spec.libraries) if spec.libraries else DEFAULT_LIBRARIES
     return ProjectSettings(
         name=spec.name,
@@ -222,6 +264,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         database=spec.database or "default",
         catalog=spec.catalog,
         configuration=dict(spec.configuration),
+        configuration_locations=_locations(merged, "configuration"),
         kafka=check_kafka(KafkaConnection(kafka, places), file.parent),
         trigger=_trigger(spec, merged),
         view_interval_s=spec.views.interval,
@@ -233,16 +276,21 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
     )
 
 
+def _locations(merged: Mapped, name: str) -> Mapping[str, SourceLocation]:
+    """The locations of the keys of one mapping."""
+    entry = merged.items.get(name)
+    return entry.keys if isinstance(entry, Mapped) else {}
+
+
 def _trigger(spec: Spec, merged: Mapped) -> Trigger:
-    """The spec's own trigger, else the one that other pipelines have among their settings."""
+    """The spec's trigger, else the interval setting of Spark's own pipelines."""
     given = spec.configuration.get(INTERVAL_SETTING)
     if given is None or "trigger" in merged.items:
         return spec.trigger.trigger
     try:
         return Trigger.parse(given)
     except ValueError as error:
-        entry = merged.items["configuration"]
-        place = entry.keys.get(INTERVAL_SETTING) if isinstance(entry, Mapped) else None
+        place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
         raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
 

@@ -1,7 +1,9 @@
-"""The values of a spec with their variables filled in: from the environment, ``.env`` and files."""
+"""The values of a spec, with variables filled in from the environment, the ``.env`` file and other files."""
 
 from __future__ import annotations
 
+import difflib
+import io
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -11,6 +13,7 @@ from typing import Any
 from headrace.declare.spec_model import SETTINGS
 from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value
 from headrace.errors import (
+    DotenvInvalidError,
     SourceLocation,
     SpecFileUnreadableError,
     SpecInvalidError,
@@ -18,18 +21,58 @@ from headrace.errors import (
 )
 from headrace.model.secrets import Redactor, is_secret_key
 
+DOTENV = ".env"
 _VARIABLE = re.compile(r"\$(\$)?\{([^}]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = "file:"
 _LARGEST = 1 << 20
-"""Bytes of a file that is a value; a larger one is a mistake."""
+"""The size limit in bytes of a file that holds a value."""
+
+
+def load_dotenv(folder: Path, shown: str) -> dict[str, str]:
+    """The variables of the spec's ``.env`` file; none without the file. The environment is not changed.
+
+    Values are taken literally: a password may contain a ``$``.
+
+    Args:
+        folder: The spec's folder.
+        shown: The file's path, as errors show it.
+
+    Raises:
+        DotenvInvalidError: The file cannot be read, or a line is not ``NAME=value``.
+    """
+    from dotenv.parser import parse_stream
+
+    file = folder / DOTENV
+    if not file.is_file():  # a virtual environment may have the name, too
+        return {}
+    try:
+        text = file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise DotenvInvalidError(f"{shown} cannot be read: {reason}", params={"path": shown}) from error
+    found: dict[str, str] = {}
+    for binding in parse_stream(io.StringIO(text)):
+        # A statement begins with the empty lines before it.
+        leading = binding.original.string[: -len(binding.original.string.lstrip()) or None]
+        line = binding.original.line + leading.count("\n")
+        if binding.error or (binding.key is not None and binding.value is None):
+            raise DotenvInvalidError(
+                f"{shown} has a line that is not NAME=value",
+                location=SourceLocation(shown, line),
+                remedies=["write NAME=value, with quotes around a value that has spaces or a #"],
+                params={"path": shown, "line": line},
+            )
+        if binding.key is not None:
+            found[binding.key] = binding.value or ""
+    return found
 
 
 class Filler:
     """Fills in variables, and tells the redactor which values are secret.
 
     Args:
-        folder: The spec's folder, where relative paths begin.
+        folder: The spec's folder, where relative paths start.
         dotenv: The variables of its ``.env`` file.
         redactor: Learns the secrets.
     """
@@ -41,12 +84,12 @@ class Filler:
         self._unset: dict[str, list[tuple[str, SourceLocation]]] = {}
 
     def fill(self, value: Value) -> Any:
-        """The whole value, as the model takes it.
+        """The value as plain Python data, for the model.
 
         Raises:
-            SpecVariableUnsetError: Variables are not set; all of them are named, with their places.
+            SpecVariableUnsetError: Variables are not set; the error names all of them.
             SpecFileUnreadableError: A file cannot be read.
-            SpecInvalidError: What stands between the braces is neither a name nor a file.
+            SpecInvalidError: The text between the braces is neither a name nor a file.
         """
         filled = self._plain(value, ())
         if self._unset:
@@ -66,7 +109,7 @@ class Filler:
             case Scalar():
                 if isinstance(value.value, str):
                     return self._filled(value, path)
-                # Settings are passed on as they were written: `1e3` and `true` are text to Kafka and Spark.
+                # Settings are passed on literally: `1e3` and `true` are text to Kafka and Spark.
                 return value.text if path and path[0] in SETTINGS and len(path) > 1 else value.value
 
     def _filled(self, scalar: Scalar, path: tuple[str, ...]) -> str:
@@ -84,7 +127,7 @@ class Filler:
 
         if "${" in _VARIABLE.sub("", scalar.text):
             raise SpecInvalidError(
-                "a `${` has no closing brace: write ${NAME}, or $${ where the text itself is meant",
+                "a `${` has no closing brace: write ${NAME}, or $${ for the characters themselves",
                 location=scalar.location,
                 params={"key": ".".join(path)},
             )
@@ -114,7 +157,7 @@ class Filler:
         wrong = None
         try:
             if not text.strip():
-                wrong = "no path stands behind `file:`"
+                wrong = "the path after `file:` is missing"
             elif path.is_dir():
                 wrong = f"{path} is a folder"
             elif path.stat().st_size > _LARGEST:
@@ -124,7 +167,7 @@ class Filler:
                 self._redactor.add(value)
                 return value
         except FileNotFoundError:
-            wrong = f"there is no {path}"
+            wrong = f"{path} does not exist"
         except OSError as error:
             wrong = f"{path} cannot be read: {error.strerror}"
         except UnicodeDecodeError:
@@ -132,8 +175,8 @@ class Filler:
         raise SpecFileUnreadableError(
             f"`${{file:{text}}}`: {wrong}",
             location=scalar.location,
-            facts=[f"paths are relative to {self._folder}"],
-            remedies=["make the file, or correct the path"],
+            facts=[f"relative paths start at {self._folder}"],
+            remedies=["create the file, or correct the path"],
             params={"path": str(path)},
         )
 
@@ -164,9 +207,9 @@ class Filler:
 
 
 def collect_literals(value: Value, redactor: Redactor, path: tuple[str, ...] = ()) -> None:
-    """Tell the redactor of secrets that stand in the spec itself, in whatever profile.
+    """Tell the redactor the secrets that are written in the spec, in every profile.
 
-    An error shows the line that it is about, so they have to be known before anything is judged.
+    An error shows the line at its location, so this runs before the first check.
     """
     for key, scalar in _scalars(value, path):
         if any(map(_may_be_secret, key)):
@@ -187,7 +230,7 @@ def _scalars(value: Value, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 
 
 def collect_from_text(text: str, redactor: Redactor) -> None:
-    """The same for a text that is no YAML, as far as it has lines of the form ``key: value``."""
+    """The same for a text that is not YAML, from its lines of the form ``key: value``."""
     for key, written in re.findall(r"([\w.-]+)[\"']?[ \t]*[:=][ \t]*([^\n]+)", text):
         value = re.sub(r"\s+#.*$", "", written).strip().strip("\"',}")
         if _may_be_secret(key):
@@ -196,9 +239,7 @@ def collect_from_text(text: str, redactor: Redactor) -> None:
 
 
 def _may_be_secret(key: str) -> bool:
-    """Whether a key names a secret, or would if it were spelt right."""
-    import difflib
-
+    """Whether a key names a secret, also if it is misspelt."""
     return is_secret_key(key) or any(
         difflib.get_close_matches(part, ("password", "secret", "jaas"), n=1, cutoff=0.8)
         for part in re.split(r"[._-]", key.lower())

@@ -1,4 +1,4 @@
-"""YAML text as values that know their place in the file."""
+"""YAML text as values with their source locations."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Scalar:
     """A plain value.
 
     Args:
-        text: As it stands in the file, without quotes.
-        value: As YAML understands it: text, number, boolean or nothing.
-        location: Where it stands; its length is that of the text in the file.
+        text: The text in the file, without quotes.
+        value: The value in YAML: text, number, boolean or None.
+        location: Its location; the length is that of the text in the file.
     """
 
     text: str
@@ -36,7 +36,7 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Mapped:
-    """A mapping; its keys know their places, too."""
+    """A mapping, with the locations of its keys."""
 
     items: Mapping[str, Value]
     keys: Mapping[str, SourceLocation] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def build_values(text: str, path: str) -> Mapped:
         )
         remedies = []
         if "\t" in _line(text, location.line):
-            remedies.append("indent with spaces; YAML takes no tabs")
+            remedies.append("indent with spaces; YAML does not allow tabs")
         raise SpecInvalidError(
             f"{path} is not valid YAML: {error.problem or error.context or 'it cannot be read'}",
             location=location,
@@ -73,7 +73,7 @@ def build_values(text: str, path: str) -> Mapped:
             remedies=remedies,
             params={"path": path},
         ) from error
-    except YAMLError as error:  # bytes that are no text
+    except YAMLError as error:  # characters that YAML does not allow
         raise SpecInvalidError(
             f"{path} cannot be read as text: {error}", location=SourceLocation(path, 1), params={"path": path}
         ) from error
@@ -110,7 +110,7 @@ class _Builder:
     def value(self, node: Node) -> Value:
         match node:
             case ScalarNode():
-                return Scalar(node.value, understood(str(node.tag), node.value), self.location(node))
+                return Scalar(node.value, _converted(str(node.tag), node.value), self.location(node))
             case SequenceNode():
                 return Sequence(tuple(self.value(item) for item in node.value), self.location(node))
             case MappingNode():
@@ -136,9 +136,9 @@ class _Builder:
         keys: dict[str, SourceLocation] = {}
         merged: dict[str, Value] = {}
         for key_node, value_node in node.value:
-            place = self.location(key_node)
+            location = self.location(key_node)
             if not isinstance(key_node, ScalarNode):
-                raise SpecInvalidError(f"{self.path}: a key must be text", location=place)
+                raise SpecInvalidError(f"{self.path}: a key must be text", location=location)
             key = str(key_node.value)
             if key_node.tag == "tag:yaml.org,2002:merge" or (key == "<<" and key_node.style is None):
                 for base in self.merge_bases(value_node):
@@ -147,26 +147,26 @@ class _Builder:
                 continue
             if key in items:
                 raise SpecInvalidError(
-                    f"{self.path}: `{key}` stands here twice",
-                    location=place,
+                    f"{self.path}: the key `{key}` appears twice",
+                    location=location,
                     facts=[f"first at {keys[key]}"],
-                    remedies=["keep one of the two"],
+                    remedies=["remove one of the two"],
                     params={"key": key},
                 )
-            items[key], keys[key] = self.value(value_node), place
+            items[key], keys[key] = self.value(value_node), location
         return Mapped({**merged, **items}, keys, self.location(node))
 
     def merge_bases(self, node: Node) -> Iterator[Mapped]:
-        """What ``<<: *anchor`` or ``<<: [*one, *two]`` brings in."""
+        """The mappings of ``<<: *anchor`` or ``<<: [*one, *two]``."""
         for base in node.value if isinstance(node, SequenceNode) else [node]:
             value = self.value(base)
             if not isinstance(value, Mapped):
-                raise SpecInvalidError(f"{self.path}: << takes a mapping", location=self.location(base))
+                raise SpecInvalidError(f"{self.path}: << needs a mapping", location=self.location(base))
             yield value
 
 
-def understood(tag: str, text: str) -> Any:
-    """A scalar by its tag; what does not convert stays text, for the model to judge."""
+def _converted(tag: str, text: str) -> Any:
+    """A scalar's value by its tag; text that cannot be converted is left to the model."""
     kind = tag.rsplit(":", 1)[-1]
     try:
         match kind:
@@ -186,3 +186,17 @@ def understood(tag: str, text: str) -> Any:
                 return text
     except ValueError:
         return text
+
+
+def build_scalar(text: str, location: SourceLocation) -> Scalar:
+    """A text as one YAML scalar; quotes make it text."""
+    yaml = YAML(typ="safe", pure=True)
+    if text[:1] in ("'", '"'):
+        try:
+            node = yaml.compose(text)
+        except YAMLError:
+            return Scalar(text, text, location)
+        if isinstance(node, ScalarNode):
+            return Scalar(node.value, str(node.value), location)
+    tag = yaml.resolver.resolve(ScalarNode, text, (True, False))
+    return Scalar(text, _converted(str(tag), text), location)

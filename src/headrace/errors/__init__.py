@@ -55,7 +55,6 @@ from headrace.errors.declare import (
 from headrace.errors.plan import (
     ActionInQueryError as ActionInQueryError,
     AggregateWithoutWatermarkError as AggregateWithoutWatermarkError,
-    BadRecordsHiddenError as BadRecordsHiddenError,
     BatchQueryForStreamingTableError as BatchQueryForStreamingTableError,
     ColumnInvalidError as ColumnInvalidError,
     ColumnNotFoundError as ColumnNotFoundError,

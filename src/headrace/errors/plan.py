@@ -123,15 +123,6 @@ class OptionInvalidError(UsageError):
     code = "OPTION_INVALID"
 
 
-class BadRecordsHiddenError(UsageError):
-    """A query parses records so that a record that does not match its schema becomes a row of NULLs.
-
-    Set the option `mode` of the function: `FAILFAST` stops the flow, `PERMISSIVE` keeps the NULLs.
-    """
-
-    code = "BAD_RECORDS_HIDDEN"
-
-
 class SourceUnsupportedError(UsageError):
     """A stream reads from a source that loses records when a run fails, or that cannot be previewed.
 
@@ -183,7 +174,7 @@ class FlowSchemasDifferError(UsageError):
 
 
 class ColumnNotFoundError(UsageError):
-    """A partition column, clustering column or coordinate column does not exist in the table."""
+    """A query, or an argument such as `cluster_by`, names a column that does not exist."""
 
     code = "COLUMN_NOT_FOUND"
 

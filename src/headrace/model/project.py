@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
@@ -30,6 +31,7 @@ class ProjectSettings:
         database: The schema of datasets whose names have one part.
         libraries: Globs of the pipeline's files, relative to the spec's folder.
         configuration: Spark settings of the pipeline (``spark.*``) and values of the user's own.
+        configuration_locations: The lines of these settings in the spec.
         kafka: The default Kafka connection.
         trigger: When batches start, of flows that do not say so themselves.
         view_interval_s: Least seconds between two refreshes of a materialized view.
@@ -48,6 +50,7 @@ class ProjectSettings:
     database: str = "default"
     catalog: str | None = None
     configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
+    configuration_locations: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
     trigger: Trigger = field(default_factory=Trigger)
     view_interval_s: float = 10.0

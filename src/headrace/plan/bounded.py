@@ -1,4 +1,4 @@
-"""Streams as batches over rows that are there: a flow's query over given offsets, and no others."""
+"""A flow's query as a batch over a given range of Kafka offsets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from headrace.model.declarations import AppendFlow
-from headrace.plan.intercept import Replacements, SourceRead
+from headrace.plan.evaluate import evaluate
+from headrace.plan.modes import Bounded, SourceRead
 from headrace.plan.options import ReadRequest
-from headrace.plan.resolve import evaluate
 from headrace.plan.stages import Plan
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.kafka.subscription import Subscription
@@ -44,14 +44,14 @@ def evaluate_between(
 ) -> DataFrame:
     """A flow's query as a batch over a range of its Kafka records.
 
-    Tables that the query looks up are read as they are now. The flow's streams must all read Kafka.
+    Tables that the query joins are read at their current version. All streams of the flow must read Kafka.
 
     Args:
         session: The session to build it in.
         flow: The flow.
         plan: The plan that it belongs to.
         start: The first offset of each partition, inclusive.
-        until: The last offset of each partition, exclusive; what it leaves out is not read.
+        until: The last offset of each partition, exclusive; other partitions are not read.
     """
 
     def read(source: SourceRead) -> DataFrame | None:
@@ -59,11 +59,11 @@ def evaluate_between(
             return None
         return read_kafka_between(source, start, until)
 
-    return evaluate(session, flow, plan, replacements=Replacements(sources=read, batchwise=True))
+    return evaluate(session, flow, plan, Bounded(sources=read))
 
 
 def read_kafka_between(read: SourceRead, start: Offsets, until: Offsets) -> DataFrame:
-    """What a Kafka reader would give, as a batch over a range of offsets."""
+    """The records of a Kafka reader between offsets, as a batch."""
     subscription = Subscription.of(read.request.options)
     first: dict[str, dict[str, int]] = {}
     last: dict[str, dict[str, int]] = {}
@@ -92,7 +92,7 @@ def read_kafka_between(read: SourceRead, start: Offsets, until: Offsets) -> Data
 
 
 def empty_kafka(read: SourceRead) -> DataFrame:
-    """No record, with the columns of a Kafka reader."""
+    """An empty DataFrame with the columns of a Kafka reader."""
     return read.session.createDataFrame([], kafka_columns(read.request))
 
 
@@ -103,7 +103,7 @@ def kafka_columns(request: ReadRequest) -> str:
 
 
 def batch_options(request: ReadRequest) -> Mapping[str, str]:
-    """A reader's options without those that only streams have, and without Headrace's own marks."""
+    """A reader's options without those of streams and those of Headrace."""
     return {
         key: value
         for key, value in request.options.items()

@@ -1,4 +1,4 @@
-"""Sessions with a catalog of their own, and empty tables in it that stand for datasets."""
+"""Isolated sessions whose catalog has empty tables in place of datasets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.names import TableName
 from headrace.plan import columns
-from headrace.plan.intercept import LOCATION_OPTION, TableAccess, suspended
+from headrace.plan.intercept import LOCATION_OPTION, suspended
+from headrace.plan.modes import TableAccess
 from headrace.sources.delta.starting import CHANGE_FEED
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What a run would change in the storage."""
+"""The changes that a run would make in the storage."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materi
 
 
 def find_changes(plan: Plan) -> Plan:
-    """The plan with what a run would change; reads the tables' logs and no data."""
+    """The plan with the changes of a run; reads the tables' logs and no data."""
     changes: list[Change] = []
     for stage in plan.stages:
         match stage:
@@ -64,7 +64,7 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 dataset=name,
                 part="flow",
                 name=flow,
-                text=f"the flow {flow} fed it and is declared no more; its checkpoint is kept",
+                text=f"the flow {flow}, which fed it, is no longer declared; its checkpoint is kept",
             )
 
 
@@ -78,8 +78,8 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 dataset=stage.table.name,
                 part="query",
                 name=flow.name,
-                text=f"the query of flow {flow.name} has changed: new records are read with it, "
-                f"and `headrace full-refresh {shown(stage.table.name)}` reads the old ones again",
+                text=f"the query of flow {flow.name} has changed and applies to new records; "
+                f"`headrace full-refresh {shown(stage.table.name)}` reads the old ones again",
             )
 
 
@@ -162,7 +162,7 @@ def _alterations(
             kind="keep",
             dataset=name,
             part="layout",
-            text=f"is partitioned by {before}, and declared by {now}; an existing table keeps its layout",
+            text=f"is partitioned by {before} and declared with {now}; an existing table keeps its layout",
         )
     if wanted.cluster_by:
         before = f" (was by {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
@@ -187,9 +187,9 @@ def _column_changes(
     for column, now, before in columns.conflicts(schema, stored):
         if not replaced and (now, before) in columns.WIDENED:
             continue
-        # A run refuses to feed a table of rows with other types.
+        # A run refuses to append rows with other types.
         kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
-        how = "" if replaced else f": only `headrace full-refresh {shown(name)}` changes it"
+        how = "" if replaced else f"; `headrace full-refresh {shown(name)}` changes it"
         text = f"the column {column} is {before} in the table and {now} in the query{how}"
         yield Change(kind=kind, dataset=name, part="column", name=column, text=text)
     for column in columns.missing(stored, schema):
@@ -197,7 +197,7 @@ def _column_changes(
             text = f"drops the column {column}"
             yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
         else:
-            text = f"keeps the column {column}, which the query gives no more: null in new rows"
+            text = f"keeps the column {column}, which the query no longer has: NULL in new rows"
             yield Change(kind="keep", dataset=name, part="column", name=column, text=text)
 
 
@@ -208,7 +208,7 @@ def _kept(plan: Plan) -> Iterator[Change]:
             continue
         stored = load_stored(plan.project.storage, name)
         if stored is not None and stored.pipeline == plan.project.name:
-            yield Change(kind="keep", dataset=name, text="no file declares it any more; the table is kept")
+            yield Change(kind="keep", dataset=name, text="no longer declared by any file; the table is kept")
 
 
 def columns_text(schema: columns.Schema) -> str:

@@ -1,4 +1,4 @@
-"""Columns of queries and tables: whether they fit each other, and whether Delta can store them."""
+"""Columns of queries and tables: comparison, lookup, and whether Delta can store them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Schema = Mapping[str, Any]
 """Columns as ``StructType.jsonValue()`` gives them."""
 
 WIDENED = frozenset({("TINYINT", "SMALLINT"), ("TINYINT", "INT"), ("SMALLINT", "INT")})
-"""Types (of a query, of a table) that Delta's writer converts by itself."""
+"""Pairs of types (of the query, of the table) that Delta's writer converts."""
 
 _UNSTORABLE = frozenset({"void", "null", "interval"})
 _CHARACTERS = " ,;{}()\n\t="
-"""What Delta refuses in a column's name."""
+"""The characters that Delta refuses in a column's name."""
 
 
 def fields(schema: Schema) -> Sequence[Mapping[str, Any]]:
@@ -25,7 +25,7 @@ def fields(schema: Schema) -> Sequence[Mapping[str, Any]]:
 
 
 def find(schema: Schema, path: str) -> Mapping[str, Any] | None:
-    """The column, or the field of a struct, of a dotted path; case is ignored, as Spark does."""
+    """The column or struct field of a dotted path; case is ignored, as in Spark."""
     head, _, rest = path.partition(".")
     for field in fields(schema):
         if field["name"].lower() == head.lower():
@@ -37,22 +37,23 @@ def find(schema: Schema, path: str) -> Mapping[str, Any] | None:
 
 
 def suggestion(schema: Schema, path: str) -> str | None:
-    """The column that was probably meant."""
+    """The existing column with the most similar name."""
     near = difflib.get_close_matches(path, list(paths(schema)), n=1)
     return near[0] if near else None
 
 
-def paths(schema: Schema, prefix: str = "") -> Iterator[str]:
-    """All dotted paths of columns and struct fields."""
+def paths(schema: Schema, prefix: str = "", kind: str | None = None) -> Iterator[str]:
+    """The dotted paths of columns and struct fields; of all, or of those with one simple type."""
     for field in fields(schema):
-        yield f"{prefix}{field['name']}"
         inner = field["type"]
+        if kind is None or inner == kind:
+            yield f"{prefix}{field['name']}"
         if isinstance(inner, dict) and inner.get("type") == "struct":
-            yield from paths(inner, f"{prefix}{field['name']}.")
+            yield from paths(inner, f"{prefix}{field['name']}.", kind)
 
 
 def type_text(data_type: Any) -> str:
-    """A type as DDL writes it."""
+    """A type as DDL."""
     if isinstance(data_type, str):
         return {"long": "BIGINT", "integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}.get(
             data_type, data_type.upper()
@@ -70,7 +71,7 @@ def type_text(data_type: Any) -> str:
 
 
 def same_type(left: Any, right: Any) -> bool:
-    """Whether two types are equal but for nullability, metadata and the case of names."""
+    """Whether two types are equal, apart from nullability, metadata and the case of names."""
     return bool(_shape(left) == _shape(right))
 
 
@@ -98,7 +99,7 @@ def merged(schemas: Iterable[Schema]) -> Schema:
 
 
 def conflicts(left: Schema, right: Schema) -> list[tuple[str, str, str]]:
-    """Columns of one name whose types differ: the name and both types."""
+    """Columns with the same name and different types: the name and both types."""
     return [
         (field["name"], type_text(field["type"]), type_text(other["type"]))
         for field in fields(left)
@@ -108,7 +109,7 @@ def conflicts(left: Schema, right: Schema) -> list[tuple[str, str, str]]:
 
 
 def missing(schema: Schema, within: Schema) -> list[str]:
-    """The columns of ``schema`` that ``within`` lacks."""
+    """The columns of ``schema`` that ``within`` does not have."""
     return [field["name"] for field in fields(schema) if find_column(within, field["name"]) is None]
 
 
@@ -118,7 +119,7 @@ def find_column(schema: Schema, name: str) -> Mapping[str, Any] | None:
 
 
 def unstorable(schema: Schema) -> tuple[str, str] | None:
-    """The first column that a Delta table cannot hold, and why."""
+    """The first column that a Delta table cannot store, and the reason."""
     seen: set[str] = set()
     for field in fields(schema):
         name = field["name"]
@@ -128,7 +129,7 @@ def unstorable(schema: Schema) -> tuple[str, str] | None:
         if any(character in _CHARACTERS for character in name):
             return (
                 name,
-                "its name has a character that Delta does not allow: one of ` ,;{}()=` or a line break",
+                "its name has a character that Delta does not allow (one of ` ,;{}()=` or a line break)",
             )
         if reason := _unstorable_type(field["type"]):
             return name, reason

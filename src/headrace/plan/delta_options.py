@@ -1,4 +1,4 @@
-"""What a stream of a Delta table says beforehand: that the table is there, and where the stream starts."""
+"""Checks of Delta readers before Spark gets them: the table exists, and the start is valid."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ _STARTS = ("startingVersion", "startingTimestamp")
 
 
 def check_delta(options: Mapping[str, str], location: SourceLocation) -> None:
-    """Look at the values that Spark would refuse only when the stream starts.
+    """Check the values that Spark would refuse only when the stream starts.
 
     Raises:
-        OptionInvalidError: One cannot be.
+        OptionInvalidError: A value is invalid.
     """
     chosen = {key.lower(): value.strip() for key, value in options.items()}
     version, moment = (chosen.get(name.lower()) for name in _STARTS)
     if version is not None and moment is not None:
-        raise _invalid("startingVersion and startingTimestamp are both given", "leave one out", location)
+        raise _invalid("startingVersion and startingTimestamp are both set", "remove one", location)
     if version is not None and not (version.isdigit() or version.lower() == "latest"):
-        problem = f"startingVersion is a version's number or `latest`, not {version!r}"
-        raise _invalid(problem, "give a number", location)
+        problem = f"startingVersion must be a table version or `latest`, not {version!r}"
+        raise _invalid(problem, "write a number", location)
 
 
 def require_table(path: str, location: SourceLocation) -> None:
-    """Make sure that a table which is read by its path is there; other systems' paths are Spark's affair.
+    """Check that a table with a local path exists; other paths are left to Spark.
 
     Raises:
-        TableNotFoundError: It is not.
+        TableNotFoundError: It does not exist.
     """
     parts = urlsplit(path)
     if parts.scheme not in ("", "file"):
@@ -41,8 +41,8 @@ def require_table(path: str, location: SourceLocation) -> None:
     raise TableNotFoundError(
         f"there is no Delta table at {folder}",
         location=location,
-        facts=["the folder has no _delta_log" if folder.is_dir() else "there is no such folder"],
-        remedies=["correct the path, or run the pipeline that makes the table"],
+        facts=["the folder has no _delta_log" if folder.is_dir() else "the folder does not exist"],
+        remedies=["correct the path, or run the pipeline that creates the table"],
         params={"path": str(folder)},
     )
 

@@ -1,4 +1,4 @@
-"""A hash of what a query means, equal in every process that plans the same query."""
+"""A hash of a query's plan, equal in every process that plans the same query."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.plan.logical import LogicalPlan
 from headrace.storage.location import Location
 
 _LEAF = re.compile(r"(Streaming(?:Execution)?Relation(?:V2)?|FileSource(?=\[))(?: |\[).*")
-"""A plan that is nothing but a stream prints as its source."""
+"""A plan of one stream prints as its source."""
 _OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
 _UUID = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 _SEED = re.compile(r"\b((?:rand|randn|shuffle|uuid|randstr|uniform)\([^()]*?)(?:Some\()?-?\d{6,}\)?(?=[,)])")
 _OPTIONAL_SEED = re.compile(r"\bSome\(-?\d{6,}\)")
 _SAMPLE_SEED = re.compile(r"\b(Sample [\d.E-]+, [\d.E-]+, (?:true|false), )-?\d+")
 _LAMBDA = re.compile(r"\blambda \w+#")
-"""PySpark numbers the variables of lambda functions on and on within a process."""
+"""PySpark numbers the variables of lambda functions per process."""
 _SPLITS = re.compile(r"splits=\w+(?:\(\d+\))?")
 _TABLE_EXPRESSION = re.compile(r"\b(CTERelationDef|CTERelationRef|UnionLoop|UnionLoopRef) (\d+)")
 _EQUAL = {
@@ -39,10 +39,9 @@ def fingerprint(plan: LogicalPlan, sources: Iterable[str], code: Callable[[], st
 
     Args:
         plan: The analyzed query.
-        sources: What each streaming relation reads, in order, in words that do not change from one
-            profile to another.
-        code: Gives a hash of the pipeline's own code; asked only where the plan runs Python functions
-            or holds rows, which its text does not show.
+        sources: A description of each streaming relation, in order, that is equal in all profiles.
+        code: Gives a hash of the pipeline's code; called only if the plan has Python functions or rows,
+            which its text does not show.
     """
     digest = hashlib.sha256(canonical(plan.text, sources).encode())
     if plan.opaque:
@@ -51,7 +50,7 @@ def fingerprint(plan: LogicalPlan, sources: Iterable[str], code: Callable[[], st
 
 
 def canonical(text: str, sources: Iterable[str] = ()) -> str:
-    """A plan's text without what differs from one analysis of the same query to the next."""
+    """A plan's text without the parts that differ between two analyses of the same query."""
     remaining = iter(sources)
     lines = [
         _LEAF.sub(lambda found: f"{found[1]} {next(remaining, '')}", line) if _LEAF.search(line) else line
@@ -65,11 +64,11 @@ def canonical(text: str, sources: Iterable[str] = ()) -> str:
 
 
 class CodeDigest:
-    """A hash of the pipeline's own Python files, made when it is first asked for.
+    """A hash of the pipeline's Python files, computed at the first call.
 
     Args:
         root: The pipeline's folder.
-        storage: The storage, which may lie within.
+        storage: The storage, whose files do not count.
     """
 
     def __init__(self, root: Path, storage: Location) -> None:

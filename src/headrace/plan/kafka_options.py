@@ -1,4 +1,4 @@
-"""What a reader of Kafka says: its connection is completed, and its values are looked at beforehand."""
+"""Options of Kafka readers: the connection is added, and values are checked before Spark gets them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _FLAGS = ("includeHeaders", "failOnDataLoss", ALLOW_NO_TOPICS)
 
 
 def connection_options(options: Mapping[str, str], connection: KafkaConnection) -> dict[str, str]:
-    """What a reader's connection lacks.
+    """The options of the connection to add to a reader.
 
-    A reader that names no cluster, or ``embedded``, gets the profile's; one that names the profile's
-    own keeps what it says and gets the rest; one that names another cluster stays as it is.
+    A reader without a cluster, or with ``embedded``, gets the profile's. A reader that names the profile's
+    cluster keeps its options and gets the others. A reader of another cluster gets nothing.
     """
     chosen = {key.lower(): value for key, value in options.items()}
     servers = chosen.get(_SERVERS, EMBEDDED)
@@ -33,30 +33,32 @@ def connection_options(options: Mapping[str, str], connection: KafkaConnection) 
     ):
         return {}
     lacking = {key: value for key, value in {**CLIENT, **ours}.items() if key.lower() not in chosen}
-    # The address itself is written as the profile has it, which is what the plan compares.
+    # The servers are written as in the profile, since the plan compares them.
     return {**lacking, _SERVERS: connection.bootstrap_servers}
 
 
 def check_values(options: Mapping[str, str], streaming: bool, location: SourceLocation) -> None:
-    """Look at the values that Spark would refuse later and without a place, or never.
+    """Check the values that Spark would refuse later and without a location, or never.
 
     Raises:
-        OptionInvalidError: One cannot be.
+        OptionInvalidError: A value is invalid.
     """
     chosen = {key.lower(): value for key, value in options.items()}
     for name in _WHOLE_NUMBERS:
         least = 0 if name.startswith("fetchOffset.") else 1
         value = chosen.get(name.lower())
         if value is not None and not (value.strip().isdigit() and int(value) >= least):
-            raise _invalid(f"`{name}` is a whole number of at least {least}, not {value!r}", name, location)
+            raise _invalid(
+                f"`{name}` must be a whole number of at least {least}, not {value!r}", name, location
+            )
     for name in _FLAGS:
         value = chosen.get(name.lower())
         if value is not None and value.lower() not in ("true", "false"):
-            raise _invalid(f"`{name}` is true or false, not {value!r}", name, location)
+            raise _invalid(f"`{name}` must be true or false, not {value!r}", name, location)
     fewest, most = chosen.get("minoffsetspertrigger"), chosen.get("maxoffsetspertrigger")
     if fewest is not None and most is not None and int(fewest) > int(most):
-        words = f"`minOffsetsPerTrigger` is {fewest}, more than `maxOffsetsPerTrigger`, which is {most}"
-        raise _invalid(words, "minOffsetsPerTrigger", location)
+        problem = f"`minOffsetsPerTrigger` is {fewest}, more than `maxOffsetsPerTrigger`, which is {most}"
+        raise _invalid(problem, "minOffsetsPerTrigger", location)
     try:
         Subscription.of(options)
         Start.of(options, default="latest" if streaming else "earliest")
@@ -66,7 +68,7 @@ def check_values(options: Mapping[str, str], streaming: bool, location: SourceLo
 
 def _invalid(problem: str, option: str, location: SourceLocation) -> OptionInvalidError:
     return OptionInvalidError(
-        f"a reader of Kafka {problem}" if not problem.startswith("`") else f"Kafka's option {problem}",
+        f"a Kafka reader {problem}" if not problem.startswith("`") else f"the Kafka option {problem}",
         location=location,
         remedies=["correct the option"],
         params={"option": option, "problem": problem},

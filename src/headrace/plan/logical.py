@@ -1,4 +1,4 @@
-"""An analyzed query as data: Spark's logical plan, taken out of the JVM in few calls."""
+"""Spark's logical plan of a query as data, copied from the JVM in few calls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPAQUE = frozenset(
     {"LocalRelation", "LogicalRDD", "PythonUDF", "PythonUDAF", "PythonUDTF", "MapInPandas", "MapInArrow"}
 )
 _FILES = re.compile(r"\bRelation \[")
-"""A relation without a name is of files, and Spark's text does not say of which."""
+"""A relation of files has no name, and Spark's text does not contain the paths."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Node:
     children: tuple[Node, ...] = ()
 
     def walk(self) -> Iterator[Node]:
-        """This node and all below, parents first, children from left to right."""
+        """This node and all below it, parents first, children from left to right."""
         yield self
         for child in self.children:
             yield from child.walk()
 
     def expressions(self, name: str) -> tuple[Node, ...]:
-        """The expressions of a field that holds several."""
+        """The expressions of a field with several."""
         return tuple(build_node(tree) for tree in self.fields.get(name) or ())
 
     @property
@@ -110,8 +110,26 @@ class LogicalPlan:
         return any(node.is_streaming and _keeps_state(node) for node in self.root.walk())
 
     @property
+    def watermark(self) -> str | None:
+        """The column of the first watermark."""
+        nodes = (node for node in self.root.walk() if node.kind == "EventTimeWatermark")
+        return next((str(node.fields["eventTime"][0]["name"]) for node in nodes), None)
+
+    def read_aggregated(self) -> Mapping[str, Any]:
+        """The columns of the rows that the first streaming aggregation takes."""
+        waiting = [self.java_plan]
+        while waiting:
+            node = waiting.pop()
+            if str(node.nodeName()) == "Aggregate" and node.isStreaming():
+                found: Mapping[str, Any] = json.loads(node.child().schema().json())
+                return found
+            children = node.children()
+            waiting.extend(children.apply(index) for index in range(children.size()))
+        return {"fields": []}
+
+    @property
     def opaque(self) -> bool:
-        """Whether the text leaves out what code does, what rows it brings along, or which files it reads."""
+        """Whether the text omits code, rows or file paths of the query."""
         return not _OPAQUE.isdisjoint(_kinds(self.root)) or _FILES.search(self.text) is not None
 
 

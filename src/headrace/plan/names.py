@@ -1,7 +1,8 @@
-"""Which dataset a name or a path in a query means."""
+"""The dataset that a name or a path in a query refers to."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ _PATH_SCHEMAS = frozenset({"parquet", "json", "csv", "orc", "text", "xml", "avro
 
 
 def split_name(text: str) -> tuple[str, ...] | None:
-    """The parts of a name as Spark's API takes it, backquotes removed; ``None`` for what is no name."""
+    """The parts of a name in Spark's API, without backquotes; ``None`` if the text is not a name."""
     parts: list[str] = []
     rest = text.strip()
     while True:
@@ -38,12 +39,12 @@ def split_name(text: str) -> tuple[str, ...] | None:
 
 
 def quoted(name: TableName) -> str:
-    """The name as Spark's parser reads it, whatever characters it holds."""
+    """The name for Spark's parser, with backquotes."""
     return ".".join(f"`{part.replace('`', '``')}`" for part in (name.schema, name.name))
 
 
 def shown(name: TableName) -> str:
-    """The name as messages give it: a schema that nobody has chosen is left out."""
+    """The name in messages, without the schema `default`."""
     return name.name if name.schema == "default" else str(name)
 
 
@@ -64,27 +65,30 @@ class NameRules:
 
     Args:
         default_schema: The schema of names with one part.
-        storage: Where the pipeline's tables lie; a path below it is a read of that dataset.
-        catalogs: Catalogs whose tables are not the pipeline's: names that begin with them are left alone.
+        storage: The pipeline's storage; a path below its tables is a read of that dataset.
+        root: The pipeline's folder, where relative paths start.
+        catalogs: Catalogs that are Spark's: names that start with them are not datasets.
     """
 
     default_schema: str
     storage: Storage
+    root: Path
     catalogs: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, settings: ProjectSettings) -> NameRules:
-        """The rules of a pipeline; each catalog that its configuration sets up stays Spark's affair."""
+        """The rules of a pipeline; catalogs of its Spark configuration are left to Spark."""
         configured = (re.match(r"spark\.sql\.catalog\.([^.]+)$", key) for key in settings.configuration)
         ours = {SPARK_CATALOG, settings.catalog}
         return cls(
             default_schema=settings.database,
             storage=settings.storage,
+            root=settings.root.absolute(),
             catalogs=frozenset(found[1] for found in configured if found and found[1] not in ours),
         )
 
     def table(self, parts: tuple[str, ...]) -> TableName | None:
-        """The dataset that a name means; ``None`` for what belongs to Spark (files, other catalogs)."""
+        """The dataset of a name; ``None`` for names that are Spark's (files, other catalogs)."""
         match parts:
             case (name,):
                 return TableName(self.default_schema, name)
@@ -102,11 +106,11 @@ class NameRules:
                 return None
 
     def path(self, path: str) -> TableName | None:
-        """The dataset whose folder a path is; ``None`` for any other place."""
+        """The dataset with this folder; ``None`` for other paths."""
         local = urlparse(path)
         if local.scheme not in {"", "file"}:
             return None
-        folder = Path(unquote(local.path) if local.scheme else path).absolute()
+        folder = Path(os.path.normpath(self.root / (unquote(local.path) if local.scheme else path)))
         for tables in (self.storage.tables.absolute(), self.storage.tables.resolve()):
             if folder.is_relative_to(tables):
                 parts = folder.relative_to(tables).parts

@@ -1,4 +1,4 @@
-"""The options that Spark's readers know: what they do not know, they ignore without a word."""
+"""The options of Spark's Kafka and Delta readers, which ignore unknown options silently."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ _KNOWN = {
     ("delta", False): (*_DELTA, *_DELTA_BATCH),
 }
 _PREFIXES = {"kafka": ("kafka.",), "delta": ("fs.", "dfs.", "hadoop.")}
-"""What is handed on to others, who know their own names."""
+"""Prefixes of options that the reader passes on."""
 
 _MARKS = frozenset({"headrace.location", "headrace.changes", "headrace.limit", LOSS_POLICY})
-"""Options without effect on Spark, by which Headrace marks the readers that it has completed."""
+"""Options that Spark ignores, and that Headrace has added to a reader."""
 
 
 def refuse_unknown(format: str, streaming: bool, names: Iterable[str], location: SourceLocation) -> None:
     """Refuse options that the reader would ignore.
 
     Args:
-        format: Spark's name of the format; only ``kafka`` and ``delta`` are looked at.
+        format: Spark's name of the format; only ``kafka`` and ``delta`` are checked.
         streaming: Whether a stream reads.
         names: The options as the user wrote them.
         location: The user's line.
 
     Raises:
-        OptionUnknownError: One is neither an option of the reader nor handed on to somebody else.
+        OptionUnknownError: One is neither an option of the reader nor passed on by it.
     """
     known = _KNOWN.get((format, streaming))
     if known is None:
         return
     lowered = {name.lower() for name in known}
     for name in names:
-        # A reader that is used a second time has our marks already.
+        # A reader that is used a second time already has the options that Headrace adds.
         is_known = name.lower() in lowered or name in _MARKS
         if not is_known and not name.lower().startswith(_PREFIXES[format]):
             raise _unknown(format, streaming, name, known, location)
@@ -76,16 +76,16 @@ def _unknown(
     kind = "stream" if streaming else "batch"
     if name.lower() in {one.lower() for one in other}:
         facts = [f"it is an option of {'batch reads' if streaming else 'streams'}, and this is a {kind}"]
-        remedies = ["leave it out"]
+        remedies = ["remove it"]
     elif near:
         facts, remedies = ["Spark would ignore it"], [f"did you mean `{lowered[near[0]]}`?"]
     else:
         facts = ["Spark would ignore it"]
         remedies = [
-            "settings of Kafka's own client begin with `kafka.`" if format == "kafka" else "leave it out"
+            "settings of Kafka's own client start with `kafka.`" if format == "kafka" else "remove it"
         ]
     return OptionUnknownError(
-        f"the reader of `{format}` knows no option `{name}`",
+        f"Unknown option `{name}` of the `{format}` reader",
         location=location,
         facts=facts,
         remedies=remedies,

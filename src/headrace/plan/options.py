@@ -1,4 +1,4 @@
-"""What every read gets from the exactly-once protocol, whoever wrote it."""
+"""The options that the exactly-once protocol adds to every read, and those that it refuses."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headrace.errors import OptionUnsupportedError, SourceLocation
 from headrace.model.folders import FileFolder, local_path
 from headrace.plan.option_names import refuse_unknown
 from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
+from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.files.source import FORMATS as FILE_FORMATS
 from headrace.sources.kafka.read import LOSS_POLICY
 from headrace.sources.limits import (
@@ -23,9 +24,9 @@ from headrace.sources.limits import (
     KAFKA_MAX_OFFSETS_PER_TRIGGER,
 )
 
-_PARSED_FORMATS = frozenset({"json", "csv", "xml"})
+PARSED_FORMATS = frozenset({"json", "csv", "xml"})
 ADAPTIVE = "headrace.limit"
-"""An option that Spark does not know: it marks sources whose limit follows what batches take."""
+"""An option that Spark ignores: it marks sources whose limit adapts to the duration of batches."""
 _LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxFilesPerTrigger")
 _CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *CHANGE_FEED)
 _CORRUPT_COLUMN = "_corrupt_record"
@@ -33,7 +34,7 @@ _CORRUPT_COLUMN = "_corrupt_record"
 
 @dataclass(frozen=True, kw_only=True)
 class ReadRequest:
-    """What a query asks of a reader.
+    """What a query sets on a reader.
 
     Args:
         streaming: Whether a stream reads.
@@ -41,7 +42,7 @@ class ReadRequest:
         options: The options that the user has set.
         columns: The columns of an explicit schema.
         path: The folder of files.
-        schema: The explicit schema, as the user gave it: DDL, or a ``StructType``.
+        schema: The explicit schema: DDL or a ``StructType``.
     """
 
     streaming: bool
@@ -56,13 +57,13 @@ class ReadRequest:
         return replace(self, options={**self.options, **options})
 
     def has(self, *names: str) -> bool:
-        """Whether any of these options is set; Spark ignores their case."""
+        """Whether one of these options is set, in any case, as in Spark."""
         keys = {key.lower() for key in self.options}
         return any(name.lower() in keys for name in names)
 
     @property
     def reads_changes(self) -> bool:
-        """Whether the change feed of a table is read and not its rows."""
+        """Whether the change feed of a table is read, and not its rows."""
         return any((self.value(name) or "").lower() == "true" for name in CHANGE_FEED)
 
     def value(self, name: str) -> str | None:
@@ -72,16 +73,16 @@ class ReadRequest:
 def protocol_options(
     request: ReadRequest, location: SourceLocation, kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
 ) -> dict[str, str]:
-    """The options that a read needs beyond what the user has set.
+    """The options to add to those that the user has set.
 
     Args:
-        request: What the user asks for.
-        location: Where.
-        kafka_limit: The records that a first batch from Kafka may take.
+        request: The user's read.
+        location: Its location.
+        kafka_limit: The maximum number of records in a first batch from Kafka.
 
     Raises:
         OptionUnsupportedError: The user's options would lose records silently.
-        OptionUnknownError: One of them means nothing to the reader.
+        OptionUnknownError: The reader does not know one of them.
     """
     options: dict[str, str] = {}
     refuse_unknown(request.format, request.streaming, request.options, location)
@@ -89,12 +90,12 @@ def protocol_options(
         if not request.streaming:
             _refuse_silent_loss(request, location)
         elif not _fails_on_loss(request):
-            # Spark passes over what is lost without a word; with the policy a flow goes on as well,
-            # and the ledger keeps what was lost.
+            # Spark would skip lost records silently; with the policy a flow continues too, and the ledger
+            # records the loss.
             options[LOSS_POLICY] = "record"
         _refuse_uncommitted(request, location)
         options["failOnDataLoss"] = "true"
-        # Without it Spark also reads the records of transactions that were aborted.
+        # Without it Spark also reads records of aborted transactions.
         if not request.has("kafka.isolation.level"):
             options["kafka.isolation.level"] = "read_committed"
         if request.streaming and not request.has(*_LIMITS):
@@ -110,15 +111,15 @@ def protocol_options(
     elif request.format in FILE_FORMATS:
         if request.streaming:
             options |= _file_options(request, location)
-        if request.format in _PARSED_FORMATS and not _keeps_bad_records(request):
-            options["mode"] = "FAILFAST"
+        if request.has(FORMAT_OPTION):
+            options |= _strict_mode(request, location)
     return options
 
 
 def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
-    """What a stream of files needs beyond what the user has set."""
+    """The options to add to a stream of files."""
     _refuse_for_files(request, location)
-    # A reader's own options win over the session's settings of the same names.
+    # A reader's options override the session's settings of the same names.
     options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
     if not request.has("maxFileAge"):
         options["maxFileAge"] = FILES_MAX_AGE
@@ -129,13 +130,13 @@ def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, s
 
 
 def _file_limit(request: ReadRequest) -> dict[str, str]:
-    """A limit of files or of bytes, whichever comes first with files like those that are there."""
+    """A limit of files or of bytes: the one that the existing files would reach first."""
     sizes: list[int] = []
     if request.path is not None:
         recursive = (request.value("recursiveFileLookup") or "").lower() == "true"
         path = local_path(request.path) or request.path
         folder = FileFolder(path=path, recursive=recursive, glob=request.value("pathGlobFilter"))
-        # What cannot be listed is reported by whoever has to read it.
+        # The read itself reports a folder that cannot be listed.
         with contextlib.suppress(OSError):
             sizes = [file.size for file in itertools.islice(folder.files(), FILES_MAX_FILES_PER_TRIGGER)]
     if sizes and sum(sizes) / len(sizes) * FILES_MAX_FILES_PER_TRIGGER > FILES_MAX_BYTES_PER_TRIGGER:
@@ -145,20 +146,20 @@ def _file_limit(request: ReadRequest) -> dict[str, str]:
 
 _FILES_REFUSED: Mapping[str, tuple[str, str]] = {
     "ignoreMissingFiles": (
-        "passes over files that are gone, without a word",
-        "leave it out, and write `on_data_loss: record` in headrace.yml",
+        "skips missing files silently",
+        "remove it, and set `on_data_loss: record` in headrace.yml",
     ),
-    "ignoreCorruptFiles": ("passes over files that cannot be read, without a word", "leave it out"),
+    "ignoreCorruptFiles": ("skips unreadable files silently", "remove it"),
     "fileNameOnly": (
-        "takes files of the same name in two folders for one, and reads only the first",
-        "leave it out: a file is known by its whole path",
+        "treats files of the same name in two folders as one, and reads only the first",
+        "remove it: a file is identified by its whole path",
     ),
     "cleanSource": (
-        "takes files away that no proof and no full refresh could look at any more",
-        "leave it out, and clean up files that `headrace verify` has proven",
+        "removes files that `verify` and a full refresh need",
+        "remove it, and clean up files that `headrace verify` has proven",
     ),
-    "modifiedBefore": ("would leave out files that a stream has to read", "leave it out"),
-    "modifiedAfter": ("would leave out files that a stream has to read", "leave it out"),
+    "modifiedBefore": ("would skip files that a stream must read", "remove it"),
+    "modifiedAfter": ("would skip files that a stream must read", "remove it"),
 }
 
 
@@ -167,25 +168,14 @@ def _refuse_for_files(request: ReadRequest, location: SourceLocation) -> None:
         value = request.value(option)
         if value is not None and value.lower() not in ("false", "off"):
             raise _unsupported(f"{option}={value} {problem}", option, value, remedy, location)
-    mode = (request.value("mode") or "").upper()
-    if mode == "DROPMALFORMED":
-        remedy = 'read the files with format="text", and handle such records in the query'
-        problem = f"mode={mode} drops records that cannot be read, without a word"
-        raise _unsupported(problem, "mode", mode, remedy, location)
-    if mode == "PERMISSIVE" and not _has_corrupt_column(request):
-        remedy = (
-            f"leave it out, or give the schema a column `{_CORRUPT_COLUMN} STRING` that keeps such records"
-        )
-        problem = f"mode={mode} turns records that cannot be read into rows of nulls"
-        raise _unsupported(problem, "mode", mode, remedy, location)
     if request.has("maxFilesPerTrigger") and request.has("maxBytesPerTrigger"):
-        problem = "Spark takes a limit of files or a limit of bytes, and not both"
+        problem = "Spark allows maxFilesPerTrigger or maxBytesPerTrigger, not both"
         value = request.value("maxBytesPerTrigger") or ""
-        raise _unsupported(problem, "maxBytesPerTrigger", value, "leave one of the two out", location)
+        raise _unsupported(problem, "maxBytesPerTrigger", value, "remove one of the two", location)
     for option in ("maxFilesPerTrigger", "maxBytesPerTrigger"):
         value = request.value(option)
         if value is not None and not (value.isdigit() and int(value) > 0):
-            problem = f"{option}={value} is not a whole number above 0"
+            problem = f"{option}={value} is not a positive whole number"
             raise _unsupported(problem, option, value, "write it in digits", location)
 
 
@@ -197,14 +187,18 @@ def _unsupported(
     )
 
 
-def _has_corrupt_column(request: ReadRequest) -> bool:
-    return (request.value("columnNameOfCorruptRecord") or _CORRUPT_COLUMN) in request.columns
-
-
-def _keeps_bad_records(request: ReadRequest) -> bool:
-    # Spark's own default turns what it cannot parse into a row of nulls. A user who names the
-    # column for such records has them in the table, so nothing is lost.
-    return request.has("mode") or _has_corrupt_column(request)
+def _strict_mode(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+    """The parse mode of `hr.read_files`, where a malformed record never becomes a row of NULLs."""
+    mode = (request.value("mode") or "").upper()
+    if mode == "DROPMALFORMED":
+        remedy = 'read the files with format="text", and handle such records in the query'
+        raise _unsupported(f"mode={mode} drops malformed records silently", "mode", mode, remedy, location)
+    keeps = (request.value("columnNameOfCorruptRecord") or _CORRUPT_COLUMN) in request.columns
+    if mode == "PERMISSIVE" and not keeps:
+        problem = f"mode={mode} turns malformed records into rows of NULLs"
+        remedy = f"remove it, or add a column `{_CORRUPT_COLUMN} STRING` to the schema"
+        raise _unsupported(problem, "mode", mode, remedy, location)
+    return {"mode": "FAILFAST"} if request.format in PARSED_FORMATS and not (mode or keeps) else {}
 
 
 def _fails_on_loss(request: ReadRequest) -> bool:
@@ -215,9 +209,9 @@ def _refuse_silent_loss(request: ReadRequest, location: SourceLocation) -> None:
     if _fails_on_loss(request):
         return
     raise OptionUnsupportedError(
-        "failOnDataLoss=false passes over lost records without a word",
+        "failOnDataLoss=false skips lost records silently",
         location=location,
-        remedies=["leave the option out"],
+        remedies=["remove the option"],
         params={"option": "failOnDataLoss", "value": "false"},
     )
 
@@ -227,9 +221,9 @@ def _refuse_uncommitted(request: ReadRequest, location: SourceLocation) -> None:
     if level is None or level.lower() == "read_committed":
         return
     raise OptionUnsupportedError(
-        f"kafka.isolation.level={level} reads the records of transactions that were aborted",
+        f"kafka.isolation.level={level} reads records of aborted transactions",
         location=location,
-        facts=["no such record counts as one that the source holds, so no proof would hold"],
-        remedies=["leave the option out: flows read with read_committed"],
+        facts=["aborted records do not count as records of the topic, so `verify` could not prove the table"],
+        remedies=["remove the option: flows read with read_committed"],
         params={"option": "kafka.isolation.level", "value": level},
     )

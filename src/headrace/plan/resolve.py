@@ -15,23 +15,22 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.queries import Query
 from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
+from headrace.plan.evaluate import active_session
 from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
-from headrace.plan.intercept import AS_WRITTEN, Interception, Replacements, SourceHook, TableAccess
-from headrace.plan.lineage import CoordinateColumns
-from headrace.plan.names import NameRules, label_of, shown
+from headrace.plan.logical import LogicalPlan
+from headrace.plan.modes import SourceHook
+from headrace.plan.names import label_of, shown
 from headrace.plan.notes import find_notes
-from headrace.plan.properties import check_delta_properties, places_of, table_properties
-from headrace.plan.query import active_session, call_query
+from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
 from headrace.plan.resolver import FindTable, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_settings import find_misspelt
 from headrace.plan.stages import (
-    Declared,
     OpenTableStage,
     Plan,
     PlannedFlow,
@@ -40,10 +39,9 @@ from headrace.plan.stages import (
     RefreshViewStage,
 )
 from headrace.plan.validate import check_declarations
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
     from headrace.plan.catalog import StandIns
 
@@ -94,56 +92,6 @@ def _property_errors(session: SparkSession, declarations: Declarations) -> Itera
                 yield error
 
 
-def evaluate(
-    session: SparkSession,
-    declared: Declared,
-    plan: Plan,
-    kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
-    replacements: Replacements = AS_WRITTEN,
-) -> DataFrame:
-    """Build a query's DataFrame for a run, or for a look at it.
-
-    Args:
-        session: The session to build it in; the tables that the query reads are registered in its
-            catalog. Whatever session the user's code asks for, it gets this one.
-        declared: What the query belongs to.
-        plan: The plan that is being run.
-        kafka_limit: The records that a first batch from Kafka may take, where the user does not say.
-        replacements: What it reads in place of what it asks for.
-    """
-    rules = NameRules.of(plan.project)
-    views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
-    known = {str(one.name).casefold() for one in plan.datasets}
-    frames: dict[TableName, DataFrame] = {}
-
-    def interception() -> Interception:
-        return Interception(
-            names=rules,
-            root=plan.project.root,
-            hook=read,
-            declared=lambda name: str(name).casefold() in known,
-            session=session,
-            forbids_actions=True,
-            kafka_limit=kafka_limit,
-            redactor=plan.project.redactor,
-            kafka=plan.project.kafka,
-            sources=replacements.sources,
-            batchwise=replacements.batchwise,
-        )
-
-    def read(access: TableAccess) -> DataFrame | None:
-        view = views.get(str(access.name).casefold())
-        if view is None:
-            return replacements.tables(access) if replacements.tables else None
-        if view.name not in frames:
-            frames[view.name] = call_query(view.query, interception(), name=shown(view.name))
-        return frames[view.name]
-
-    name = shown(declared.name) if isinstance(declared, TemporaryView) else label_of(declared)
-    with active_session(session):
-        return call_query(declared.query, interception(), name=name)
-
-
 def _with_exact_targets(declarations: Declarations) -> Declarations:
     """Flows whose targets are written as the tables are; Spark ignores the case of names."""
     names = {str(dataset.name).casefold(): dataset.name for dataset in declarations.datasets}
@@ -185,7 +133,7 @@ def _assemble(
         OpenTableStage(
             table=table,
             schema=resolver.schemas[table.name],
-            properties=table_properties(table, settings, resolver.places(table.name)),
+            properties=table_properties(table, settings, resolver.coordinates(table.name)),
             flows=tuple(planned.flow.name for planned in flows if planned.flow.target == table.name),
         )
         for table in declarations.datasets
@@ -196,7 +144,7 @@ def _assemble(
         RefreshViewStage(
             view=(view := views[planned.flow.target]),
             planned=planned,
-            properties=table_properties(view, settings, resolver.places(view.name)),
+            properties=table_properties(view, settings, resolver.coordinates(view.name)),
         )
         for planned in refreshes
     ]
@@ -210,8 +158,16 @@ def _assemble(
             if isinstance(view, TemporaryView)
         ),
         reads_kafka=resolver.reads_kafka,
-        notes=tuple(find_notes(declarations, settings.root)),
+        notes=tuple(find_notes(_resolved_queries(resolver, declarations), settings.root)),
     )
+
+
+def _resolved_queries(resolver: Resolver, declarations: Declarations) -> dict[str, tuple[Query, LogicalPlan]]:
+    """The queries with their plans, by the names that messages use."""
+    views = [one for one in declarations.datasets if isinstance(one, TemporaryView)]
+    return {label_of(flow): (flow.query, resolver.flows[flow.name].plan) for flow in declarations.flows} | {
+        shown(view.name): (view.query, resolver.views[view.name].plan) for view in views
+    }
 
 
 def _planned_flow(
@@ -224,7 +180,8 @@ def _planned_flow(
 ) -> PlannedFlow:
     resolved = resolver.flows[flow.name]
     target = next(one for one in declarations.datasets if one.name == flow.target)
-    given = places_of(target.table_properties) if isinstance(target, StreamingTable) else CoordinateColumns()
+    assert isinstance(target, StreamingTable)
+    given = coordinates_of(target.table_properties)
     sources = planned_sources(resolved.plan, stand_ins, settings, flow.location)
     return PlannedFlow(
         flow=flow,
@@ -232,8 +189,8 @@ def _planned_flow(
         reads=resolved.reads,
         sources=sources,
         stateful=resolved.plan.stateful,
-        coordinates=given.coordinates or resolved.places.coordinates,
-        timestamp=given.timestamp or resolved.places.timestamp,
+        coordinates=given.coordinates or resolved.coordinates.coordinates,
+        timestamp=given.timestamp or resolved.coordinates.timestamp,
         reads_target=resolved.reads_target,
         fingerprint=fingerprint(resolved.plan, [source.describe() for source in sources], code),
         through=resolved.views,

@@ -1,4 +1,4 @@
-"""Resolves a pipeline's queries, each once, against stand-ins for the tables that they read."""
+"""Resolves a pipeline's queries, each once, over empty stand-ins for the tables that they read."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
 from headrace.plan import columns, validate
-from headrace.plan.bad_records import check_bad_records
 from headrace.plan.catalog import StandIns
-from headrace.plan.intercept import Interception, SourceHook, TableAccess, suspended
-from headrace.plan.lineage import CoordinateColumns, common_places, find_places
+from headrace.plan.coordinates import CoordinateColumns, common_columns, find_coordinates
+from headrace.plan.evaluate import Unresolved, call_query, session_settings
+from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
-from headrace.plan.names import NameRules, shown
-from headrace.plan.properties import places_of
-from headrace.plan.query import Unresolved, call_query, session_settings
+from headrace.plan.modes import Planning, SourceHook, TableAccess
+from headrace.plan.names import shown
+from headrace.plan.properties import coordinates_of
 from headrace.plan.sources import planned_sources
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at, stored_names
@@ -54,7 +54,7 @@ FindTable = Callable[[TableAccess], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Resolved:
-    """A query that has been resolved.
+    """A resolved query.
 
     Args:
         plan: Its logical plan.
@@ -62,7 +62,7 @@ class Resolved:
         reads: The tables that it reads, also through temporary views.
         views: The temporary views that it reads.
         reads_target: Whether it reads the table that it feeds.
-        places: The columns that keep each record's place.
+        coordinates: The columns that keep each record's Kafka coordinates.
     """
 
     plan: LogicalPlan
@@ -70,12 +70,12 @@ class Resolved:
     reads: tuple[TableRead, ...] = ()
     views: tuple[TableName, ...] = ()
     reads_target: bool = False
-    places: CoordinateColumns = field(default_factory=CoordinateColumns)
+    coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
 
 
 @dataclass(kw_only=True)
 class _Visit:
-    """A dataset whose query is being resolved."""
+    """A dataset whose query is being resolved, and its reads so far."""
 
     dataset: Dataset
     reads: list[TableRead] = field(default_factory=list)
@@ -90,11 +90,11 @@ class Resolver:
     Args:
         session: The session for planning.
         stand_ins: Empty tables in its catalog.
-        parent: The pipeline's session, for tables that the user's own code has registered.
+        parent: The pipeline's session, for tables that the user's code has registered.
         settings: The pipeline's settings.
-        declarations: What its files declare.
-        sources: Asked before each read of a source.
-        find_table: Told of each table that no file declares, before it is looked up.
+        declarations: The declarations of its files.
+        sources: The sources of a test.
+        find_table: Called for each table that no file declares, before it is looked up.
     """
 
     def __init__(
@@ -117,10 +117,9 @@ class Resolver:
         self._parent = parent
         self._settings = settings
         self._declarations = declarations
-        self._names = NameRules.of(settings)
         self._datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
         self._stored: dict[TableName, StoredTable | None] = {}
-        self._places: dict[TableName, CoordinateColumns] = {}
+        self._coordinates: dict[TableName, CoordinateColumns] = {}
         self._visits: list[_Visit] = []
         self._failed: set[TableName] = set()
         self._sources = sources
@@ -128,12 +127,12 @@ class Resolver:
 
     @property
     def reads_kafka(self) -> bool:
-        """Whether any query reads Kafka; a name with that word in it may make it seem so."""
+        """Whether any query may read Kafka: its plan has the word."""
         resolved = (*self.flows.values(), *self.views.values())
         return any("kafka" in one.plan.text.casefold() for one in resolved)
 
     def resolve(self) -> None:
-        """Resolve every dataset; what is wrong is in `errors`."""
+        """Resolve every dataset; the errors are in `errors`."""
         for dataset in self._declarations.datasets:
             try:
                 self._dataset(dataset)
@@ -143,10 +142,10 @@ class Resolver:
     # -- datasets
 
     def _dataset(self, dataset: Dataset) -> None:
-        """Make sure that a dataset is resolved.
+        """Resolve a dataset, unless it has been resolved.
 
         Raises:
-            Unresolved: It cannot be; the reason is in `errors`.
+            Unresolved: It cannot be resolved; the reason is in `errors`.
         """
         if dataset.name in self.schemas:
             return
@@ -189,7 +188,7 @@ class Resolver:
         if (conflict := validate.check_flows_agree(fed, table)) is not None:
             raise conflict
         schema = declared or columns.merged(schema for _, schema in fed)
-        self._accept(table, schema, [self.flows[flow.name].places for flow, _ in fed])
+        self._accept(table, schema, [self.flows[flow.name].coordinates for flow, _ in fed])
 
     def _flow(
         self, table: StreamingTable, flow: AppendFlow, declared: columns.Schema | None
@@ -222,18 +221,20 @@ class Resolver:
         self,
         dataset: StreamingTable | MaterializedView,
         schema: columns.Schema,
-        places: list[CoordinateColumns],
+        coordinates: list[CoordinateColumns],
     ) -> None:
         errors = list(validate.check_layout_columns(dataset, schema))
         if errors:
             self.errors.extend(errors)
             raise Unresolved
-        self._places[dataset.name] = common_places(places).with_named(places_of(dataset.table_properties))
+        self._coordinates[dataset.name] = common_columns(coordinates).with_named(
+            coordinates_of(dataset.table_properties)
+        )
         self.schemas[dataset.name] = schema
 
-    def places(self, name: TableName) -> CoordinateColumns:
-        """The columns of a resolved table that keep each record's place."""
-        return self._places.get(name, CoordinateColumns())
+    def coordinates(self, name: TableName) -> CoordinateColumns:
+        """The columns of a resolved table that keep each record's coordinates."""
+        return self._coordinates.get(name, CoordinateColumns())
 
     def _declared_schema(self, dataset: StreamingTable | MaterializedView) -> columns.Schema | None:
         if dataset.schema is None:
@@ -258,17 +259,12 @@ class Resolver:
         label: str | None = None,
     ) -> Resolved:
         visit = _Visit(dataset=dataset)
-        interception = Interception(
-            names=self._names,
-            root=self._settings.root,
-            hook=self._read,
-            declared=lambda name: str(name).casefold() in self._datasets,
+        interception = Interception.of(
+            self._settings,
+            Planning(sources=self._sources),
             session=self._session,
-            forbids_actions=True,
-            marks=True,
-            redactor=self._settings.redactor,
-            kafka=self._settings.kafka,
-            sources=self._sources,
+            tables=self._read,
+            declared=lambda name: str(name).casefold() in self._datasets,
         )
         self._visits.append(visit)
         try:
@@ -277,7 +273,6 @@ class Resolver:
                 frame = call_query(query, interception, name=name)
                 with suspended():
                     plan = read_plan(self._session, frame)
-                    check_bad_records(plan, name, query.location)
         finally:
             self._visits.pop()
             self._drop_views(interception)
@@ -287,11 +282,11 @@ class Resolver:
             reads=tuple(dict.fromkeys(visit.reads)),
             views=tuple(dict.fromkeys(visit.views)),
             reads_target=visit.reads_target,
-            places=find_places(plan, self._known_places),
+            coordinates=find_coordinates(plan, self._known_coordinates),
         )
 
     def _drop_views(self, interception: Interception) -> None:
-        """Queries run in sessions of their own, so what one has made must not be seen by the next."""
+        """Drop the temporary views of a query: in a run, each query has a session of its own."""
         with suspended():
             for name in interception.views:
                 self._session.catalog.dropTempView(name)
@@ -304,17 +299,17 @@ class Resolver:
         try:
             checker.checkForStreaming(plan.java_plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
         except AnalysisException as error:
-            raise validate.check_appends(error, flow.name, flow.location) from None
+            raise validate.check_appends(error, plan, flow.name, flow.location) from None
 
-    def _known_places(self, leaf: Leaf) -> CoordinateColumns | None:
+    def _known_coordinates(self, leaf: Leaf) -> CoordinateColumns | None:
         path = leaf.options.get("path", "")
         name = self._stand_ins.name_of(path)
         if name is None:
             is_table = path and leaf.provider == "delta"
             elsewhere = load_stored_at(Path(absolute_path(path))) if is_table else None
-            return None if elsewhere is None else places_of(elsewhere.properties)
+            return None if elsewhere is None else coordinates_of(elsewhere.properties)
         stored = self._stored.get(name)
-        return places_of(stored.properties) if stored is not None else self._places.get(name)
+        return coordinates_of(stored.properties) if stored is not None else self._coordinates.get(name)
 
     # -- reads
 
@@ -347,7 +342,7 @@ class Resolver:
         return resolved.frame
 
     def _read_itself(self, access: TableAccess, dataset: Dataset, visit: _Visit) -> columns.Schema:
-        """A query may look up rows of its own table, as a batch, where its columns are known."""
+        """A batch read of the query's own table, whose columns must be known."""
         if dataset is visit.dataset and isinstance(dataset, StreamingTable) and not access.streaming:
             stored = self._load_stored(dataset.name)
             schema = self._declared_schema(dataset) or (stored.schema if stored else None)
@@ -358,22 +353,22 @@ class Resolver:
 
     def _cycle(self, dataset: Dataset) -> CycleError:
         first = next(n for n, visit in enumerate(self._visits) if visit.dataset is dataset)
-        circle = self._visits[first:]
-        names = [str(visit.dataset.name) for visit in circle]
-        labels = [shown(visit.dataset.name) for visit in circle]
+        cycle = self._visits[first:]
+        names = [str(visit.dataset.name) for visit in cycle]
+        labels = [shown(visit.dataset.name) for visit in cycle]
         facts = [
             f"`{shown(visit.dataset.name)}` reads `{reads}` at {visit.reading_at}"
-            for visit, reads in zip(circle, [*labels[1:], labels[0]], strict=True)
+            for visit, reads in zip(cycle, [*labels[1:], labels[0]], strict=True)
         ]
-        itself = len(circle) == 1 and isinstance(dataset, StreamingTable)
+        itself = len(cycle) == 1 and isinstance(dataset, StreamingTable)
         return CycleError(
-            f"the datasets read each other in a circle: {' → '.join([*labels, labels[0]])}",
-            location=circle[0].reading_at,
+            f"the datasets read each other in a cycle: {' → '.join([*labels, labels[0]])}",
+            location=cycle[0].reading_at,
             facts=facts,
             remedies=[
-                "declare its schema, and read it with spark.read, to look up rows of the table itself"
+                "declare its schema and read it with spark.read, to look up rows of the table itself"
                 if itself
-                else "let one of them read what the other reads"
+                else "change one of them to read the other's sources"
             ],
             params={"cycle": names},
         )
@@ -421,7 +416,7 @@ class Resolver:
             location = pinpoint(location, access.name.name, self._settings.root)
         return TableNotFoundError(
             f"`{shown(visit.dataset.name)}` reads `{wanted}`, which no file declares and the storage "
-            "does not hold",
+            "does not have",
             location=location,
             remedies=[f"did you mean {texts[near[0]]}?" if near else "declare it, or correct the name"],
             params={
@@ -434,12 +429,12 @@ class Resolver:
 
 def _stream_over_view(access: TableAccess, declared_at: SourceLocation | None) -> StreamOverViewError:
     return StreamOverViewError(
-        f"a stream reads the materialized view `{shown(access.name)}`, whose rows every refresh replaces",
+        f"a stream reads the materialized view `{shown(access.name)}`, whose rows each refresh replaces",
         location=access.location,
         facts=[] if declared_at is None else [f"the view is declared at {declared_at}"],
         remedies=[
             "read it with spark.read, in a materialized view",
-            "stream from the tables that the view reads",
+            "stream the tables that the view reads",
         ],
         params={"table": str(access.name)},
     )
@@ -447,10 +442,10 @@ def _stream_over_view(access: TableAccess, declared_at: SourceLocation | None) -
 
 def _view_mismatch(access: TableAccess, view: TemporaryView) -> ViewReadMismatchError:
     if access.streaming:
-        problem, remedy = "a batch, but is read as a stream", "read it with spark.read.table"
+        problem, remedy = "a batch query, but is read as a stream", "read it with spark.read.table"
     else:
         problem, remedy = (
-            "a stream, but is read as a batch",
+            "a streaming query, but is read as a batch",
             "read it with spark.readStream.table, or STREAM in SQL",
         )
     return ViewReadMismatchError(

@@ -1,66 +1,61 @@
-"""Settings of Spark and Delta that nobody knows: Spark takes any name, and what is misspelt does nothing."""
+"""Misspelt settings of Spark and Delta: Spark accepts any name and ignores those that it does not know."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import OptionUnknownError, SourceLocation
-from headrace.model.declarations import Declarations
+from headrace.errors import OptionUnknownError
+from headrace.model.declarations import Declarations, MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FAMILIES = ("spark.sql.", "spark.databricks.delta.")
-"""Whose names Spark and Delta keep a list of."""
+"""Prefixes of which Spark and Delta list all names."""
 _OPEN = ("spark.sql.catalog.", "spark.databricks.delta.properties.defaults.")
-"""Families within them whose names are anybody's own."""
+"""Prefixes within them under which users choose the names."""
 _ALIKE = 0.95
-"""How like a known name an unknown one must be, by `difflib`, to be taken for a slip: there are settings
-that are on no list, such as those of RocksDB."""
+"""How similar to a known name an unknown one must be, by `difflib`, to count as misspelt: some settings are
+on no list, such as those of RocksDB."""
 
 
 def find_misspelt(
     spark: SparkSession, settings: ProjectSettings, declarations: Declarations
 ) -> Iterator[OptionUnknownError]:
-    """The settings of a pipeline and of its queries that are misspelt.
+    """The misspelt settings of a pipeline and of its queries.
 
     Args:
         spark: Its JVM has the lists.
-        settings: The pipeline's.
-        declarations: What its files declare.
+        settings: The pipeline's settings.
+        declarations: Its datasets and flows.
     """
-    yield from _misspelt(spark, settings.configuration, settings.name, SourceLocation(settings.file.name, 0))
+    places = settings.configuration_locations
+    given = [(key, settings.name, places.get(key)) for key in settings.configuration]
     for declared in (*declarations.datasets, *declarations.flows):
-        own: Mapping[str, str] = getattr(declared, "spark_conf", {})
-        yield from _misspelt(spark, own, str(declared.name), declared.location)
-
-
-def _misspelt(
-    spark: SparkSession, given: Mapping[str, str], name: str, location: SourceLocation
-) -> Iterator[OptionUnknownError]:
-    entries: Any = None
-    for key in given:
-        if not key.startswith(_FAMILIES) or key.startswith(_OPEN):
-            continue
-        entries = _entries(spark) if entries is None else entries
+        if not isinstance(declared, StreamingTable | MaterializedView):
+            given += [(key, str(declared.name), declared.location) for key in declared.spark_conf]
+    listed = [one for one in given if one[0].startswith(_FAMILIES) and not one[0].startswith(_OPEN)]
+    if not listed:
+        return
+    jvm: Any = spark._jvm
+    entries = _entries(jvm)
+    for key, name, location in listed:
         if entries.findEntry(key) is not None:
             continue
-        jvm: Any = spark._jvm
         known = [entry.key() for entry in jvm.java.util.ArrayList(entries.listAllEntries())]
         if near := difflib.get_close_matches(key, known, n=1, cutoff=_ALIKE):
             yield OptionUnknownError(
-                f"`{name}` has the setting {key}, which neither Spark nor Delta knows",
+                f"Unknown Spark setting `{key}`",
                 location=location,
                 remedies=(f"did you mean `{near[0]}`?",),
-                params={"name": name, "setting": key},
+                params={"name": name, "setting": key, "suggestion": near[0]},
             )
 
 
-def _entries(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    # Delta's settings are on the list from when its class is first used.
+def _entries(jvm: Any) -> Any:
+    # Delta's settings are on the list once its class has been loaded.
     getattr(getattr(jvm.org.apache.spark.sql.delta.sources, "DeltaSQLConf$"), "MODULE$")
     return jvm.org.apache.spark.internal.config.ConfigEntry

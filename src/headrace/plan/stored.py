@@ -1,4 +1,4 @@
-"""What the storage holds of a table, read from its Delta log without Spark."""
+"""The metadata of stored tables, read from the Delta log without Spark."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class StoredTable:
     """A table of the storage.
 
     Args:
-        version: Its newest version.
+        version: Its latest version.
         schema: Its columns, as ``StructType.jsonValue()`` gives them.
         properties: Its table properties.
         partition_cols: Its partition columns.
         cluster_by: The columns that cluster its files.
-        comment: What it says of itself.
+        comment: Its comment.
     """
 
     name: TableName
@@ -40,11 +40,11 @@ class StoredTable:
 
     @property
     def pipeline(self) -> str | None:
-        """The pipeline that made it; ``None`` for a table of anybody else's."""
+        """The pipeline that created it; ``None`` for other tables."""
         return self.properties.get("headrace.pipeline")
 
     def new_clustering(self, wanted: tuple[str, ...]) -> tuple[str, ...]:
-        """The declared columns that are to cluster it from now on; none where they do, or cannot."""
+        """The declared columns for clustering, if they are new and the table is not partitioned."""
         same = [name.casefold() for name in wanted] == [name.casefold() for name in self.cluster_by]
         return () if same or self.partition_cols else wanted
 
@@ -54,7 +54,7 @@ class StoredTable:
 
     @property
     def flows(self) -> tuple[str, ...]:
-        """The flows that have a checkpoint behind the table."""
+        """The flows with a checkpoint for the table."""
         return tuple(
             key.removeprefix(_CHECKPOINT)
             for key, value in self.properties.items()
@@ -63,12 +63,12 @@ class StoredTable:
 
 
 def load_stored(storage: Storage, name: TableName) -> StoredTable | None:
-    """A table's newest metadata; ``None`` where the storage holds no such table."""
+    """The latest metadata of a table; ``None`` if the storage does not have the table."""
     return load_stored_at(storage.table(name))
 
 
 def load_stored_at(path: Path) -> StoredTable | None:
-    """The newest metadata of the table in a folder, wherever that lies; ``None`` where there is none."""
+    """The latest metadata of the table in a folder; ``None`` if there is no table."""
     known = versions(path)
     metadata = _newest(path, known, "metaData")
     if metadata is None:
@@ -87,7 +87,7 @@ def load_stored_at(path: Path) -> StoredTable | None:
 
 
 def stored_names(storage: Storage) -> tuple[TableName, ...]:
-    """The tables that the storage holds."""
+    """The tables of the storage."""
     if not storage.tables.is_dir():
         return ()
     return tuple(
@@ -102,7 +102,7 @@ def stored_names(storage: Storage) -> tuple[TableName, ...]:
 def _newest(
     path: Path, known: tuple[int, ...], action: str, domain: str | None = None
 ) -> Mapping[str, Any] | None:
-    """The newest action of a kind, from the commits behind the last checkpoint, else from there."""
+    """The latest action of a kind, from the commits after the last checkpoint or from the checkpoint."""
     checkpoint = _checkpoint_version(path)
     for version in reversed(known):
         if version <= checkpoint:
@@ -135,18 +135,18 @@ def _in_checkpoint(path: Path, version: int, action: str) -> Iterator[Mapping[st
             continue
         import pyarrow.parquet as parquet
 
-        # A checkpoint has no column for what its table does not use.
+        # A checkpoint has no column for actions that its table does not have.
         if action in parquet.read_schema(file).names:
             column = parquet.read_table(file, columns=[action])[action]
             yield from column.drop_null().to_pylist()
 
 
-def _clustering(said: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> tuple[str, ...]:
-    """The columns that cluster a table, as its domain metadata names them: by their physical names."""
-    if said is None or said.get("removed"):
+def _clustering(domain: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> tuple[str, ...]:
+    """The clustering columns of a table; its domain metadata has their physical names."""
+    if domain is None or domain.get("removed"):
         return ()
     logical = dict(_physical_names(schema))
-    columns = json.loads(said.get("configuration") or "{}").get("clusteringColumns", ())
+    columns = json.loads(domain.get("configuration") or "{}").get("clusteringColumns", ())
     return tuple(logical.get(tuple(parts), ".".join(parts)) for parts in columns)
 
 

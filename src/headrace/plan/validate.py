@@ -1,9 +1,9 @@
-"""What can be wrong with declarations and resolved queries, each found before anything runs."""
+"""Checks of declarations and of resolved queries, before anything runs."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from headrace.errors import (
@@ -25,17 +25,17 @@ from headrace.errors import (
 from headrace.model.declarations import AppendFlow, Dataset, Declarations, MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
-from headrace.plan.lineage import CoordinateColumns
+from headrace.plan.coordinates import CoordinateColumns
+from headrace.plan.evaluate import shortened
 from headrace.plan.logical import LogicalPlan
 from headrace.plan.names import shown
-from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, places_of
-from headrace.plan.query import shortened
+from headrace.plan.properties import COORDINATES, FORBIDDEN, TIMESTAMP, USER_SETTABLE, coordinates_of
 
 Stored = StreamingTable | MaterializedView
 
 
 def check_declarations(declarations: Declarations) -> list[HeadraceError]:
-    """What is wrong with declarations before any query is looked at."""
+    """The errors in declarations, without their queries."""
     errors: list[HeadraceError] = []
     datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
     # A refresh flow is declared together with its view.
@@ -64,7 +64,7 @@ def _check_target(flow: AppendFlow, datasets: Mapping[str, Dataset]) -> Iterator
     else:
         kind = "materialized view" if isinstance(target, MaterializedView) else "temporary view"
         problem = f"which is a {kind} ({target.location})"
-        remedy = "feed a streaming table; a view's rows come from its own query alone"
+        remedy = "choose a streaming table; the rows of a view come from its own query"
     yield TargetInvalidError(
         f"the flow `{flow.name}` feeds `{shown(flow.target)}`, {problem}",
         location=flow.location,
@@ -87,19 +87,19 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
     for key in dataset.table_properties:
         reason = forbidden.get(key.lower())
         if reason is None and key.lower().startswith("headrace.") and key not in USER_SETTABLE:
-            reason = "Headrace keeps its own records under this prefix"
+            reason = "this prefix is reserved for Headrace"
         if reason is None and key.lower() == "delta.appendonly" and isinstance(dataset, MaterializedView):
-            reason = "each refresh replaces the view's rows, which an append-only table refuses"
+            reason = "each refresh replaces the view's rows, and an append-only table refuses that"
         if reason is not None:
             yield PropertyForbiddenError(
-                f"`{shown(dataset.name)}` sets the table property {key}, which would break it",
+                f"`{shown(dataset.name)}` sets the table property {key}, which is not allowed",
                 location=dataset.location,
                 facts=[reason],
-                remedies=["leave the property out"],
+                remedies=["remove the property"],
                 params={"dataset": str(dataset.name), "property": key},
             )
     try:
-        places_of(dataset.table_properties)
+        coordinates_of(dataset.table_properties)
     except HeadraceError as error:
         yield error.with_(location=dataset.location)
 
@@ -107,13 +107,13 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
 def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
     if dataset.partition_cols and dataset.cluster_by:
         yield LayoutConflictError(
-            f"`{shown(dataset.name)}` is partitioned and clustered at once",
+            f"`{shown(dataset.name)}` has both partition_cols and cluster_by",
             location=dataset.location,
             facts=[
                 f"partition_cols: {', '.join(dataset.partition_cols)}",
                 f"cluster_by: {', '.join(dataset.cluster_by)}",
             ],
-            remedies=["keep cluster_by, which also serves queries by other columns, or keep partition_cols"],
+            remedies=["keep one of the two; cluster_by also helps queries by other columns"],
             params={"dataset": str(dataset.name)},
         )
 
@@ -129,8 +129,8 @@ def check_streaming(plan: LogicalPlan, name: TableName, location: SourceLocation
         f"the query of the streaming table `{shown(name)}` reads no stream",
         location=location,
         remedies=[
-            "read with spark.readStream, so that each record is read once",
-            "declare it with @hr.materialized_view, to have it recomputed",
+            "read with spark.readStream, to read each record once",
+            "declare it with @hr.materialized_view, to recompute it",
         ],
         params={"dataset": str(name)},
     )
@@ -144,33 +144,53 @@ def check_batch(plan: LogicalPlan, name: TableName, location: SourceLocation) ->
         f"the query of the materialized view `{shown(name)}` is a stream",
         location=location,
         remedies=[
-            "read with spark.read, so that the view is recomputed as a whole",
-            "declare it with @hr.table, to have each record read once",
+            "read with spark.read, to recompute the view as a whole",
+            "declare it with @hr.table, to read each record once",
         ],
         params={"dataset": str(name)},
     )
 
 
-def check_appends(error: Exception, name: str, location: SourceLocation) -> HeadraceError:
+def check_appends(error: Exception, plan: LogicalPlan, name: str, location: SourceLocation) -> HeadraceError:
     """The error for a query that Spark would refuse to run as an appending stream."""
     text = str(error)
     params: dict[str, Any] = {"name": name, "condition": getattr(error, "getCondition", lambda: None)()}
+    recompute = "declare it with @hr.materialized_view, to recompute the aggregate"
     if "aggregations without watermark" in text:
+        times = list(columns.paths(plan.read_aggregated(), kind="timestamp"))
+        fact, *remedies = _watermark(times, plan.watermark)
         return AggregateWithoutWatermarkError(
-            f"`{name}` aggregates a stream without a watermark, so no group would ever be complete",
+            f"`{name}` aggregates a stream without a watermark, so no group is ever complete",
             location=location,
-            remedies=[
-                'say how late records may be: .withWatermark("timestamp", "10 minutes") before groupBy',
-                "declare it with @hr.materialized_view, to have the aggregate recomputed",
-            ],
-            params=params,
+            facts=[fact],
+            remedies=[*remedies, recompute],
+            params={**params, "timestamps": times},
         )
     return StreamingUnsupportedError(
         f"Spark cannot run the query of `{name}` as a stream: {shortened(text).splitlines()[0]}",
         location=location,
-        remedies=["declare it with @hr.materialized_view, where everything that Spark knows is allowed"],
+        remedies=["declare it with @hr.materialized_view, which allows every batch query"],
         params=params,
     )
+
+
+def _watermark(times: Sequence[str], existing: str | None) -> list[str]:
+    """The timestamp columns of the rows that are aggregated, and the remedies that they allow."""
+    if existing is not None:
+        window = f'group by it too: .groupBy(F.window("{existing}", "1 hour"), ..)'
+        return [f"its watermark is on `{existing}`, by which it does not group", window]
+    if not times:
+        return [
+            "its rows have no TIMESTAMP column, which a watermark needs",
+            "add a TIMESTAMP column to them",
+        ]
+    # A watermark needs a column of its own.
+    path, name = times[0], times[0].rpartition(".")[2]
+    column = "" if path == name else f'.withColumn("{name}", F.col("{path}"))'
+    return [
+        f"timestamp columns of the rows before it: {', '.join(times)}",
+        f'{column}.withWatermark("{name}", "10 minutes").groupBy(F.window("{name}", "1 hour"), ..)',
+    ]
 
 
 # -- columns
@@ -183,7 +203,7 @@ def check_columns(schema: columns.Schema, name: TableName, location: SourceLocat
         return
     column, reason = found
     raise ColumnInvalidError(
-        f"`{shown(name)}` has a column `{column}` that a Delta table cannot hold",
+        f"a Delta table cannot store the column `{column}` of `{shown(name)}`",
         location=location,
         facts=[reason],
         remedies=[f'select it under another name or type: F.col("{column}").cast(..).alias(..)'],
@@ -194,7 +214,7 @@ def check_columns(schema: columns.Schema, name: TableName, location: SourceLocat
 def check_declared(
     declared: columns.Schema, schema: columns.Schema, dataset: Stored, location: SourceLocation
 ) -> None:
-    """The query's columns must fit the declared ones."""
+    """The query's columns must match the declared ones."""
     extra = columns.missing(schema, declared)
     different = columns.conflicts(schema, declared)
     absent = [
@@ -210,7 +230,7 @@ def check_declared(
     facts += [f"{name}: in the query, not in the schema" for name in extra]
     facts += [f"{name}: in the schema, not in the query" for name in absent]
     raise SchemaMismatchError(
-        f"the query's columns do not fit the declared schema of `{shown(dataset.name)}`: "
+        f"the query's columns do not match the declared schema of `{shown(dataset.name)}`: "
         + ", ".join([*(name for name, _, _ in different), *extra, *absent]),
         location=location,
         facts=[*facts, f"the schema is declared at {dataset.location}"],
@@ -227,14 +247,14 @@ def check_declared(
 def check_flows_agree(
     schemas: Iterable[tuple[AppendFlow, columns.Schema]], table: StreamingTable
 ) -> HeadraceError | None:
-    """All flows of a table must give its columns the same types."""
+    """All flows of a table must have the same types for its columns."""
     seen: list[tuple[AppendFlow, columns.Schema]] = []
     for flow, schema in schemas:
         for earlier, other in seen:
             for name, mine, theirs in columns.conflicts(schema, other):
                 return FlowSchemasDifferError(
-                    f"the flows `{earlier.name}` and `{flow.name}` give the column `{name}` of "
-                    f"`{shown(table.name)}` different types",
+                    f"the flows `{earlier.name}` and `{flow.name}` have different types for the column "
+                    f"`{name}` of `{shown(table.name)}`",
                     location=flow.location,
                     facts=[f"{theirs} at {earlier.location}", f"{mine} at {flow.location}"],
                     remedies=["cast it in one of the two queries"],
@@ -245,26 +265,26 @@ def check_flows_agree(
 
 
 def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[HeadraceError]:
-    """Partition, clustering and coordinate columns must be among the table's."""
+    """Partition, clustering and coordinate columns must exist in the table."""
     named = [("partition_cols", path) for path in dataset.partition_cols]
     named += [("cluster_by", path) for path in dataset.cluster_by]
-    named += _places(places_of(dataset.table_properties))
+    named += _named(coordinates_of(dataset.table_properties))
     for what, path in named:
         if columns.find(schema, path) is not None:
             continue
         near = columns.suggestion(schema, path)
         known = ", ".join(field["name"] for field in columns.fields(schema))
         yield ColumnNotFoundError(
-            f"{what} of `{shown(dataset.name)}` names `{path}`, which is not among its columns",
+            f"{what} of `{shown(dataset.name)}` names the column `{path}`, which does not exist",
             location=dataset.location,
             facts=[f"its columns: {known}"],
-            remedies=[f"did you mean `{near}`?" if near else "name one of its columns"],
+            remedies=[f"did you mean `{near}`?" if near else "use one of its columns"],
             params={"dataset": str(dataset.name), "argument": what, "column": path},
         )
 
 
-def _places(places: CoordinateColumns) -> list[tuple[str, str]]:
-    named = [] if places.timestamp is None else [(TIMESTAMP, places.timestamp)]
-    if places.coordinates is not None:
-        named += [(COORDINATES, path) for path in places.coordinates.to_json().values()]
+def _named(kept: CoordinateColumns) -> list[tuple[str, str]]:
+    named = [] if kept.timestamp is None else [(TIMESTAMP, kept.timestamp)]
+    if kept.coordinates is not None:
+        named += [(COORDINATES, path) for path in kept.coordinates.to_json().values()]
     return named

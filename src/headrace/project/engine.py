@@ -23,7 +23,7 @@ from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from headrace.plan.intercept import SourceHook
+    from headrace.plan.modes import SourceHook
     from headrace.plan.resolver import FindTable
     from headrace.plan.stages import Plan
     from headrace.run.context import Build, BuildBetween, UpdateContext
@@ -94,7 +94,7 @@ class Engine:
         keep: bool = False,
     ) -> Plan:
         from headrace.declare.loader import load_declarations
-        from headrace.plan.intercept import loading
+        from headrace.plan.evaluate import loading
         from headrace.plan.resolve import build_plan
         from headrace.project.noop_check import record_plan
         from headrace.state.kept_schemas import keep_schema
@@ -293,10 +293,10 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
 
 def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> Build:
     """Evaluates queries against the real tables."""
-    from headrace.plan.intercept import AS_WRITTEN, Replacements
-    from headrace.plan.resolve import evaluate
+    from headrace.plan.evaluate import evaluate
+    from headrace.plan.modes import Running
 
-    replacements = AS_WRITTEN if overrides is None else Replacements(sources=overrides.sources)
+    sources = None if overrides is None else overrides.sources
     folders = None if overrides is None else overrides.folders
 
     def build(
@@ -305,7 +305,7 @@ def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides |
         kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
     ) -> DataFrame:
         with activate(ActivePipeline(settings, lambda: session, folders=folders)):
-            return evaluate(session, declared, plan, kafka_limit, replacements)
+            return evaluate(session, declared, plan, Running(sources=sources, kafka_limit=kafka_limit))
 
     return build
 

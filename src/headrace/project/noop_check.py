@@ -135,11 +135,13 @@ def _require_schemas(files: Mapping[str, str], settings: ProjectSettings) -> Non
 
 def _declared(settings: ProjectSettings) -> Declarations:
     from headrace.declare.loader import load_declarations
+    from headrace.plan.evaluate import loading
 
     def refuse() -> SparkSession:
         raise _Uncertain("the pipeline's files use Spark while they are loaded")
 
-    return load_declarations(settings, refuse)
+    with loading(settings, refuse) as session:
+        return load_declarations(settings, session)
 
 
 def _require_drained(

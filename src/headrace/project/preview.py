@@ -22,9 +22,9 @@ from headrace.errors import (
 from headrace.model.names import TableName
 from headrace.observe.read import plain, unknown_column
 from headrace.plan.catalog import isolated_session
+from headrace.plan.evaluate import session_settings, shortened
 from headrace.plan.intercept import quiet
 from headrace.plan.names import shown
-from headrace.plan.query import session_settings, shortened
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader, SourceSeen

@@ -12,10 +12,11 @@ from headrace.errors import HeadraceError, SourceUnsupportedError
 from headrace.model.declarations import Dataset
 from headrace.model.names import TableName
 from headrace.plan.bounded import batch_options, read_kafka_between
-from headrace.plan.intercept import Replacements, SourceRead, TableAccess, suspended
+from headrace.plan.evaluate import evaluate
+from headrace.plan.intercept import suspended
+from headrace.plan.modes import Bounded, SourceRead, TableAccess
 from headrace.plan.names import quoted, shown
 from headrace.plan.options import ReadRequest
-from headrace.plan.resolve import evaluate
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sources.delta.starting import CHANGE_FEED
@@ -104,8 +105,8 @@ class PreviewReader:
         return union
 
     def _query(self, query: Declared) -> DataFrame:
-        replacements = Replacements(sources=self._source, tables=self._table, batchwise=True)
-        frame = evaluate(self._session, query, self._plan, replacements=replacements)
+        mode = Bounded(sources=self._source, tables=self._table)
+        frame = evaluate(self._session, query, self._plan, mode)
         if frame.isStreaming:
             raise SourceUnsupportedError(
                 f"`{query.name}` reads a stream that was built outside of its function",

@@ -18,7 +18,8 @@ from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.bounded import kafka_columns
-from headrace.plan.intercept import LOCATION_OPTION, SourceRead, TableAccess
+from headrace.plan.intercept import LOCATION_OPTION
+from headrace.plan.modes import SourceRead, TableAccess
 from headrace.plan.names import shown
 from headrace.plan.options import ReadRequest
 from headrace.plan.stored import load_stored

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from headrace.errors import (
     PipelineFilesMissingError,
 )
 from headrace.model.declarations import Declarations
+from headrace.plan.evaluate import loading
 
 Write = Callable[..., Path]
 Load = Callable[..., Declarations]
@@ -72,10 +74,13 @@ def test_a_file_named_like_a_module_of_pythons_does_no_harm(load: Load) -> None:
     assert sys.modules["json"] is json
 
 
-def test_loading_leaves_the_import_path_and_the_folder_alone(load: Load) -> None:
-    before = (list(sys.path), Path.cwd())
-    load(TABLE.format("x"))
-    assert (list(sys.path), Path.cwd()) == before
+def test_the_import_path_has_the_folder_of_the_last_pipeline_once(load: Load, tmp_path: Path) -> None:
+    before = [entry for entry in sys.path if type(entry) is str]
+    folder = Path.cwd()
+    for _ in range(2):
+        load({"late.py": "value = 1", "transformations/a.py": TABLE.format("x")})
+    assert sys.path == [str(tmp_path), *before]
+    assert Path.cwd() == folder
 
 
 def test_loading_needs_no_pyspark(write: Write) -> None:
@@ -107,15 +112,16 @@ def test_spark_at_module_level_asks_for_the_session(write: Write) -> None:
     assert asked
 
 
-def test_a_file_that_asks_spark_for_its_session_gets_ours(write: Write) -> None:
-    # whether this process has a session depends on the tests that ran before; that ours is asked for does not
-    ask = (
-        "from pyspark.sql import SparkSession\ntry:\n    SparkSession.active()\nexcept Exception:\n    pass\n"
-    )
-    root = write({"transformations/a.py": "from pyspark.sql import SparkSession\n" + ask + TABLE.format("x")})
-    asked: list[int] = []
-    assert names(load_declarations(load_project(root), lambda: asked.append(1))) == ["x"]
-    assert asked
+@pytest.mark.parametrize(
+    "call", ["SparkSession.active()", "SparkSession.getActiveSession()", "SparkSession.builder.getOrCreate()"]
+)
+def test_a_helper_module_that_asks_spark_for_a_session_gets_the_pipelines(write: Write, call: str) -> None:
+    helper = f"from pyspark.sql import SparkSession\nsession = {call}\n"
+    root = write({"shared.py": helper, "transformations/a.py": "import shared\n" + TABLE.format("x")})
+    settings, given = load_project(root), Session()
+    with loading(settings, lambda: given) as session:  # type: ignore[arg-type,return-value]
+        assert names(load_declarations(settings, session)) == ["x"]
+    assert sys.modules["shared"].session is given
 
 
 NEEDS_SESSION = """
@@ -190,7 +196,7 @@ def test_spark_is_the_session_of_the_active_pipeline(write: Write) -> None:
         assert spark.version == "4"
         clone = Session()
         clone.version = "clone"
-        with activate(active.with_session(clone)):
+        with activate(replace(active, session=lambda: clone)):
             assert spark.version == "clone"
         assert spark.version == "4"
 

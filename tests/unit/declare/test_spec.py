@@ -181,6 +181,18 @@ def test_an_unknown_key_has_a_place_and_a_suggestion(
     assert (caught.value.location.line, caught.value.location.column) == (line, column)
 
 
+def test_an_unknown_key_is_answered_in_one_sentence(write: Write) -> None:
+    with pytest.raises(SpecUnknownKeyError) as caught:
+        load_project(write({}, "name: a\nstorrage: ./x\n"))
+    assert caught.value.summary == "Unknown key `storrage`; did you mean `storage`?"
+
+
+def test_settings_of_spark_keep_their_lines(write: Write) -> None:
+    spec = "name: a\nconfiguration:\n  spark.a: 1\nprofiles:\n  dev:\n    configuration:\n      spark.b: 2\n"
+    locations = load_project(write({}, spec)).configuration_locations
+    assert {key: location.line for key, location in locations.items()} == {"spark.a": 3, "spark.b": 7}
+
+
 def test_settings_of_kafka_that_we_do_not_know_pass(write: Write) -> None:
     settings = load_project(write({}, "name: a\nkafka: {some.vendor.setting: 1}\n"))
     assert settings.kafka.settings["some.vendor.setting"] == "1"

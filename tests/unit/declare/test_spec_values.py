@@ -42,9 +42,9 @@ def test_a_value_comes_from_a_file_beside_the_spec(write: Write) -> None:
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("nowhere", "there is no"),
+        ("nowhere", "does not exist"),
         ("folder", "is a folder"),
-        ("", "no path"),
+        ("", "is missing"),
         ("binary", "not UTF-8"),
         ("large", "larger than"),
     ],

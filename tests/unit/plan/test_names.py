@@ -14,7 +14,10 @@ from headrace.storage.layout import Storage
 @pytest.fixture
 def rules(tmp_path: Path) -> NameRules:
     return NameRules(
-        default_schema="shop", storage=Storage.at(tmp_path / "lake"), catalogs=frozenset({"iceberg"})
+        default_schema="shop",
+        storage=Storage.at(tmp_path / "lake"),
+        root=tmp_path / "pipeline",
+        catalogs=frozenset({"iceberg"}),
     )
 
 
@@ -56,6 +59,7 @@ def test_one_two_and_three_parts_name_a_dataset(
 def test_a_path_under_the_storage_is_a_dataset(rules: NameRules) -> None:
     folder = rules.storage.tables / "shop" / "orders"
     assert rules.path(str(folder)) == TableName("shop", "orders")
+    assert rules.path("../lake/tables/shop/orders") == TableName("shop", "orders")
     assert rules.path(folder.as_uri()) == TableName("shop", "orders")
     assert rules.table(("delta", str(folder))) == TableName("shop", "orders")
     assert rules.path(str(folder / "part=1")) is None

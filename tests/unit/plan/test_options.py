@@ -9,6 +9,7 @@ import pytest
 
 from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation
 from headrace.plan.options import ADAPTIVE, ReadRequest, protocol_options
+from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.kafka.read import LOSS_POLICY
 from headrace.sources.limits import (
     FILES_MAX_AGE,
@@ -88,10 +89,25 @@ def test_what_is_handed_on_to_others_passes() -> None:
     given("delta", **{"fs.s3a.endpoint": "x", "excluderegex": "tmp"})
 
 
-@pytest.mark.parametrize("format", ["json", "csv"])
 @pytest.mark.parametrize("streaming", [True, False])
-def test_an_unparseable_record_stops_the_flow(format: str, streaming: bool) -> None:
-    assert given(format, streaming=streaming)["mode"] == "FAILFAST"
+@pytest.mark.parametrize("mode", [{}, {"mode": "PERMISSIVE"}, {"mode": "DROPMALFORMED"}])
+def test_the_users_own_file_readers_keep_sparks_modes(mode: dict[str, str], streaming: bool) -> None:
+    for format in ("json", "csv", "xml"):
+        assert "mode" not in given(format, streaming=streaming, **mode)
+
+
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_read_files_stops_at_a_malformed_record(format: str) -> None:
+    own = {FORMAT_OPTION: format}
+    assert given(format, **own)["mode"] == "FAILFAST"
+    for mode in ("dropmalformed", "PERMISSIVE"):
+        with pytest.raises(OptionUnsupportedError) as caught:
+            given(format, **own, mode=mode)
+        assert caught.value.params["option"] == "mode"
+    assert "mode" not in given(format, **own, mode="PERMISSIVE", columns=("_corrupt_record",))
+    assert "mode" not in given(format, **own, columns=("id", "_corrupt_record"))
+    assert "mode" not in given(format, **own, columns=("id", "bad"), columnNameOfCorruptRecord="bad")
+    assert given(format, **own, columns=("id",), columnNameOfCorruptRecord="bad")["mode"] == "FAILFAST"
 
 
 @pytest.mark.parametrize(
@@ -102,8 +118,6 @@ def test_an_unparseable_record_stops_the_flow(format: str, streaming: bool) -> N
         ("fileNameOnly", "true"),
         ("cleanSource", "archive"),
         ("modifiedAfter", "2026-01-01T00:00:00"),
-        ("mode", "dropmalformed"),
-        ("mode", "PERMISSIVE"),
         ("maxFilesPerTrigger", "many"),
         ("maxBytesPerTrigger", "1g"),
     ],
@@ -123,7 +137,7 @@ def test_a_stream_of_files_never_leaves_a_file_out() -> None:
     options = given("parquet")
     assert options["ignoreMissingFiles"] == options["ignoreCorruptFiles"] == "false"
     assert options["maxFileAge"] == FILES_MAX_AGE
-    assert given("json", mode="PERMISSIVE", cleanSource="off", columns=("_corrupt_record",))
+    assert given("json", cleanSource="off")
 
 
 def test_the_limit_of_a_batch_fits_the_files_that_are_there(tmp_path: Path) -> None:
@@ -137,12 +151,6 @@ def test_the_limit_of_a_batch_fits_the_files_that_are_there(tmp_path: Path) -> N
     with (tmp_path / "large.json").open("wb") as file:
         file.truncate(4 * 1024 * 1024)
     assert limit(tmp_path) == {"maxBytesPerTrigger": str(FILES_MAX_BYTES_PER_TRIGGER)}
-
-
-def test_a_column_for_bad_records_keeps_them() -> None:
-    assert "mode" not in given("json", columns=("id", "_corrupt_record"))
-    assert "mode" not in given("csv", columns=("id", "bad"), columnNameOfCorruptRecord="bad")
-    assert given("csv", columns=("id",), columnNameOfCorruptRecord="bad")["mode"] == "FAILFAST"
 
 
 def test_batch_reads_have_no_limit() -> None:

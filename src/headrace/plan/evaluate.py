@@ -1,7 +1,8 @@
-"""Calls a query function, with its reads seen, and says clearly what is wrong where it fails."""
+"""Runs the user's code: a pipeline's files while they are loaded, and its queries in a plan or a run."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -9,23 +10,99 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import HeadraceError, QueryFailedError, QueryInvalidError, SourceLocation
+from headrace.errors import (
+    ColumnNotFoundError,
+    HeadraceError,
+    QueryFailedError,
+    QueryInvalidError,
+    SourceLocation,
+)
+from headrace.model.declarations import TemporaryView
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
 from headrace.model.suggestions import suggestions
-from headrace.plan.intercept import (
-    Interception,
-    intercepted,
-    sql_call_of,
-    suspended,
-)
-from headrace.syntax.locations import innermost
+from headrace.plan.intercept import Interception, in_force, suspended
+from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
+from headrace.plan.names import label_of, shown, split_name
+from headrace.plan.patches import SQL_TEXT_ATTRIBUTE, install
+from headrace.plan.stages import Declared, Plan
+from headrace.syntax.locations import innermost, pinpoint
+from headrace.syntax.sql import SqlText
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 class Unresolved(Exception):
-    """What a query reads could not be resolved; the reason has been reported already."""
+    """A dataset that a query reads could not be resolved; the reason has been reported already."""
+
+
+@contextmanager
+def loading(
+    settings: ProjectSettings, session: Callable[[], SparkSession], sources: SourceHook | None = None
+) -> Iterator[Callable[[], SparkSession]]:
+    """Intercept what a pipeline's files ask of Spark at module level; actions are allowed.
+
+    Args:
+        settings: The pipeline's settings.
+        session: Gives the pipeline's session, also to modules that ask Spark for one.
+        sources: The sources of a test.
+
+    Yields:
+        Gives the same session.
+    """
+
+    def opened() -> SparkSession:
+        with suspended():
+            return session()
+
+    interception = Interception.of(settings, Loading(session=opened, sources=sources))
+    install()
+    with in_force(interception):
+        yield opened
+
+
+def evaluate(
+    session: SparkSession,
+    declared: Declared,
+    plan: Plan,
+    mode: Running | Bounded,
+) -> DataFrame:
+    """Build a query's DataFrame over the real tables.
+
+    Args:
+        session: The session to build it in; the tables that the query reads are registered in its
+            catalog. The user's code gets this session, whatever session it asks for.
+        declared: The flow or view.
+        plan: The plan that is being run.
+        mode: Whether streams are read as streams, or as batches over records that are there.
+    """
+    views = {str(one.name).casefold(): one for one in plan.datasets if isinstance(one, TemporaryView)}
+    known = {str(one.name).casefold() for one in plan.datasets}
+    tables = mode.tables if isinstance(mode, Bounded) else None
+    frames: dict[TableName, DataFrame] = {}
+
+    def interception() -> Interception:
+        return Interception.of(
+            plan.project,
+            mode,
+            session=session,
+            tables=read,
+            declared=lambda name: str(name).casefold() in known,
+        )
+
+    def read(access: TableAccess) -> DataFrame | None:
+        view = views.get(str(access.name).casefold())
+        if view is None:
+            return tables(access) if tables else None
+        if view.name not in frames:
+            frames[view.name] = call_query(view.query, interception(), name=shown(view.name))
+        return frames[view.name]
+
+    name = shown(declared.name) if isinstance(declared, TemporaryView) else label_of(declared)
+    with active_session(session):
+        return call_query(declared.query, interception(), name=name)
 
 
 def call_query(query: Query, interception: Interception, *, name: str) -> DataFrame:
@@ -37,7 +114,7 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
         name: The dataset or flow, for errors.
 
     Raises:
-        QueryInvalidError: It takes arguments, or gives no DataFrame.
+        QueryInvalidError: It takes arguments, or does not return a DataFrame.
         QueryFailedError: It raised an error.
     """
     from pyspark.sql.classic.dataframe import DataFrame
@@ -45,7 +122,8 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
     location = query.location
     _check_arguments(query, name)
     try:
-        with intercepted(interception):
+        install()
+        with in_force(interception):
             frame = query.function()
     except Unresolved:
         raise
@@ -86,7 +164,7 @@ def _check_arguments(query: Query, name: str) -> None:
 # -- failures
 
 
-def _failed(error: Exception, root: Path | None, name: str, location: SourceLocation) -> QueryFailedError:
+def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -> HeadraceError:
     from pyspark.errors import PySparkException
 
     place = innermost(error.__traceback__, root) or location
@@ -96,11 +174,13 @@ def _failed(error: Exception, root: Path | None, name: str, location: SourceLoca
     if isinstance(error, PySparkException):
         params["condition"] = error.getCondition()
         text = shortened(text)
-        if call := sql_call_of(error):
-            place = _place_in_sql(error, call.place, root) or place
-            line, column = _position_in_sql(error, call.text)
+        if isinstance(sql := getattr(error, SQL_TEXT_ATTRIBUTE, None), SqlText):
+            place = _place_in_sql(error, sql, root) or place
+            line, column = _position_in_sql(error)
             if line and place.column is None:
                 facts.append(f"in the SQL text: line {line}, column {column}")
+        if (missing := _missing_column(error, name, place, root)) is not None:
+            return missing
     else:
         text = f"{type(error).__name__}: {text}"
     summary, *rest = text.splitlines()
@@ -110,6 +190,29 @@ def _failed(error: Exception, root: Path | None, name: str, location: SourceLoca
         facts=[*facts, *(line for line in rest if line.strip())][:12],
         remedies=suggestions(error),
         params=params,
+    )
+
+
+def _missing_column(
+    error: Any, name: str, location: SourceLocation, root: Path
+) -> ColumnNotFoundError | None:
+    """The error for a column that Spark cannot resolve; ``None`` if it has failed for another reason."""
+    condition = str(error.getCondition())
+    if not condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):
+        return None
+    parameters = error.getMessageParameters() or {}
+    parts = split_name(parameters.get("objectName") or parameters.get("fieldName") or "") or ()
+    listed = parameters.get("proposal") or parameters.get("fields") or ""
+    known = [part[-1] for text in listed.split(", ") if (part := split_name(text))]
+    column = ".".join(parts)
+    near = difflib.get_close_matches(parts[-1].lower(), [one.lower() for one in known], n=1) if parts else []
+    meant = next((one for one in known if [one.lower()] == near), None)
+    return ColumnNotFoundError(
+        f"the query of `{name}` uses the column `{column}`, which does not exist there",
+        location=location if location.column else pinpoint(location, column, root),
+        facts=[f"similar columns: {', '.join(known)}"] if known and meant is None else [],
+        remedies=[f"did you mean `{meant}`?" if meant else "correct the name, or add the column first"],
+        params={"name": name, "column": column, "suggestion": meant, "condition": condition},
     )
 
 
@@ -123,9 +226,7 @@ def shortened(text: str) -> str:
     return text.strip().rstrip(";")
 
 
-def _place_in_sql(
-    error: Any, place: Callable[[int, int, Path | None], SourceLocation], root: Path | None
-) -> SourceLocation | None:
+def _place_in_sql(error: Any, sql: SqlText, root: Path) -> SourceLocation | None:
     for context in error.getQueryContext() or ():
         try:
             start, stop = int(context.startIndex()), int(context.stopIndex())
@@ -133,12 +234,12 @@ def _place_in_sql(
             # A context of the DataFrame API has no indexes, and says so by raising.
             continue
         if start >= 0:
-            found = place(start, stop, root)
+            found = sql.locate(start, stop, root)
             return found if found.column is not None else None
     return None
 
 
-def _position_in_sql(error: BaseException, text: str) -> tuple[int | None, int | None]:
+def _position_in_sql(error: BaseException) -> tuple[int | None, int | None]:
     found = re.search(r"line (\d+),? pos (\d+)", str(error))
     return (int(found[1]), int(found[2]) + 1) if found else (None, None)
 

@@ -1,11 +1,15 @@
-"""The tables that an SQL text reads, as Spark's own parser sees them, and changes to such a text."""
+"""SQL texts: the tables that they read, as Spark's own parser sees them, and edits of the text."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from headrace.errors import SourceLocation
+from headrace.syntax.locations import pinpoint_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,13 +52,13 @@ class SqlRelation:
     Args:
         parts: The name's parts.
         streaming: Whether it is read as ``STREAM name``.
-        start: The first character of the name.
-        stop: The last character of the name, inclusive.
-        ends: Where the whole expression ends, exclusive: of ``STREAM(name)``, behind the parenthesis.
-        begins: Where the whole expression begins.
-        options_at: Behind the parenthesis of ``WITH (``, where options can be added.
-        travel: Characters of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause, stop exclusive.
-        options: What stands in that parenthesis.
+        start: The index of the name's first character.
+        stop: The index of the name's last character.
+        begins: The index where the whole expression begins.
+        ends: The index behind the whole expression; of ``STREAM(name)``, behind the parenthesis.
+        options_at: The index behind the parenthesis of ``WITH (``, where options can be added.
+        travel: The start and the end (exclusive) of a ``VERSION AS OF`` or ``TIMESTAMP AS OF`` clause.
+        options: The options of the ``WITH`` clause.
     """
 
     parts: tuple[str, ...]
@@ -69,12 +73,12 @@ class SqlRelation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SqlText:
-    """What a text asks for.
+class SqlStatement:
+    """A parsed text.
 
     Args:
         relations: The tables that it reads, those of subqueries and common table expressions too.
-        writes: The name of the statement, when it is one that changes tables.
+        writes: The name of the statement if it changes tables.
     """
 
     relations: tuple[SqlRelation, ...]
@@ -83,11 +87,36 @@ class SqlText:
 
 @dataclass(frozen=True, order=True)
 class Edit:
-    """Characters of a text to be replaced; ``stop`` is exclusive."""
+    """Characters of a text and their replacement; ``stop`` is exclusive."""
 
     start: int
     stop: int
     text: str
+
+
+@dataclass(frozen=True)
+class SqlText:
+    """An SQL text as the user wrote it, and the edits that were made before Spark got it."""
+
+    text: str
+    location: SourceLocation
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def edited(self) -> str:
+        """The text that Spark gets."""
+        return edited(self.text, self.edits)
+
+    def locate(self, start: int, stop: int, root: Path | None) -> SourceLocation:
+        """The location in the user's file of characters of the edited text.
+
+        Args:
+            start: The index of the first character.
+            stop: The index of the last character.
+            root: The pipeline's folder.
+        """
+        first, last = original_index(start, self.edits), original_index(stop, self.edits)
+        return pinpoint_sql(self.location, self.text, first, max(first, last), root)
 
 
 _WITH = re.compile(r"\bwith\b", re.IGNORECASE)
@@ -95,7 +124,7 @@ _REST_OF_OPTIONS = re.compile(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^'")])
 
 
 def expression_end(text: str, relation: SqlRelation) -> int:
-    """Where a streaming relation ends, exclusive, with the options that the user has given it."""
+    """The index behind a streaming relation and its options."""
     if relation.options_at is None:
         return relation.ends
     found = _REST_OF_OPTIONS.match(text, relation.options_at)
@@ -103,14 +132,14 @@ def expression_end(text: str, relation: SqlRelation) -> int:
 
 
 def edited(text: str, edits: Iterable[Edit]) -> str:
-    """The text with all replacements made; they do not overlap."""
+    """The text with all edits made; they do not overlap."""
     for edit in sorted(edits, reverse=True):
         text = text[: edit.start] + edit.text + text[edit.stop :]
     return text
 
 
 def original_index(index: int, edits: Iterable[Edit]) -> int:
-    """Where a character of the edited text stood before; inside a replacement, where that began."""
+    """The index in the original text of a character of the edited text; in an edit, its start."""
     shift = 0
     for edit in sorted(edits):
         if index < edit.start + shift:
@@ -121,7 +150,7 @@ def original_index(index: int, edits: Iterable[Edit]) -> int:
     return index - shift
 
 
-def parse_sql(session: SparkSession, text: str) -> SqlText:
+def parse_sql(session: SparkSession, text: str) -> SqlStatement:
     """Parse a text with the session's own parser.
 
     Raises:
@@ -130,7 +159,7 @@ def parse_sql(session: SparkSession, text: str) -> SqlText:
     plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
     walked = _walk(plan, frozenset()) if _WITH.search(text) else _leaves(plan)
     relations = tuple(relation for node in walked if (relation := _relation(node, text)) is not None)
-    return SqlText(relations=relations, writes=_writes(session, plan))
+    return SqlStatement(relations=relations, writes=_writes(session, plan))
 
 
 def _writes(session: SparkSession, plan: Any) -> str | None:

@@ -1,4 +1,4 @@
-"""What a pipeline's file raised, as an error with its place."""
+"""Exceptions of a pipeline's files as errors with a source location."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from headrace.syntax.locations import display_path
 
 _AUTO_CDC = "create_auto_cdc_flow"
 _SHOWN_LINES = 6
-"""Lines of an exception's text in the error; Spark's can fill screens."""
+"""The lines of an exception's text that the error shows; Spark's texts can be very long."""
 
 
-def build_fault(error: BaseException, file: Path, root: Path) -> HeadraceError:
-    """The error for an exception that left a pipeline's file.
+def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceError:
+    """The error for an exception that a pipeline's file raised.
 
     Args:
         error: The exception.
         file: The file that ran.
-        root: The pipeline's folder; the innermost frame below it is the place.
+        root: The pipeline's folder; the innermost frame below it is the location.
     """
     shown = display_path(file, root)
     location = _location(error, file, root)
     if any(frame.name == _AUTO_CDC for frame in traceback.extract_tb(error.__traceback__)):
         # Spark's own function needs packages of Spark Connect before it asks the registry.
         return FeatureUnsupportedError(
-            "an AUTO CDC flow is something that this version cannot make",
+            "this version does not support AUTO CDC flows",
             location=location,
             params={"what": _AUTO_CDC},
         )
@@ -45,22 +45,22 @@ def build_fault(error: BaseException, file: Path, root: Path) -> HeadraceError:
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
-        remedies=[*_remedies(error), f"mend {location}; --debug shows the whole trace"],
+        remedies=[*_remedies(error), f"correct {location}; --debug shows the whole trace"],
         params={"file": shown, "exception": kind},
     )
 
 
 def _text(error: BaseException) -> str:
-    # KeyError's own text is a bare repr; everything else says it best itself.
+    # The text of a KeyError is only the key's repr.
     return f"no key {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _remedies(error: BaseException) -> list[str]:
     if isinstance(error, ModuleNotFoundError) and error.name == "dlt":
-        # Databricks' own runtime brings it; the package of this name is something else.
+        # Only the Databricks runtime has it; the package of this name on PyPI is another one.
         return ["write `import headrace as hr`, or `from pyspark import pipelines as dp`"]
     if isinstance(error, ModuleNotFoundError) and error.name:
-        return [f"install the package that brings `{error.name}`, or put {error.name}.py beside the spec"]
+        return [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
     return suggestions(error)
 
 
@@ -82,7 +82,7 @@ def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:
 
 
 def _characters(line: str, offset: int) -> int:
-    """Python counts bytes; a reader counts characters."""
+    """The characters in the first bytes of a line; Python gives columns in bytes."""
     return len(line.encode()[:offset].decode(errors="replace"))
 
 

@@ -1,4 +1,4 @@
-"""Which columns of a query hold each record's place in Kafka."""
+"""The columns of a query that keep each record's Kafka coordinates: topic, partition, offset, timestamp."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _KEEPING_CASTS: Mapping[Part, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class _Struct:
-    """A struct column of which some fields are parts of the place."""
+    """A struct column with fields that keep coordinates."""
 
     fields: Mapping[str, _Value]
 
@@ -47,12 +47,12 @@ _Value = Part | _Struct | None
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateColumns:
-    """The columns (dotted paths) that keep a record's place and time.
+    """The columns (dotted paths) that keep a record's coordinates.
 
     Args:
-        coordinates: The columns that are named in the table's properties.
-        timestamp: The column that is.
-        paths: All columns that keep a part of the place, these among them.
+        coordinates: The columns of topic, partition and offset, as the table's properties name them.
+        timestamp: The column of the record's timestamp.
+        paths: All columns that keep a coordinate, these among them.
     """
 
     coordinates: Coordinates | None = None
@@ -60,7 +60,7 @@ class CoordinateColumns:
     paths: Mapping[str, Part] = field(default_factory=dict)
 
     def with_named(self, other: CoordinateColumns) -> CoordinateColumns:
-        """These places, but for those that ``other`` names itself."""
+        """These columns, replaced by those that ``other`` has."""
         return CoordinateColumns(
             coordinates=other.coordinates or self.coordinates,
             timestamp=other.timestamp or self.timestamp,
@@ -68,11 +68,11 @@ class CoordinateColumns:
         )
 
 
-def common_places(places: Sequence[CoordinateColumns]) -> CoordinateColumns:
-    """What holds for a table whose flows each give it these places."""
-    if not places:
+def common_columns(columns: Sequence[CoordinateColumns]) -> CoordinateColumns:
+    """The columns that all flows of a table have in common."""
+    if not columns:
         return CoordinateColumns()
-    first, *others = places
+    first, *others = columns
     return CoordinateColumns(
         coordinates=first.coordinates if all(o.coordinates == first.coordinates for o in others) else None,
         timestamp=first.timestamp if all(o.timestamp == first.timestamp for o in others) else None,
@@ -82,8 +82,8 @@ def common_places(places: Sequence[CoordinateColumns]) -> CoordinateColumns:
     )
 
 
-def named_places(coordinates: Coordinates | None, timestamp: str | None) -> CoordinateColumns:
-    """The places that a table's properties name."""
+def named_columns(coordinates: Coordinates | None, timestamp: str | None) -> CoordinateColumns:
+    """The columns of a table's properties."""
     paths: dict[str, Part] = {}
     if coordinates is not None:
         paths = {
@@ -96,15 +96,15 @@ def named_places(coordinates: Coordinates | None, timestamp: str | None) -> Coor
     return CoordinateColumns(coordinates=coordinates, timestamp=timestamp, paths=paths)
 
 
-KnownPlaces = Callable[[Leaf], CoordinateColumns | None]
-"""The places that the dataset behind a streaming leaf keeps; ``None`` for Kafka itself and others."""
+KnownColumns = Callable[[Leaf], CoordinateColumns | None]
+"""Gives the columns of the dataset that a streaming leaf reads; ``None`` for Kafka and other sources."""
 
 
-def find_places(plan: LogicalPlan, known: KnownPlaces) -> CoordinateColumns:
-    """Follow a query's columns down to its one source.
+def find_coordinates(plan: LogicalPlan, known: KnownColumns) -> CoordinateColumns:
+    """Follow a query's columns down to its source.
 
-    Columns count only where the query makes exactly one row of each record: it has one streaming
-    source, and nothing filters, joins, aggregates or multiplies rows between.
+    The result is empty unless the query makes exactly one row of each record: it has one streaming source
+    and does not filter, join, aggregate or multiply rows.
     """
     if len(plan.leaves) != 1:
         return CoordinateColumns()
@@ -119,8 +119,8 @@ def find_places(plan: LogicalPlan, known: KnownPlaces) -> CoordinateColumns:
     return _choose(paths)
 
 
-def _values(node: Node, leaf: Leaf, known: KnownPlaces) -> dict[int, _Value] | None:
-    """What each column of a node is, by its id; ``None`` where rows are no longer records."""
+def _values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | None:
+    """The coordinate in each column of a node, by the column's id; ``None`` if a row is not one record."""
     if not node.children:
         return _leaf_values(node, leaf, known)
     if len(node.children) != 1:
@@ -136,17 +136,17 @@ def _values(node: Node, leaf: Leaf, known: KnownPlaces) -> dict[int, _Value] | N
     }
 
 
-def _leaf_values(node: Node, leaf: Leaf, known: KnownPlaces) -> dict[int, _Value] | None:
+def _leaf_values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | None:
     if not node.is_streaming:
         return None
     columns = node.expressions("output")
     if leaf.provider == "kafka":
         by_name: Mapping[str, _Value] = {part: part for part in _PARTS}
     else:
-        places = known(leaf)
-        if places is None:
+        kept = known(leaf)
+        if kept is None:
             return None
-        by_name = _nested(places.paths)
+        by_name = _nested(kept.paths)
     return {
         column.expression_id: by_name.get(str(column.fields["name"]))
         for column in columns
@@ -167,7 +167,7 @@ def _nested(paths: Mapping[str, Part]) -> dict[str, _Value]:
 
 
 def _value(expression: Node, below: Mapping[int, _Value]) -> _Value:
-    """What an expression is, given what the columns below are."""
+    """The coordinate that an expression gives, from those of the columns below."""
     match expression.kind:
         case "Alias":
             return _value(expression.children[0], below)
@@ -246,7 +246,7 @@ def _collect(path: str, value: _Value, paths: dict[str, Part]) -> None:
 
 
 def _choose(paths: Mapping[str, Part]) -> CoordinateColumns:
-    """The first columns that hold the parts; those of one struct before those scattered."""
+    """The first columns with all coordinates; those within one struct come first."""
     parents = list(dict.fromkeys(path.rpartition(".")[0] for path in paths))
     grouped = [{p: v for p, v in paths.items() if p.rpartition(".")[0] == parent} for parent in parents]
     needed = set(_PARTS[:3])

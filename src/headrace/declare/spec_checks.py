@@ -1,9 +1,12 @@
-"""What is wrong in a spec, in the words of the spec: unknown keys, and values of the wrong kind."""
+"""Checks of a spec: unknown keys, values of the wrong type, and Kafka settings that can never work."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -11,21 +14,35 @@ from pydantic import BaseModel, ValidationError
 from headrace.declare.spec_model import KAFKA_SETTINGS, SETTINGS, Library
 from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value
 from headrace.errors import HeadraceError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
+from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.kafka_settings import FILES
+
+_SPARKS_OWN = {
+    "auto.offset.reset": "read_kafka(starting_offsets=..) says where a flow starts",
+    "enable.auto.commit": "a flow's position is committed with its rows",
+    "key.deserializer": "keys are read as bytes",
+    "value.deserializer": "values are read as bytes",
+    "interceptor.classes": "records are read as they are",
+}
+_SERVER = re.compile(r"\S+:\d+")
+_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_PROBE = "probe"
+"""librdkafka's value for the certificate authorities of the machine."""
 
 
 def check_keys(
     value: Value, model: type[BaseModel], path: tuple[str, ...] = (), also: Iterable[str] = ()
 ) -> None:
-    """Refuse keys that mean nothing.
+    """Refuse unknown keys.
 
     Args:
         value: A spec, or a part of one.
-        model: What may stand there.
-        path: The keys that lead to it.
-        also: Further keys that may stand there, and are not looked into.
+        model: The model that lists the known keys.
+        path: The keys that lead to the value.
+        also: Further known keys, whose values are not checked.
 
     Raises:
-        SpecUnknownKeyError: A key means nothing; it suggests the nearest that does.
+        SpecUnknownKeyError: A key is unknown.
         SpecInvalidError: A setting's value is not text.
     """
     if not isinstance(value, Mapped):
@@ -88,8 +105,8 @@ def _unknown_key(
     )
 
 
-def build_fault(error: ValidationError, merged: Mapped, shown: str) -> SpecInvalidError:
-    """All that the model found, as one error: the first in the file, and the others as its facts."""
+def build_error(error: ValidationError, merged: Mapped, shown: str) -> SpecInvalidError:
+    """All errors of the model as one: the first in the file, with the others as its facts."""
     first, *others = sorted((_problem(detail, merged, shown) for detail in error.errors()), key=_order)
     return first.with_(
         facts=[*first.facts, *(f"also {other.location}: {other.summary}" for other in others[:4])]
@@ -101,7 +118,7 @@ def _order(error: HeadraceError) -> tuple[int, int]:
 
 
 def _problem(detail: Any, merged: Mapped, shown: str) -> SpecInvalidError:
-    """Pydantic's finding in the words of the spec."""
+    """One error of Pydantic's, in the terms of the spec."""
     path = tuple(part for part in detail["loc"] if not (isinstance(part, str) and part[:1].isupper()))
     key = ".".join(str(part) for part in path)
     location, value = _find(merged, path, shown)
@@ -147,7 +164,7 @@ def _examples(path: tuple[Any, ...], value: Value | None) -> list[str]:
 
 
 def _find(value: Value, path: tuple[Any, ...], shown: str) -> tuple[SourceLocation, Value | None]:
-    """The deepest place on the way to a value, and the value itself where it exists."""
+    """The location of a value, or of the deepest key on its path that exists, and the value."""
     location = SourceLocation(shown, 1)
     current: Value | None = value
     for part in path:
@@ -176,3 +193,81 @@ def _kind(value: Value | None) -> str:
             return "nothing"
         case _:
             return f"`{value.text}`"
+
+
+# -- Kafka
+
+
+def check_kafka(connection: KafkaConnection, folder: Path) -> KafkaConnection:
+    """Check a connection's settings, and return it with absolute paths.
+
+    Args:
+        connection: The connection as the spec has it.
+        folder: The spec's folder, where relative paths start.
+
+    Raises:
+        SpecInvalidError: A setting can never work.
+    """
+    settings = connection.settings
+    for key in sorted(_SPARKS_OWN.keys() & settings.keys()):
+        raise _kafka_error(connection, key, f" cannot be set: {_SPARKS_OWN[key]}", "remove it")
+    _check_servers(connection)
+    _check_login(connection)
+    found = replace(connection, settings={**settings, **_paths(connection, folder)})
+    # Both clients check their settings now, not only the one that is used first.
+    found.for_spark()
+    found.for_librdkafka()
+    return found
+
+
+def _check_servers(connection: KafkaConnection) -> None:
+    servers = connection.settings.get("bootstrap.servers", EMBEDDED)
+    for server in () if servers == EMBEDDED else servers.split(","):
+        if not _SERVER.fullmatch(server.strip()):
+            remedy = "write such as broker.example:9092, several separated by commas, or `embedded`"
+            raise _kafka_error(
+                connection, "bootstrap.servers", f": `{server.strip()}` is not HOST:PORT", remedy
+            )
+
+
+def _check_login(connection: KafkaConnection) -> None:
+    settings = connection.settings
+    if connection.protocol not in _PROTOCOLS:
+        text = f": `{settings['security.protocol']}` is not one of {', '.join(_PROTOCOLS)}"
+        raise _kafka_error(connection, "security.protocol", text, "write such as security.protocol: SASL_SSL")
+    if connection.is_embedded or "sasl.username" not in settings:
+        return
+    if not connection.protocol.startswith("SASL_"):
+        text = f" is set, but security.protocol is {connection.protocol}, which has no login"
+        raise _kafka_error(connection, "sasl.username", text, "add security.protocol: SASL_SSL")
+    if not settings.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
+        remedy = "add sasl.mechanism: SCRAM-SHA-512, or SCRAM-SHA-256, or PLAIN, as the cluster is configured"
+        raise _kafka_error(connection, "sasl.username", " is set without sasl.mechanism", remedy)
+    if "sasl.password" not in settings:
+        remedy = "add sasl.password: ${KAFKA_PASSWORD}"
+        raise _kafka_error(connection, "sasl.username", " is set without sasl.password", remedy)
+
+
+def _paths(connection: KafkaConnection, folder: Path) -> Mapping[str, str]:
+    found = {}
+    for key in FILES:
+        text = connection.settings.get(key)
+        if text is None or text == _PROBE:
+            continue
+        path = folder / Path(text).expanduser()
+        # OpenSSL also takes a folder of certificate authorities.
+        if not path.exists() or (path.is_dir() and key != "ssl.ca.location"):
+            raise _kafka_error(
+                connection, key, f": the file {path} does not exist", "create the file, or correct the path"
+            )
+        found[key] = str(path)
+    return found
+
+
+def _kafka_error(connection: KafkaConnection, key: str, wrong: str, remedy: str) -> SpecInvalidError:
+    return SpecInvalidError(
+        f"kafka.{key}{wrong}",
+        location=connection.place(key),
+        remedies=[remedy],
+        params={"key": f"kafka.{key}"},
+    )

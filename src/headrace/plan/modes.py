@@ -1,0 +1,114 @@
+"""The modes in which the user's code runs: each says how its reads are treated.
+
+A test and a preview replace sources; the mode names what is given in their stead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.errors import SourceLocation
+from headrace.model.names import TableName
+from headrace.plan.options import ReadRequest
+from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableAccess:
+    """A read of a table, before it happens.
+
+    Args:
+        name: The dataset that the name, or the path, means.
+        streaming: Whether a stream reads it.
+        location: The user's line, or the location within an SQL text.
+        changes: Whether the table's change feed is read and not its rows.
+        options: The reader's options, as the user has set them.
+    """
+
+    name: TableName
+    streaming: bool
+    location: SourceLocation
+    changes: bool = False
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRead:
+    """A read of a source that is not a dataset, before it happens: a topic, a folder, a table elsewhere.
+
+    Args:
+        request: What the reader is asked for, with the options that the protocol adds.
+        paths: The folders or files; empty for a system such as Kafka.
+        location: The user's line.
+        session: The session that reads.
+    """
+
+    request: ReadRequest
+    paths: tuple[str, ...]
+    location: SourceLocation
+    session: SparkSession = field(repr=False)
+
+
+TableHook = Callable[[TableAccess], "DataFrame | None"]
+"""Called before each read of a table; a DataFrame that it returns is read instead."""
+
+SourceHook = Callable[[SourceRead], "DataFrame | None"]
+"""Called before each read of a source; a DataFrame that it returns is read instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loading:
+    """The pipeline's files run: reads at module level hit real tables, and actions are allowed.
+
+    Args:
+        session: Gives the pipeline's session to code that asks Spark for one.
+        sources: The sources of a test.
+    """
+
+    session: Callable[[], SparkSession]
+    sources: SourceHook | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """Queries are resolved: tables are empty stand-ins, without rows and without a history.
+
+    Args:
+        sources: The sources of a test.
+    """
+
+    sources: SourceHook | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Queries are built for a run, over the real tables.
+
+    Args:
+        sources: The sources of a test.
+        kafka_limit: The records that a first batch from Kafka may take if the user sets no limit.
+    """
+
+    sources: SourceHook | None = None
+    kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounded:
+    """Queries are built as batches over records that are there, for a preview or to read a range again.
+
+    Args:
+        sources: Gives the records of each source.
+        tables: Gives the rows of tables that are not read as they are; ``None`` reads all as they are.
+    """
+
+    sources: SourceHook
+    tables: TableHook | None = None
+
+
+Mode = Loading | Planning | Running | Bounded

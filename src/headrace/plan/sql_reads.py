@@ -1,0 +1,136 @@
+"""The reads of an SQL text: each is treated as a reader's, and the text is edited where that needs it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.errors import HeadraceError
+from headrace.plan.intercept import LOCATION_OPTION, Interception, suspended
+from headrace.plan.names import quoted
+from headrace.plan.options import ReadRequest
+from headrace.sources.files.source import FORMATS as FILE_FORMATS
+from headrace.syntax.locations import caller, pinpoint_sql
+from headrace.syntax.sql import Edit, SqlRelation, SqlText, expression_end, parse_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_numbers = itertools.count(1)
+
+
+def read_sql(interception: Interception, session: SparkSession, text: str) -> SqlText:
+    """An SQL text with the edits that its reads need.
+
+    Args:
+        interception: How reads are treated.
+        session: The session that runs the text.
+        text: The text.
+    """
+    from pyspark.errors import ParseException
+
+    sql = SqlText(text, caller(interception.root))
+    try:
+        parsed = parse_sql(session, text)
+    except ParseException:
+        # Spark's own call reports it, with the user's line on the stack.
+        return sql
+    if parsed.writes is not None:
+        interception.refuse_action(f"spark.sql with {parsed.writes}")
+    edits: list[Edit] = []
+    for relation in parsed.relations:
+        if parsed.writes is not None:
+            # Spark gives the target of a command options of its own.
+            relation = replace(relation, options={})
+        edits.extend(_read(interception, session, sql, relation))
+    return replace(sql, edits=tuple(edits))
+
+
+def _read(
+    interception: Interception, session: SparkSession, sql: SqlText, relation: SqlRelation
+) -> Iterator[Edit]:
+    name = interception.dataset(session, relation.parts)
+    if name is None:
+        yield from _read_folder(interception, session, sql, relation)
+        return
+    location = pinpoint_sql(sql.location, sql.text, relation.start, relation.stop, interception.root)
+    request = ReadRequest(streaming=relation.streaming, format="delta", options=relation.options)
+    added = interception.reader_options(request, location)
+    if interception.tables is not None:
+        answer = interception.ask(
+            name,
+            streaming=relation.streaming,
+            changes=request.reads_changes,
+            options=relation.options,
+            location=location,
+        )
+        if answer.frame is not None:
+            # The columns of a relation are qualified by its name, so the view keeps it.
+            mine = interception.replaced.setdefault(name.name.casefold(), name) == name
+            yield from _replaced(sql.text, relation, answer.frame, name.name if mine else None)
+            return
+        if interception.stands_in and relation.travel is not None:
+            # An empty stand-in has no history; its columns are those of any version.
+            yield Edit(*relation.travel, "")
+    if len(relation.parts) > 2 or relation.parts != (name.schema, name.name)[-len(relation.parts) :]:
+        yield Edit(relation.start, relation.stop + 1, quoted(name))
+    if relation.streaming:
+        if LOCATION_OPTION in added:
+            added[LOCATION_OPTION] = str(sql.location)
+        yield from _with_options(relation, added)
+
+
+def _read_folder(
+    interception: Interception, session: SparkSession, sql: SqlText, relation: SqlRelation
+) -> Iterator[Edit]:
+    """A folder in an SQL text, such as ``STREAM delta.`/data/orders```: read as a reader reads it.
+
+    Spark's own SQL knows no stream of a Delta table by its path; batch reads are left to Spark.
+    """
+    if len(relation.parts) != 2:
+        return
+    format, path = relation.parts
+    if format.lower() != "delta" and format.lower() not in FILE_FORMATS:
+        return
+    if not relation.streaming and interception.sources is None:
+        absolute = interception.absolute_path(path).replace("`", "``")
+        yield Edit(relation.start, relation.stop + 1, f"{format}.`{absolute}`")
+        return
+    reader = session.readStream if relation.streaming else session.read
+    try:
+        frame = reader.format(format).options(**relation.options).load(path)
+    except HeadraceError as error:
+        location = pinpoint_sql(sql.location, sql.text, relation.start, relation.stop, interception.root)
+        raise error.with_(location=location) from error.__cause__
+    yield from _replaced(sql.text, relation, frame, None)
+
+
+def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
+    """Add options to a stream, behind its name or among those that it has."""
+    listed = ", ".join(f"'{key}' = '{_literal(value)}'" for key, value in options.items())
+    if listed and relation.options_at is None:
+        yield Edit(relation.ends, relation.ends, f" WITH ({listed})")
+    elif listed and relation.options_at is not None:
+        yield Edit(relation.options_at, relation.options_at, f"{listed}, ")
+
+
+def _replaced(text: str, relation: SqlRelation, frame: DataFrame, name: str | None) -> Iterator[Edit]:
+    """Put a temporary view of a DataFrame in the place of a relation."""
+    # SQL knows temporary views by a name of one part only.
+    view = name or f"headrace_read_{next(_numbers)}"
+    with suspended():
+        frame.createOrReplaceTempView(view)
+    end = expression_end(text, relation)
+    if relation.streaming and not frame.isStreaming:
+        yield Edit(relation.begins, end, f"`{view}`")
+        return
+    yield Edit(relation.start, relation.stop + 1, f"`{view}`")
+    if end > relation.ends:
+        # The DataFrame was read with these options.
+        yield Edit(relation.ends, end, "")
+
+
+def _literal(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
