@@ -18,7 +18,7 @@ from headrace.sources.files.position import FilePosition
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import FENCED, Open
 from headrace.verify import source_range
-from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_said
+from headrace.verify.commits import Batches, CommitClaims, Opening, Refresh, build_claims
 from headrace.verify.delta_log import Commit, TableLog, TableMetadata
 from headrace.verify.equations import RowCounts
 
@@ -137,7 +137,7 @@ def read(name: str, transactions: Mapping[str, int]) -> CommitClaims:
         base_version=5,
         transactions=transactions,
     )
-    return build_said(log)
+    return build_claims(log)
 
 
 def test_verify_reads_a_batch() -> None:

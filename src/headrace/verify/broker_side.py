@@ -118,9 +118,9 @@ class RecordsJudge:
         table = read_table_records(
             self._reader,
             evidence.log,
-            evidence.accounts,
+            evidence.balance,
             columns,
-            all_files=derived or evidence.beginning.expected is not None,
+            all_files=derived or evidence.baseline.expected is not None,
         )
         together = join_claims(claims.values())
         asked = offsets_to_ask(together, table, READ_WHOLE)
@@ -186,7 +186,7 @@ class RecordsJudge:
                 raise _CannotJudgeError(
                     f"what {upstream.dataset} held at version {version} is gone: {error}"
                 ) from error
-            others = read_others(self._reader, upstream.log, upstream.accounts, columns)
+            others = read_others(self._reader, upstream.log, upstream.balance, columns)
             excused += others.gone_unknown
             musts.append(must)
             mays += [may, others.gone]

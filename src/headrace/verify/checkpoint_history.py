@@ -76,25 +76,25 @@ class Lineage:
 
 
 def build_lineages(
-    said: CommitClaims, ledger: Ledger, first_version: int, properties: Mapping[str, str]
+    metadata: CommitClaims, ledger: Ledger, first_version: int, properties: Mapping[str, str]
 ) -> tuple[Lineage, ...]:
     """Put the generations of every flow in order.
 
     Args:
-        said: What the log's commits say.
+        metadata: What the log's commits say.
         ledger: Speaks alone for versions before ``first_version``.
         first_version: The first version that the log still holds.
         properties: The table's properties: which checkpoint feeds it through which flow.
     """
     folded = _folded(ledger)
     older = [b for b in folded if b.last_version < first_version]
-    older += [cut for b in folded if (cut := _before(b, first_version, said.batches)) is not None]
-    batches = sorted([*older, *said.batches], key=lambda b: (b.first_version, b.first))
+    older += [cut for b in folded if (cut := _before(b, first_version, metadata.batches)) is not None]
+    batches = sorted([*older, *metadata.batches], key=lambda b: (b.first_version, b.first))
     openings = {
         o.version: o
         for o in [
             *(o for fold in ledger.folds for o in fold.openings if o.version < first_version),
-            *said.openings,
+            *metadata.openings,
         ]
     }
     ordered = [openings[version] for version in sorted(openings)]
@@ -181,7 +181,7 @@ def _add_unopened(
     batches: Iterable[Batches],
     feeding: Mapping[str, str],
 ) -> None:
-    """Checkpoints whose opening nobody holds any more: the oldest of their flow."""
+    """Checkpoints whose opening neither log nor ledger holds any more: the oldest of their flow."""
     known = {checkpoint for chain in flows.values() for checkpoint, _ in chain} | dropped
     refreshed = {}
     for opening in openings:

@@ -1,4 +1,4 @@
-"""A third witness: what Spark's own checkpoints say that they planned and finished."""
+"""Spark's own checkpoints: the batches that they planned and finished."""
 
 from __future__ import annotations
 

@@ -24,9 +24,9 @@ class Claim:
 
     Args:
         live: Committed ranges whose records the broker still holds.
-        past: Committed ranges that nobody can be asked about any more.
-        derived: What the table upstream holds and must be here, too.
-        may: What the table upstream held once, and may be here.
+        past: Committed ranges whose records the broker no longer holds.
+        derived: What the table upstream holds and this table must hold, too.
+        may: What the table upstream held once, and this table may hold.
     """
 
     live: Spans = _NONE
@@ -136,7 +136,7 @@ def build_derived_claims(upstream: str, must: Present, may: Present, excused: in
         upstream: The table and its version, for people.
         must: The rows of the versions that were read whole.
         may: Rows that were read in part, or that were removed later.
-        excused: Removed rows of which nobody knows which they were.
+        excused: Removed rows whose coordinates are not known.
     """
     places = {
         place: Claim(derived=must.places.get(place, _NONE), may=may.places.get(place, _NONE))

@@ -1,6 +1,6 @@
-"""What Headrace's commits say of themselves: batches with their ranges, openings, refreshes.
+"""The metadata of Headrace's commits: batches with their ranges, openings, refreshes.
 
-Two witnesses are read, the table's log and the ledger beside it. Nothing here judges.
+It is read from the table's log and from the ledger. Nothing here judges.
 """
 
 from __future__ import annotations
@@ -127,10 +127,10 @@ class Other:
         return self.removed
 
     @property
-    def words(self) -> str:
-        """What it did, for people."""
+    def text(self) -> str:
+        """What the commit did, for people."""
         if self.net is None:
-            did = "added or removed rows that nobody counted"
+            did = "added or removed rows that were not counted"
         elif self.operation == "DELETE":
             did = f"removed {counted(-self.net, 'row')}"
         elif not self.removed:
@@ -190,31 +190,31 @@ class CommitClaims:
     repeated: Mapping[int, str]
 
 
-def build_said(log: TableLog) -> CommitClaims:
+def build_claims(log: TableLog) -> CommitClaims:
     """Read the meaning of every commit that the log still holds."""
     batches, openings, refreshes = [], [], []
     roles: dict[int, Role] = {}
     repeated: dict[int, str] = {}
     known = {value for key, value in log.metadata.properties.items() if key.startswith(PROPERTY_CHECKPOINT)}
     for commit in log.commits:
-        words = _ours(commit.user_metadata)
-        role = roles[commit.version] = _role(commit, words)
-        numbered = words is not None and _is_numbered(words, commit)
+        metadata = _ours(commit.user_metadata)
+        role = roles[commit.version] = _role(commit, metadata)
+        numbered = metadata is not None and _is_numbered(metadata, commit)
         for application, batch in commit.transactions.items():
             if application in known and batch != FENCED and not numbered:
-                repeated[commit.version] = f"it holds the transaction of batch {batch}, and no ranges"
+                repeated[commit.version] = f"it has the transaction of batch {batch}, and no ranges"
         if role == "unnumbered":
-            repeated[commit.version] = "its metadata names a batch, and it lacks that batch's transaction"
+            repeated[commit.version] = "its metadata names a batch, and it has no transaction of that batch"
         try:
-            if words is not None and role == "view":
-                refreshes.append(_refresh(words, commit))
-            if words is not None and role == "opening":
-                openings.append(_opening(words, commit.version, commit.transactions))
-                known.add(words["checkpoint"])
-            if words is not None and numbered:
-                batches.append(_batches(words, commit.version, commit.timestamp_ms))
+            if metadata is not None and role == "view":
+                refreshes.append(_refresh(metadata, commit))
+            if metadata is not None and role == "opening":
+                openings.append(_opening(metadata, commit.version, commit.transactions))
+                known.add(metadata["checkpoint"])
+            if metadata is not None and numbered:
+                batches.append(_batches(metadata, commit.version, commit.timestamp_ms))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            repeated[commit.version] = f"what it says of itself cannot be read ({error!r})"
+            repeated[commit.version] = f"its metadata cannot be read ({error!r})"
     return CommitClaims(
         batches=tuple(batches),
         openings=tuple(openings),
@@ -291,20 +291,22 @@ def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
     )
 
 
-def _role(commit: Commit, words: Mapping[str, Any] | None) -> Role:
-    if words is not None and "opens" in words:
+def _role(commit: Commit, metadata: Mapping[str, Any] | None) -> Role:
+    if metadata is not None and "opens" in metadata:
         return "opening"
-    if words is not None and "view" in words and (commit.changes_data or not commit.added):
+    if metadata is not None and "view" in metadata and (commit.changes_data or not commit.added):
         return "view"
-    if words is not None and _is_numbered(words, commit):
+    if metadata is not None and _is_numbered(metadata, commit):
         return "batch"
     if not commit.changes_data:
         return "rewrite" if commit.added or commit.removed else "metadata"
-    return "unnumbered" if words is not None and "batch" in words else "foreign"
+    return "unnumbered" if metadata is not None and "batch" in metadata else "foreign"
 
 
-def _is_numbered(words: Mapping[str, Any], commit: Commit) -> bool:
-    return "batch" in words and commit.transactions.get(str(words.get("checkpoint"))) == words["batch"]
+def _is_numbered(metadata: Mapping[str, Any], commit: Commit) -> bool:
+    return (
+        "batch" in metadata and commit.transactions.get(str(metadata.get("checkpoint"))) == metadata["batch"]
+    )
 
 
 def _ours(text: str | None) -> Mapping[str, Any] | None:
@@ -356,19 +358,19 @@ def _other(value: Mapping[str, Any]) -> Other:
     )
 
 
-def _batches(words: Mapping[str, Any], version: int | Sequence[int], timestamp_ms: int) -> Batches:
-    first, last = words["batches"] if "batches" in words else (words["batch"], words["batch"])
+def _batches(metadata: Mapping[str, Any], version: int | Sequence[int], timestamp_ms: int) -> Batches:
+    first, last = metadata["batches"] if "batches" in metadata else (metadata["batch"], metadata["batch"])
     first_version, last_version = version if isinstance(version, Sequence) else (version, version)
     return Batches(
-        flow=words["flow"],
-        checkpoint=words["checkpoint"],
+        flow=metadata["flow"],
+        checkpoint=metadata["checkpoint"],
         first=int(first),
         last=int(last),
         first_version=first_version,
         last_version=last_version,
         timestamp_ms=timestamp_ms,
-        counts=RowCounts.parse(words),
-        sources=_sources(words["sources"]),
+        counts=RowCounts.parse(metadata),
+        sources=_sources(metadata["sources"]),
     )
 
 
@@ -391,16 +393,16 @@ def _position(value: Any, kind: str = "") -> Mapping[str, Any]:
     if kind == OPAQUE:
         return {"offset": value}
     if not isinstance(value, dict):
-        raise TypeError(f"{value!r} is no position")
+        raise TypeError(f"{value!r} is not a position")
     return value
 
 
-def _opening(words: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None) -> Opening:
-    opens = words["opens"]
+def _opening(metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None) -> Opening:
+    opens = metadata["opens"]
     fences = opens.get("fences")
     return Opening(
-        flow=words["flow"],
-        checkpoint=words["checkpoint"],
+        flow=metadata["flow"],
+        checkpoint=metadata["checkpoint"],
         generation=int(opens["generation"]),
         reason=opens["reason"],
         version=version,
@@ -411,12 +413,13 @@ def _opening(words: Mapping[str, Any], version: int, transactions: Mapping[str, 
     )
 
 
-def _refresh(words: Mapping[str, Any], commit: Commit) -> Refresh:
+def _refresh(metadata: Mapping[str, Any], commit: Commit) -> Refresh:
     return Refresh(
         version=commit.version,
         timestamp_ms=commit.timestamp_ms,
-        rows=None if words.get("rows") is None else int(words["rows"]),
+        rows=None if metadata.get("rows") is None else int(metadata["rows"]),
         inputs={
-            name: (str(value["table_id"]), int(value["version"])) for name, value in words["inputs"].items()
+            name: (str(value["table_id"]), int(value["version"]))
+            for name, value in metadata["inputs"].items()
         },
     )

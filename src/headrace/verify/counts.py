@@ -48,7 +48,7 @@ class RowDelta:
         return is_erasure(self.commit)
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """What a foreign commit did, for people."""
         who = f"version {self.commit.version}: {self.commit.operation} by {self.commit.engine}"
         declared = ", declared as an erasure" if declares_erasure(self.commit) else ""
@@ -64,9 +64,9 @@ class RowBalance:
     """The rows of a table: where it began, how it moved, and what there is now.
 
     Args:
-        baseline: The version before the first movement; -1 when everything is known.
+        baseline: The version before the first delta; -1 when everything is known.
         opened_with: Rows at the baseline.
-        movements: By version.
+        deltas: By version.
         earlier: What other writers had done before the baseline, by the ledger.
         files: The active files now.
         origins: The version that added each active file, where the log still says it.
@@ -76,7 +76,7 @@ class RowBalance:
 
     baseline: int
     opened_with: int
-    movements: Mapping[int, RowDelta]
+    deltas: Mapping[int, RowDelta]
     earlier: tuple[Other, ...]
     files: Mapping[FileKey, DataFile]
     origins: Mapping[FileKey, int]
@@ -86,7 +86,7 @@ class RowBalance:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """Where the accounts of a table begin, and what must be there then.
+    """Where the balance of a table begin, and what must be there then.
 
     Args:
         version: The state after this version is the first that counts; -1 is the empty table.
@@ -113,33 +113,33 @@ class FileFindings:
         return tuple(finding for version in versions for finding in self.by_version.get(version, ()))
 
 
-def files_to_inspect(log: TableLog, beginning: Baseline) -> set[str]:
-    """The files whose footers are to be read: what was added since the beginning, and is there now."""
-    added = {f.path for c in log.commits if c.version > beginning.version for f in c.added}
-    if beginning.expected is None:
+def files_to_inspect(log: TableLog, baseline: Baseline) -> set[str]:
+    """The files whose footers are to be read: what was added since the baseline, and is there now."""
+    added = {f.path for c in log.commits if c.version > baseline.version for f in c.added}
+    if baseline.expected is None:
         return added
     return added | {file.path for file in log.active().values()}
 
 
-def build_accounts(
-    log: TableLog, said: CommitClaims, facts: Mapping[str, FileFacts], beginning: Baseline
+def build_balance(
+    log: TableLog, metadata: CommitClaims, facts: Mapping[str, FileFacts], baseline: Baseline
 ) -> RowBalance:
     """Follow the rows from the beginning to the snapshot."""
-    movements: dict[int, RowDelta] = {}
+    deltas: dict[int, RowDelta] = {}
     origins: dict[FileKey, int] = {}
     foreign: set[FileKey] = set()
     opened_with = sum(_live(file, facts)[0] for file in log.base.values())
     for commit, active in log.states():
-        if commit.version == beginning.version + 1:
+        if commit.version == baseline.version + 1:
             opened_with = sum(_live(file, facts)[0] for file in active.values())
-        role = said.roles.get(commit.version, "foreign")
+        role = metadata.roles.get(commit.version, "foreign")
         files = tuple(active[key] for key, _ in commit.removed if key in active)
         added = [_live(file, facts) for file in commit.added]
         gone = [_live(file, facts) for file in files]
         # The same file with another deletion vector still holds the rows that are left.
         kept = {file.path: rows for file, (rows, _) in zip(commit.added, added, strict=True)}
-        if commit.version > beginning.version:
-            movements[commit.version] = RowDelta(
+        if commit.version > baseline.version:
+            deltas[commit.version] = RowDelta(
                 commit=commit,
                 role=role,
                 added=sum(rows for rows, _ in added),
@@ -157,13 +157,13 @@ def build_accounts(
         if role in ("foreign", "unnumbered") and not files:
             foreign.update(file.key for file in commit.added)
     now = log.active()
-    if beginning.version == log.version:
+    if baseline.version == log.version:
         opened_with = sum(_live(file, facts)[0] for file in now.values())
     return RowBalance(
-        baseline=beginning.version,
+        baseline=baseline.version,
         opened_with=opened_with,
-        movements=movements,
-        earlier=beginning.others,
+        deltas=deltas,
+        earlier=baseline.others,
         files=now,
         origins={key: version for key, version in origins.items() if key in now},
         rows=sum(_live(file, facts)[0] for file in now.values()),
@@ -171,15 +171,15 @@ def build_accounts(
     )
 
 
-def judge_files(accounts: RowBalance, facts: Mapping[str, FileFacts]) -> FileFindings:
+def judge_files(balance: RowBalance, facts: Mapping[str, FileFacts]) -> FileFindings:
     """Compare every active file with what the log says of it."""
     found: dict[int | None, list[Finding]] = {}
-    for key, file in accounts.files.items():
+    for key, file in balance.files.items():
         if file.path not in facts:
             continue
-        version = accounts.origins.get(key)
+        version = balance.origins.get(key)
         where = "" if version is None else f" of version {version}"
-        for code, words in contradictions(file, facts[file.path], judge_age=not accounts.copied):
+        for code, words in contradictions(file, facts[file.path], judge_age=not balance.copied):
             place = {"file": file.path, **({} if version is None else {"version": version})}
             found.setdefault(version, []).append(
                 Finding(code=code, text=f"file {file.path}{where} {words}", place=place)
@@ -187,17 +187,17 @@ def judge_files(accounts: RowBalance, facts: Mapping[str, FileFacts]) -> FileFin
     return FileFindings({version: tuple(findings) for version, findings in found.items()})
 
 
-def judge_counts(lineage: Lineage, accounts: RowBalance, files: FileFindings) -> GradeReport:
+def judge_counts(lineage: Lineage, balance: RowBalance, files: FileFindings) -> GradeReport:
     """Judge the second grade of one flow: batch by batch, and the files of its batches."""
     findings: list[Finding] = []
     reasons: list[str] = []
     for batch in lineage.batches:
         findings += _judge_balance(batch)
-        movement = accounts.movements.get(batch.first_version) if batch.first == batch.last else None
-        if movement is not None:
-            _judge_movement(batch, movement, findings, reasons)
+        delta = balance.deltas.get(batch.first_version) if batch.first == batch.last else None
+        if delta is not None:
+            _judge_delta(batch, delta, findings, reasons)
     findings += files.of({batch.first_version for batch in lineage.batches if batch.first == batch.last})
-    summed = [batch for batch in lineage.batches if batch.first_version not in accounts.movements]
+    summed = [batch for batch in lineage.batches if batch.first_version not in balance.deltas]
     total = reduce(RowCounts.plus, (batch.counts for batch in lineage.batches), RowCounts.parse({}))
     text = total.text
     if summed:
@@ -214,56 +214,56 @@ def judge_counts(lineage: Lineage, accounts: RowBalance, files: FileFindings) ->
 
 
 def judge_table(
-    accounts: RowBalance,
-    beginning: Baseline,
-    said: CommitClaims,
+    balance: RowBalance,
+    baseline: Baseline,
+    metadata: CommitClaims,
     lineages: Sequence[Lineage],
     files: FileFindings,
 ) -> GradeReport:
     """Judge the equation of the whole table: every row in it is somebody's."""
     findings = list(
-        files.of({None, *accounts.movements} - {b.first_version for x in lineages for b in x.batches})
+        files.of({None, *balance.deltas} - {b.first_version for x in lineages for b in x.batches})
     )
     reasons: list[str] = []
-    for version, why in sorted(said.repeated.items()):
-        if version > accounts.baseline:
+    for version, why in sorted(metadata.repeated.items()):
+        if version > balance.baseline:
             text = f"version {version} does not count as a batch: {why}"
             findings.append(Finding(code="COMMIT_UNNUMBERED", text=text, place={"version": version}))
-    _judge_beginning(accounts, beginning, lineages, findings, reasons)
+    _judge_baseline(balance, baseline, lineages, findings, reasons)
     ours = foreign = removed = moved = 0
-    for movement in accounts.movements.values():
-        match movement.role:
+    for delta in balance.deltas.values():
+        match delta.role:
             case "batch" | "opening" | "view":
-                ours += movement.net
+                ours += delta.net
             case "rewrite":
-                moved += movement.net
-                if movement.net != 0 and not movement.unknown:
-                    findings.append(_rewrite_differs(movement))
+                moved += delta.net
+                if delta.net != 0 and not delta.unknown:
+                    findings.append(_rewrite_differs(delta))
             case _:
-                _judge_foreign(movement, findings, reasons)
-                if movement.removed > movement.added:
-                    removed -= movement.net
+                _judge_foreign(delta, findings, reasons)
+                if delta.removed > delta.added:
+                    removed -= delta.net
                 else:
-                    foreign += movement.net
-    for other in accounts.earlier:
+                    foreign += delta.net
+    for other in balance.earlier:
         if not other.erasure and other.removed != 0:
             reasons.append(
-                f"{other.words}: whether rows of this pipeline were among them is not known any more"
+                f"{other.text}: whether rows of this pipeline were among them is not known any more"
             )
-    unknown = sorted({path for movement in accounts.movements.values() for path in movement.unknown})
+    unknown = sorted({path for delta in balance.deltas.values() for path in delta.unknown})
     if unknown:
         reasons.append(
             f"{counted(len(unknown), 'file')} without statistics cannot be counted: no longer on disk "
             f"({unknown[0]}{', ..' if len(unknown) > 1 else ''})"
         )
-    expected = accounts.opened_with + ours + foreign + moved - removed
-    if accounts.rows != expected and not unknown:
-        text = f"the table has {accounts.rows:,} rows, and its commits make {expected:,}"
+    expected = balance.opened_with + ours + foreign + moved - removed
+    if balance.rows != expected and not unknown:
+        text = f"the table has {balance.rows:,} rows, and its commits make {expected:,}"
         findings.append(Finding(code="ROWS_DIFFER", text=text))
-    text = f"{counted(accounts.rows, 'row')} in {counted(len(accounts.files), 'file')}"
-    made = "by refreshes" if said.refreshes else "accepted"
+    text = f"{counted(balance.rows, 'row')} in {counted(len(balance.files), 'file')}"
+    made = "by refreshes" if metadata.refreshes else "accepted"
     parts = [
-        (accounts.opened_with, beginning.why),
+        (balance.opened_with, baseline.why),
         (ours, made),
         (foreign, "by other writers"),
         (moved, "by rewrites"),
@@ -276,31 +276,31 @@ def judge_table(
         text=text,
         reasons=tuple(reasons),
         findings=tuple(findings),
-        figures={"rows": accounts.rows, "accepted": ours, "foreign": foreign, "removed": removed},
+        figures={"rows": balance.rows, "accepted": ours, "foreign": foreign, "removed": removed},
     )
 
 
-def _judge_foreign(movement: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
+def _judge_foreign(delta: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
     """Another writer may delete rows of ours; it may not replace them, or undo commits."""
-    if movement.is_erasure or not movement.removed_ours:
+    if delta.is_erasure or not delta.removed_ours:
         return
-    if movement.commit.operation == "RESTORE" and movement.added >= movement.removed:
-        reasons.append(f"{movement.words}: counts cannot tell whether they are the same rows")
+    if delta.commit.operation == "RESTORE" and delta.added >= delta.removed:
+        reasons.append(f"{delta.text}: counts cannot tell whether they are the same rows")
         return
     text = (
-        f"{movement.words}: {counted(movement.removed_ours, 'row')} of this pipeline replaced; only a commit "
+        f"{delta.text}: {counted(delta.removed_ours, 'row')} of this pipeline replaced; only a commit "
         "that deletes, or one that is declared as an erasure, may remove them"
     )
-    findings.append(Finding(code="ROWS_REWRITTEN", text=text, place={"version": movement.commit.version}))
+    findings.append(Finding(code="ROWS_REWRITTEN", text=text, place={"version": delta.commit.version}))
 
 
-def describe_others(accounts: RowBalance) -> list[str]:
+def describe_others(balance: RowBalance) -> list[str]:
     """What others did to the table, and what was only moved within it."""
-    notes = [other.words for other in accounts.earlier]
-    rewrites = [m for m in accounts.movements.values() if m.role == "rewrite"]
-    for movement in accounts.movements.values():
-        if movement.role in ("foreign", "unnumbered"):
-            notes.append(movement.words)
+    notes = [other.text for other in balance.earlier]
+    rewrites = [m for m in balance.deltas.values() if m.role == "rewrite"]
+    for delta in balance.deltas.values():
+        if delta.role in ("foreign", "unnumbered"):
+            notes.append(delta.text)
     if rewrites:
         kinds = ", ".join(sorted({m.commit.operation for m in rewrites}))
         moved = sum(m.added for m in rewrites)
@@ -308,8 +308,8 @@ def describe_others(accounts: RowBalance) -> list[str]:
             f"{counted(len(rewrites), 'rewrite')} ({kinds}), the last in version "
             f"{rewrites[-1].commit.version}, moved {counted(moved, 'row')} to other files"
         )
-    if accounts.copied:
-        notes.append("the files were copied here after they had been committed: their age says nothing")
+    if balance.copied:
+        notes.append("the files were copied after their commits: their times are not checked")
     return notes
 
 
@@ -323,24 +323,24 @@ def _judge_balance(batch: Batches) -> Iterator[Finding]:
         yield Finding(code="QUARANTINE_MISSING", text=text, place=place)
 
 
-def _judge_movement(batch: Batches, movement: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
+def _judge_delta(batch: Batches, delta: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
     place = {"batch": batch.first, "version": batch.first_version}
-    if movement.unknown:
-        reasons.append(f"{batch.name} cannot be counted: {movement.unknown[0]} has no statistics and is gone")
-    elif movement.added != batch.counts.added:
+    if delta.unknown:
+        reasons.append(f"{batch.name} cannot be counted: {delta.unknown[0]} has no statistics and is gone")
+    elif delta.added != batch.counts.added:
         text = (
             f"{batch.name} states that it added {counted(batch.counts.added, 'row')}; "
-            f"the files of version {batch.first_version} hold {movement.added:,}"
+            f"the files of version {batch.first_version} hold {delta.added:,}"
         )
         findings.append(Finding(code="COUNTS_DIFFER", text=text, place=place))
-    if movement.removed and movement.role == "batch":
-        text = f"{batch.name} removed {counted(movement.removed, 'row')} of the table"
+    if delta.removed and delta.role == "batch":
+        text = f"{batch.name} removed {counted(delta.removed, 'row')} of the table"
         findings.append(Finding(code="BATCH_REMOVES", text=text, place=place))
 
 
-def _judge_beginning(
-    accounts: RowBalance,
-    beginning: Baseline,
+def _judge_baseline(
+    balance: RowBalance,
+    baseline: Baseline,
     lineages: Sequence[Lineage],
     findings: list[Finding],
     reasons: list[str],
@@ -349,37 +349,37 @@ def _judge_beginning(
         batch
         for lineage in lineages
         for batch in lineage.batches
-        if batch.last_version <= beginning.version and batch.counts.added
+        if batch.last_version <= baseline.version and batch.counts.added
     ]
-    if beginning.expected == 0 and early:
-        text = f"{early[0].name} of {early[0].flow} was removed by the refresh of version {beginning.version}"
-        findings.append(Finding(code="REFRESH_REMOVED", text=text, place={"version": beginning.version}))
-    if beginning.expected is None or accounts.opened_with == beginning.expected:
+    if baseline.expected == 0 and early:
+        text = f"{early[0].name} of {early[0].flow} was removed by the refresh of version {baseline.version}"
+        findings.append(Finding(code="REFRESH_REMOVED", text=text, place={"version": baseline.version}))
+    if baseline.expected is None or balance.opened_with == baseline.expected:
         return
-    difference = accounts.opened_with - beginning.expected
-    uncounted = [other for other in beginning.others if other.net is None]
+    difference = balance.opened_with - baseline.expected
+    uncounted = [other for other in baseline.others if other.net is None]
     if uncounted:
-        reasons.append(f"rows up to version {beginning.version} cannot be counted: {uncounted[0].words}")
+        reasons.append(f"rows up to version {baseline.version} cannot be counted: {uncounted[0].text}")
     elif any(lineage.unwitnessed for lineage in lineages):
-        reasons.append(f"rows up to version {beginning.version} cannot be counted: their commits are gone")
-    elif difference < 0 or beginning.exact:
+        reasons.append(f"rows up to version {baseline.version} cannot be counted: their commits are gone")
+    elif difference < 0 or baseline.exact:
         text = (
-            f"version {beginning.version} has {counted(accounts.opened_with, 'row')}, "
-            f"and {beginning.expected:,} are {beginning.why or 'expected'}"
+            f"version {baseline.version} has {counted(balance.opened_with, 'row')}, "
+            f"and {baseline.expected:,} are {baseline.why or 'expected'}"
         )
-        findings.append(Finding(code="ROWS_DIFFER", text=text, place={"version": beginning.version}))
+        findings.append(Finding(code="ROWS_DIFFER", text=text, place={"version": baseline.version}))
     else:
         reasons.append(
-            f"{counted(difference, 'row')} from before version {beginning.version + 1} belong to no batch: "
+            f"{counted(difference, 'row')} from before version {baseline.version + 1} belong to no batch: "
             "whose they are, only commits that are gone could tell"
         )
 
 
-def _rewrite_differs(movement: RowDelta) -> Finding:
-    version = movement.commit.version
+def _rewrite_differs(delta: RowDelta) -> Finding:
+    version = delta.commit.version
     text = (
-        f"version {version}, {movement.commit.operation}, says that it changes no data, and makes "
-        f"{movement.added:,} rows of {movement.removed:,}"
+        f"version {version}, {delta.commit.operation}, states that it changes no data, but wrote "
+        f"{delta.added:,} rows in place of {delta.removed:,}"
     )
     return Finding(code="REWRITE_DIFFERS", text=text, place={"version": version})
 

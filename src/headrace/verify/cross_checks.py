@@ -1,4 +1,4 @@
-"""Where two witnesses speak of the same batch, they must say the same."""
+"""What log, ledger and checkpoints state of the same batch must be equal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from headrace.verify.report import Finding
 from headrace.verify.source_range import OPAQUE, SourceRange
 
 
-def compare_ledger(lineage: Lineage, ledger: Ledger, said: CommitClaims, first_version: int) -> list[Finding]:
+def compare_ledger(
+    lineage: Lineage, ledger: Ledger, metadata: CommitClaims, first_version: int
+) -> list[Finding]:
     """Compare the ledger with the table's log, for the versions that both hold."""
     checkpoints = {generation.checkpoint for generation in lineage.generations}
     names = {lineage.flow, *(batch.flow for batch in lineage.batches)}
@@ -27,7 +29,7 @@ def compare_ledger(lineage: Lineage, ledger: Ledger, said: CommitClaims, first_v
             continue
         logged = [
             batch
-            for batch in said.batches
+            for batch in metadata.batches
             if batch.checkpoint in checkpoints
             and batch.flow == fold.flow
             and fold.first_version <= batch.first_version <= fold.last_version
@@ -66,7 +68,7 @@ def compare_checkpoints(
             name = (
                 f"batch {last + 1}" if log.finished == last + 1 else f"batches {last + 1} to {log.finished}"
             )
-            text = f"{name}: finished by checkpoint {log.checkpoint}, and not in the table"
+            text = f"{name}: finished by checkpoint {log.checkpoint}, but not in the table"
             place = {"batches": [last + 1, log.finished]}
             findings.append(Finding(code="TABLE_BEHIND_CHECKPOINT", text=text, place=place))
         for batch in generation.batches:
@@ -112,7 +114,7 @@ def describe_checkpoint(lineage: Lineage, logs: Sequence[CheckpointLog]) -> list
     if not lineage.in_force:
         return ["no longer feeds the table"]
     if not logs:
-        return ["its checkpoint is not in the storage: the next run refuses, and names the remedy"]
+        return ["its checkpoint is not in the storage: the next run is refused"]
     newest = logs[-1].checkpoint
     if newest != lineage.checkpoint:
         return [f"the newest checkpoint in the storage is {newest}, and {lineage.checkpoint} feeds the table"]
@@ -162,9 +164,9 @@ def _compare_files(entry: Batches, held: Mapping[int, Batches], fold: Fold) -> I
         for number in sorted(held):
             one = next((s for s in held[number].sources if s.index == source.index), None)
             if one is not None and one.files is not None:
-                said = str(one.files["sha256"])
-                joined = f"{chain}{said}".encode()
-                chain = said if chain is None else hashlib.sha256(joined).hexdigest()
+                digest = str(one.files["sha256"])
+                joined = f"{chain}{digest}".encode()
+                chain = digest if chain is None else hashlib.sha256(joined).hexdigest()
         if chain != source.files["sha256"]:
             yield _differs(f"{entry.name}: other files in the ledger than in the table's log", entry, fold)
 

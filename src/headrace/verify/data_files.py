@@ -1,4 +1,4 @@
-"""The data files themselves: what really lies on disk for a file of the log."""
+"""The data files on disk, compared with what the log states of them."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list
         judge_age: Whether the file must be as old as the log says; a table that was copied is younger.
     """
     if facts.size is None:
-        return [("FILE_MISSING", "is in the log and not on disk")]
+        return [("FILE_MISSING", "is in the log, but not on disk")]
     found = []
     if facts.size != file.size:
-        found.append(("FILE_SIZE_DIFFERS", f"has {facts.size:,} bytes, and the log says {file.size:,}"))
+        found.append(("FILE_SIZE_DIFFERS", f"has {facts.size:,} bytes; the log states {file.size:,}"))
     if facts.problem is not None:
         found.append(("FILE_UNREADABLE", f"cannot be read: {facts.problem}"))
     elif file.rows is not None and facts.rows != file.rows:
-        found.append(("FILE_ROWS_DIFFER", f"has {facts.rows:,} rows, and the log says {file.rows:,}"))
+        found.append(("FILE_ROWS_DIFFER", f"has {facts.rows:,} rows; the log states {file.rows:,}"))
     else:
         found += [("FILE_STATS_DIFFER", words) for words in _differing_columns(file, facts)[:1]]
     if facts.undecodable is not None:
@@ -94,7 +94,7 @@ def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list
     # Clocks and file systems that count in whole seconds are allowed one.
     if judge_age and facts.modified_ms > file.modified_ms + _tolerance_ms(file):
         late = (facts.modified_ms - file.modified_ms) / 1000
-        found.append(("FILE_REPLACED", f"was written to {late:,.1f} s after it was committed"))
+        found.append(("FILE_REPLACED", f"was modified {late:,.1f} s after it was committed"))
     return found
 
 
@@ -177,13 +177,13 @@ def _differing_columns(file: DataFile, facts: FileFacts) -> list[str]:
     found = []
     for path, bounds in facts.bounds.items():
         for name, actual in (("minValues", bounds.least), ("maxValues", bounds.most)):
-            said = _at(stats.get(name), path)
-            if said is not None and actual is not None and said != actual:
+            stated = _at(stats.get(name), path)
+            if stated is not None and actual is not None and stated != actual:
                 word = "least" if name == "minValues" else "most"
-                found.append(f"holds {actual} as the {word} {path}, and the log says {said}")
+                found.append(f"holds {actual} as the {word} {path}, and the log states {stated}")
         nulls = _at(stats.get("nullCount"), path)
         if nulls is not None and bounds.nulls is not None and nulls != bounds.nulls:
-            found.append(f"has {bounds.nulls:,} rows without {path}, and the log says {nulls:,}")
+            found.append(f"has {bounds.nulls:,} rows without {path}, and the log states {nulls:,}")
     return found
 
 

@@ -16,11 +16,11 @@ from headrace.verify.commits import (
     CommitClaims,
     Ledger,
     Other,
-    build_said,
+    build_claims,
     load_folds,
     load_losses,
 )
-from headrace.verify.counts import Baseline, RowBalance, build_accounts, files_to_inspect
+from headrace.verify.counts import Baseline, RowBalance, build_balance, files_to_inspect
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
 from headrace.verify.file_lists import Lists, load_lists
@@ -33,24 +33,24 @@ class Evidence:
 
     Args:
         log: The table's log up to the judged version.
-        said: What its commits say of themselves.
+        metadata: What its commits say of themselves.
         lineages: Its flows with all their batches.
         checkpoints: Spark's checkpoints by flow; read before the table.
         since: Judged only from this version on.
-        beginning: Where the accounts begin.
+        baseline: Where the balance begin.
         facts: The files as they lie on disk.
         lists: The files that batches of files sources read.
     """
 
     dataset: TableName
     log: TableLog
-    said: CommitClaims
+    metadata: CommitClaims
     ledger: Ledger
     lineages: tuple[Lineage, ...]
     checkpoints: Mapping[str, tuple[CheckpointLog, ...]]
     since: int | None
-    beginning: Baseline
-    accounts: RowBalance
+    baseline: Baseline
+    balance: RowBalance
     facts: Mapping[str, FileFacts]
     lists: Lists = field(default_factory=dict)
 
@@ -103,23 +103,23 @@ def load_evidence(
     folds = load_folds(ledgers)
     version = _version_of(path, since)
     log = load_table_log(path, at=at, since=version)
-    said = build_said(log)
+    metadata = build_claims(log)
     ledger = load_losses(ledgers, folds, log.metadata.id)
-    lineages = build_lineages(said, ledger, log.first_version, log.metadata.properties)
-    beginning = _beginning(log, said, ledger, lineages, version)
-    lineages = tuple(one for one in lineages if one.in_force or _outlives(one, beginning))
+    lineages = build_lineages(metadata, ledger, log.first_version, log.metadata.properties)
+    baseline = _find_baseline(log, metadata, ledger, lineages, version)
+    lineages = tuple(one for one in lineages if one.in_force or _outlives(one, baseline))
     active = {path for path, _ in log.active()}
-    facts = load_facts(log, files_to_inspect(log, beginning), active) if inspect else {}
+    facts = load_facts(log, files_to_inspect(log, baseline), active) if inspect else {}
     return Evidence(
         dataset=dataset,
         log=log,
-        said=said,
+        metadata=metadata,
         ledger=ledger,
         lineages=lineages,
         checkpoints=checkpoints,
         since=version,
-        beginning=beginning,
-        accounts=build_accounts(log, said, facts, beginning),
+        baseline=baseline,
+        balance=build_balance(log, metadata, facts, baseline),
         facts=facts,
         lists=load_lists(ledgers),
     )
@@ -142,7 +142,9 @@ def in_reading_order(evidence: Mapping[TableName, Evidence]) -> list[TableName]:
 
 def _ids_read(evidence: Evidence) -> set[str]:
     """The ids of the tables that a dataset was last computed from."""
-    found = {table_id for refresh in evidence.said.refreshes[-1:] for table_id, _ in refresh.inputs.values()}
+    found = {
+        table_id for refresh in evidence.metadata.refreshes[-1:] for table_id, _ in refresh.inputs.values()
+    }
     for lineage in evidence.lineages:
         for source in () if lineage.last is None else lineage.last.sources:
             found.add(str(source.identity.get("table_id")))
@@ -172,18 +174,18 @@ def _version_of(table: Path, since: datetime | int | None) -> int | None:
     return versions[low] if low < len(versions) else versions[-1] + 1
 
 
-def _beginning(
-    log: TableLog, said: CommitClaims, ledger: Ledger, lineages: Sequence[Lineage], since: int | None
+def _find_baseline(
+    log: TableLog, metadata: CommitClaims, ledger: Ledger, lineages: Sequence[Lineage], since: int | None
 ) -> Baseline:
     """The latest of: a full refresh, the version that was asked for, the oldest state that is known."""
-    refreshed = _last_refresh(log, said)
+    refreshed = _last_refresh(log, metadata)
     asked = -1 if since is None else since - 1
     start = max(refreshed, asked, log.base_version)
     if start < 0:
         return Baseline()
     if start == refreshed:
         return Baseline(version=start, why="after the refresh")
-    if since is not None or said.refreshes or not lineages:
+    if since is not None or metadata.refreshes or not lineages:
         why = f"from before version {start + 1}"
         return Baseline(version=min(start, log.version), expected=None, why=why)
     accepted = sum(
@@ -192,7 +194,7 @@ def _beginning(
         for batch in lineage.batches
         if batch.last_version <= log.base_version
     )
-    others = _others_before(log, said, ledger, start)
+    others = _others_before(log, metadata, ledger, start)
     moved = sum(other.net or 0 for other in others)
     why = f"accepted up to version {start} by the ledger"
     if others:
@@ -201,23 +203,23 @@ def _beginning(
     return Baseline(version=start, expected=accepted + moved, exact=False, why=why, others=others)
 
 
-def _others_before(log: TableLog, said: CommitClaims, ledger: Ledger, last: int) -> tuple[Other, ...]:
+def _others_before(log: TableLog, metadata: CommitClaims, ledger: Ledger, last: int) -> tuple[Other, ...]:
     """What other writers did up to a version, since the table was last emptied."""
-    openings = [*said.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
+    openings = [*metadata.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
     emptied = [o.version for o in openings if o.reason == "full-refresh" and o.version <= last]
     first = max(emptied, default=-1) + 1
     told = {other.version: other for other in ledger.others(first, last)}
     # A commit that the ledger has not yet, and whose rows are counted from no state of the log's.
     for commit in log.commits:
-        if first <= commit.version <= last and said.roles[commit.version] == "foreign":
+        if first <= commit.version <= last and metadata.roles[commit.version] == "foreign":
             other = Other(version=commit.version, operation=commit.operation, engine=commit.engine)
             told.setdefault(commit.version, other)
     return tuple(told[version] for version in sorted(told))
 
 
-def _last_refresh(log: TableLog, said: CommitClaims) -> int:
+def _last_refresh(log: TableLog, metadata: CommitClaims) -> int:
     """The last full refresh that left the table empty; -1 where there is none."""
-    openings = {opening.version for opening in said.openings if opening.reason == "full-refresh"}
+    openings = {opening.version for opening in metadata.openings if opening.reason == "full-refresh"}
     found = previous = -1
     for commit, active in log.states():
         if previous in openings and not active:
@@ -226,5 +228,5 @@ def _last_refresh(log: TableLog, said: CommitClaims) -> int:
     return previous if previous in openings and not log.active() else found
 
 
-def _outlives(lineage: Lineage, beginning: Baseline) -> bool:
-    return any(batch.last_version > beginning.version for batch in lineage.batches) or bool(lineage.late)
+def _outlives(lineage: Lineage, baseline: Baseline) -> bool:
+    return any(batch.last_version > baseline.version for batch in lineage.batches) or bool(lineage.late)

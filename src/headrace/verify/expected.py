@@ -70,7 +70,7 @@ def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTa
 
 def is_of_pipeline(evidence: Evidence) -> bool:
     """Whether a pipeline made the table: its properties say so, or a commit does."""
-    commits = evidence.said
+    commits = evidence.metadata
     return PROPERTY_DATASET in evidence.log.metadata.properties or bool(
         commits.batches or commits.openings or commits.refreshes
     )

@@ -155,21 +155,21 @@ def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, fo
     if source.files is None:
         found.reasons.append(f"{batch.name} does not say which files it read")
         return
-    said = int(source.files["count"])
+    stated = int(source.files["count"])
     if not source.files.get("carried"):
-        found.count += said
+        found.count += stated
     numbers = range(batch.first, batch.last + 1)
     listed = sum(one.source == source.index and one.batch in numbers for one in lists.files)
-    if listed == 0 and said > 0:
-        found.reasons.append(f"the ledger has no list of the {counted(said, 'file')} of {batch.name}")
+    if listed == 0 and stated > 0:
+        found.reasons.append(f"the ledger has no list of the {counted(stated, 'file')} of {batch.name}")
         return
     sums = [lists.sums.get((number, source.index), _NOTHING) for number in numbers]
-    if source.files["sha256"] not in (None, _chained(sums)) or listed != said:
+    if source.files["sha256"] not in (None, _chained(sums)) or listed != stated:
         found.findings.append(
             Finding(
                 code="FILES_DIFFER",
-                text=f"{batch.name}: its commit speaks of {counted(said, 'file')}, "
-                f"and the ledger's list of {listed} is another one",
+                text=f"{batch.name}: its commit states {counted(stated, 'file')}, "
+                f"and the ledger's list of {listed} differs",
                 place={"batch": batch.first, "version": batch.first_version, "source": source.index},
             )
         )
@@ -196,7 +196,7 @@ def _judge_files(
     knows_all = not found.reasons and lineage.since is None
     skipped = [one.path for one in committed if one.carried and one.path not in before]
     if skipped and knows_all and before:
-        text = "taken as read by a new checkpoint, and no batch read it"
+        text = "marked as read by a new checkpoint, but no batch read it"
         found.findings.append(_finding("FILES_SKIPPED", skipped, text))
     for one in committed:
         # A query that reads a folder twice gives each of its files twice.
@@ -207,7 +207,7 @@ def _judge_files(
         if earlier is None or not one.carried:
             found.read[one.path] = found.by_source[one.source, one.path] = one
         if one.lost and not one.carried and (generation.checkpoint, one.path) not in lost:
-            text = "given up, and the ledger does not hold the loss"
+            text = "lost, and the ledger does not record the loss"
             found.findings.append(_finding("LOSS_UNRECORDED", [one.path], text))
 
 
@@ -234,10 +234,10 @@ def _compare_log(
         named = {path for path, entry in entries.items() if entry <= until}
         listed = {one.path for one in _committed(generation, lists) if one.source == source.index}
         if listed and named - listed and not found.reasons:
-            text = "in the checkpoint's log of files, and in no batch"
+            text = "in the checkpoint's log of files, but in no batch"
             found.findings.append(_finding("FILES_MISSING", sorted(named - listed), text))
         if listed - named:
-            text = "read, and not in the checkpoint's log of files: the next run refuses"
+            text = "read, but not in the checkpoint's log of files: the next run is refused"
             found.findings.append(_finding("FILES_UNKNOWN", sorted(listed - named), text))
 
 

@@ -143,7 +143,7 @@ def load_offsets(
 
 
 def _connection_errors(connection: KafkaConnection) -> None:
-    """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
+    """Fail at once if no server accepts connections: librdkafka would try for the whole timeout."""
     reasons = []
     for server in connection.bootstrap_servers.split(","):
         host, _, port = server.strip().rpartition(":")

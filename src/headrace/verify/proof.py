@@ -71,15 +71,15 @@ def verify_pipeline(
     connection: KafkaConnection,
     explain: Explain = unexplained,
 ) -> Proof:
-    """Prove from the tables, the ledger and the broker that every record was processed exactly once.
+    """Check that every record was processed exactly once, from tables, ledger, checkpoints and broker.
 
     Args:
         settings: The pipeline; its storage is read, its files are not.
         datasets: What to judge; by default every dataset in the storage.
-        since: A version, or a moment: what was committed earlier is taken as it is.
+        since: A version, or a time: older commits are not checked.
         require: The grade that must be judged for every flow.
         connection: How to reach the broker.
-        explain: Explains why the broker turns this client away; without one, it is silent.
+        explain: Finds the coded error behind what a Kafka client reports.
 
     Raises:
         TableUnknownError: A dataset is not in the storage.
@@ -146,14 +146,14 @@ def _chosen(
 
 
 def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
-    files = judge_files(evidence.accounts, evidence.facts)
+    files = judge_files(evidence.balance, evidence.facts)
     flows = tuple(
         _judge_flow(settings, evidence, lineage, files, records[lineage.flow]) for lineage in evidence.judged
     )
-    table = judge_table(evidence.accounts, evidence.beginning, evidence.said, evidence.judged, files)
-    view, findings = judge_view(evidence.said, evidence.accounts, lambda name: _find_input(settings, name))
+    table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
+    view, findings = judge_view(evidence.metadata, evidence.balance, lambda name: _find_input(settings, name))
     findings += _unreadable(evidence.ledger)
-    notes = describe_others(evidence.accounts)
+    notes = describe_others(evidence.balance)
     if evidence.since is not None:
         notes.append(f"judged from version {evidence.since} on")
     return DatasetProof(
@@ -186,7 +186,7 @@ def _judge_flow(
     ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
     if any(source.kind == "files" for batch in lineage.batches for source in batch.sources):
         ranges = _with_lists(ranges, judge_lists(lineage, evidence.lists, logs, evidence.ledger))
-    others = compare_ledger(lineage, evidence.ledger, evidence.said, evidence.log.first_version)
+    others = compare_ledger(lineage, evidence.ledger, evidence.metadata, evidence.log.first_version)
     others += compare_checkpoints(lineage, logs, evidence.log.transactions)
     others += compare_upstream(lineage, lambda source: _find_table(settings, source))
     last = lineage.last
@@ -198,7 +198,7 @@ def _judge_flow(
         version=None if last is None else last.last_version,
         grades=(
             _with_findings(ranges, others),
-            judge_counts(lineage, evidence.accounts, files),
+            judge_counts(lineage, evidence.balance, files),
             records,
         ),
         pending=pending_batch(lineage, logs),

@@ -19,8 +19,8 @@ Place = tuple[str, int]
 
 
 _Key = tuple[str, ...]
-"""A source beyond one checkpoint: a partition of one topic id, a table id, or a folder of files, and which
-of several reads of it in one query."""
+"""A source beyond one checkpoint: a partition of one topic id, a table id, or a folder of files, and the
+number of the source where Spark opens a DataFrame that is used twice as two."""
 
 _Ends = dict[_Key, Any]
 """Where earlier generations ended: an offset, or a position of another kind."""
@@ -179,7 +179,7 @@ def _paired(one: Batches, two: Batches, found: _Judgement) -> Iterator[tuple[Sou
 
 
 def _judge_batch(batch: Batches, found: _Judgement) -> None:
-    """A range must not run backwards, and a partition that ends has begun."""
+    """A range must not run backwards, and each partition must have a start."""
     for source in batch.sources:
         start, until = kafka_positions(source, source.start), kafka_positions(source, source.until)
         backwards = {
@@ -199,7 +199,7 @@ def _judge_batch(batch: Batches, found: _Judgement) -> None:
             places = ", ".join(f"{topic}/{partition}" for topic, partition in sorted(set(until) - set(start)))
             found.find(
                 "RANGE_OPEN",
-                f"{batch.name} does not say where it began in {places}",
+                f"{batch.name} has no start for {places}",
                 batch=batch.first,
                 version=batch.first_version,
             )
@@ -230,7 +230,7 @@ def order_of(source: SourceRange, position: Position | None) -> tuple[int, ...]:
 
 def _judge_step(before: SourceRange, after: SourceRange, batch: Batches, found: _Judgement) -> None:
     """Two batches of one checkpoint: the later must start where the earlier ended."""
-    if not _is_same_source(before, after) or _chooses_other_files(before, after, batch):
+    if not _is_same_source(before, after):
         found.find(
             "SOURCE_CHANGED",
             f"{batch.name} reads {_named(after)} through a checkpoint that read {_named(before)}",
@@ -255,20 +255,12 @@ def _is_same_source(one: SourceRange, two: SourceRange) -> bool:
     return all(topic_id(one, topic) == topic_id(two, topic) for topic in shared)
 
 
-def _chooses_other_files(before: SourceRange, after: SourceRange, batch: Batches) -> bool:
-    """Of several reads of one folder, the choice of files is what tells them apart."""
-    alike = [one for one in batch.sources if one.kind == "files" and _other_key(one) == _other_key(after)]
-    return len(alike) > 1 and any(
-        before.identity.get(name) != after.identity.get(name) for name in ("glob", "recursive")
-    )
-
-
 def _judge_position(before: SourceRange, after: SourceRange, batch: Batches, found: _Judgement) -> None:
     """A delta or files source goes on where it ended."""
     ended, began = order_of(before, before.until), order_of(after, after.start)
     if ended == began and (after.kind != OPAQUE or before.until == after.start):
         return
-    code, what = ("RANGE_TWICE", "reads again") if began < ended else ("RANGE_MISSING", "passes over")
+    code, what = ("RANGE_TWICE", "reads again") if began < ended else ("RANGE_MISSING", "skips")
     found.find(
         code,
         f"{batch.name} {what} a part of {_named(after)}: the batch before ended at {dict(before.until)}, "
@@ -390,7 +382,7 @@ def _ends(batch: Batches) -> _Ends:
 def _keyed(
     batch: Batches, position: Callable[[SourceRange], Position | None]
 ) -> Iterator[tuple[SourceRange, _Ends]]:
-    """Each source of a batch with its positions; what a query reads twice stands at two of them."""
+    """Each source of a batch with its positions; one DataFrame that is used twice can be two sources."""
     reads: Counter[_Key] = Counter()
     for source in sorted(batch.sources, key=lambda one: one.index):
         if source.kind == "kafka":
@@ -423,7 +415,7 @@ def _judge_losses(lineage: Lineage, ledger: Ledger, found: _Judgement) -> int:
                 found.find(
                     "LOSS_UNRECORDED",
                     f"{loss['topic']}/{loss['partition']}: {spans_text([(loss['from'], loss['until'])])} "
-                    "given up, and the ledger does not hold the loss",
+                    "lost, and the ledger does not record the loss",
                     topic=loss["topic"],
                     partition=int(loss["partition"]),
                     ranges=[[loss["from"], loss["until"]]],

@@ -1,4 +1,4 @@
-"""The proof as data: what was judged, what holds, and every place where it does not."""
+"""The proof as data: what was judged, what holds, and each finding."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Verdict = Literal["proven", "partial", "unjudged", "refuted"]
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that contradicts the claim of exactly once.
+    """One fact that contradicts exactly-once processing.
 
     Args:
         code: Stable, for machines.
@@ -61,14 +61,14 @@ class GradeReport:
         return self.applies and self.verdict in ("partial", "unjudged")
 
     def to_json(self) -> dict[str, Any]:
-        said = {
+        data = {
             "verdict": self.verdict,
             "text": self.text,
             "reasons": list(self.reasons),
             "findings": [finding.to_json() for finding in self.findings],
             "figures": dict(self.figures),
         }
-        return {**said, "details": dict(self.details)} if self.details else said
+        return {**data, "details": dict(self.details)} if self.details else data
 
 
 def verdict_of(findings: Iterable[Finding], reasons: Iterable[str]) -> Verdict:
@@ -88,7 +88,7 @@ class FlowProof:
         batch: The last committed batch; ``None`` before the first.
         version: The table version that holds it.
         pending: A batch that Spark has planned and not committed; no fault.
-        notes: What a reader should know and what contradicts nothing.
+        notes: Facts that are not findings.
     """
 
     flow: str
@@ -174,7 +174,7 @@ class Proof:
     """The report of `verify`.
 
     Args:
-        require: The grade that was demanded of every flow.
+        require: The grade that every flow must be judged by.
     """
 
     pipeline: str
@@ -188,7 +188,7 @@ class Proof:
 
     @property
     def proven(self) -> bool:
-        """Whether nothing contradicts exactly once, as far as it can be judged."""
+        """Whether there are no findings, as far as it can be judged."""
         return not self.findings
 
     def __repr__(self) -> str:
@@ -197,7 +197,7 @@ class Proof:
 
     @property
     def unmet(self) -> tuple[str, ...]:
-        """Why the demanded grade cannot be judged, one line for each flow where it cannot."""
+        """Why the required grade cannot be judged, one line for each flow."""
         lines = []
         for dataset in self.datasets:
             for flow in dataset.flows:
@@ -208,7 +208,7 @@ class Proof:
 
     @property
     def exit_code(self) -> int:
-        """0 proven, 1 not proven, 3 a grade that was demanded cannot be judged."""
+        """0 no finding, 1 findings, 3 a required grade cannot be judged."""
         if not self.proven:
             return 1
         return 3 if self.unmet else 0

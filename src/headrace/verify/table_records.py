@@ -12,18 +12,18 @@ from headrace.verify.records import Others, TableRecords
 
 
 def read_table_records(
-    reader: CoordinateReader, log: TableLog, accounts: RowBalance, columns: Columns, *, all_files: bool = True
+    reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns, *, all_files: bool = True
 ) -> TableRecords:
     """Read the coordinates of a table, column by column.
 
     Args:
-        all_files: Read every active file, and not only those that were added since the accounts begin.
+        all_files: Read every active file, and not only those that were added since the balance begin.
     """
-    files = [f for key, f in accounts.files.items() if all_files or key in accounts.origins]
+    files = [f for key, f in balance.files.items() if all_files or key in balance.origins]
     present, unreadable = read_readable(reader, log, files, columns)
     return TableRecords(
         present=present,
-        others=read_others(reader, log, accounts, columns),
+        others=read_others(reader, log, balance, columns),
         unreadable=tuple(unreadable),
     )
 
@@ -41,22 +41,22 @@ def read_readable(
     return Present.joined(parts), unreadable
 
 
-def read_others(reader: CoordinateReader, log: TableLog, accounts: RowBalance, columns: Columns) -> Others:
+def read_others(reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns) -> Others:
     """Which rows other writers added and removed, as far as the files are still there."""
     came, gone = [], []
-    came_unknown = sum(_counted(other.came) for other in accounts.earlier)
-    gone_unknown = sum(_counted(other.gone) for other in accounts.earlier)
-    for movement in accounts.movements.values():
-        if movement.role not in ("foreign", "unnumbered"):
+    came_unknown = sum(_counted(other.came) for other in balance.earlier)
+    gone_unknown = sum(_counted(other.gone) for other in balance.earlier)
+    for delta in balance.deltas.values():
+        if delta.role not in ("foreign", "unnumbered"):
             continue
         try:
-            before = reader.read_all(log, movement.gone, columns)
-            after = reader.read_all(log, movement.commit.added, columns)
+            before = reader.read_all(log, delta.gone, columns)
+            after = reader.read_all(log, delta.commit.added, columns)
             # What is overwritten or rolled back is missed, unless other writers had added it.
-            erased = before if movement.is_erasure else reader.read_all(log, movement.gone_foreign, columns)
+            erased = before if delta.is_erasure else reader.read_all(log, delta.gone_foreign, columns)
         except CoordinatesUnreadableError:
-            came_unknown += max(movement.net, 0)
-            gone_unknown += max(-movement.net, 0) if movement.is_erasure else 0
+            came_unknown += max(delta.net, 0)
+            gone_unknown += max(-delta.net, 0) if delta.is_erasure else 0
             continue
         came.append(after.less(before) if before.rows else after)
         gone.append(erased.less(after) if after.rows else erased)

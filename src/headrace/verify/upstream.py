@@ -1,4 +1,4 @@
-"""The table behind a range: of this storage, of another pipeline's, or of nobody's."""
+"""The table that a range was read from: in this storage, in another pipeline's, or anywhere else."""
 
 from __future__ import annotations
 

@@ -25,33 +25,33 @@ class Input:
 
 
 def judge_view(
-    said: CommitClaims, accounts: RowBalance, find_input: Callable[[str], Input | None]
+    metadata: CommitClaims, balance: RowBalance, find_input: Callable[[str], Input | None]
 ) -> tuple[ViewProof | None, list[Finding]]:
     """Whether a view is what its last refresh wrote, and whether its inputs have moved on since.
 
     Args:
         find_input: The table of a name, or ``None`` where the storage has none.
     """
-    if not said.refreshes:
+    if not metadata.refreshes:
         return None, []
-    last = said.refreshes[-1]
+    last = metadata.refreshes[-1]
     findings = []
-    movement = accounts.movements.get(last.version)
-    if movement is not None and last.rows is not None and movement.added != last.rows:
+    delta = balance.deltas.get(last.version)
+    if delta is not None and last.rows is not None and delta.added != last.rows:
         text = (
             f"the refresh of version {last.version} says that it wrote {counted(last.rows, 'row')}, "
-            f"and its files hold {movement.added:,}"
+            f"and its files hold {delta.added:,}"
         )
         findings.append(Finding(code="COUNTS_DIFFER", text=text, place={"version": last.version}))
-    for version, movement in sorted(accounts.movements.items()):
-        if version > last.version and movement.role in ("foreign", "unnumbered"):
-            text = f"{movement.words}; since then it is not what its query gave"
+    for version, delta in sorted(balance.deltas.items()):
+        if version > last.version and delta.role in ("foreign", "unnumbered"):
+            text = f"{delta.text}; since then it is not what its query gave"
             findings.append(Finding(code="VIEW_CHANGED", text=text, place={"version": version}))
     late = _moved_on(last, find_input)
     read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))
     text = f"recomputed from {read or 'no table'}"
     text += f"; since then {', '.join(late)}" if late else ", the latest" if read else ""
-    rows = accounts.rows if movement is None else movement.added
+    rows = balance.rows if delta is None else delta.added
     return ViewProof(version=last.version, rows=rows, fresh=not late, text=text), findings
 
 

@@ -353,7 +353,9 @@ class TestOthers:
         table.fold("bronze", 0, 3, flow.said, [{**other, "added": 7, "removed": None}])
         table.forget_log(3)
         assert verify().exit_code == 0
-        assert "MERGE by spark added or removed rows that nobody counted" in verify.dataset().table.reasons[0]
+        assert (
+            "MERGE by spark added or removed rows that were not counted" in verify.dataset().table.reasons[0]
+        )
 
     def test_files_that_optimize_made_anew(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})

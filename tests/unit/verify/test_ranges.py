@@ -203,20 +203,6 @@ def test_a_stream_from_files_is_judged_by_its_log(flow: HandFlow, verify: Verify
     assert verify.codes("ranges") == ["RANGE_MISSING"]
 
 
-def test_two_reads_of_one_folder_that_change_places_are_found(flow: HandFlow, verify: Verify) -> None:
-    def source(index: int, glob: str, start: int | None, until: int) -> dict[str, Any]:
-        begin = None if start is None else {"logOffset": start}
-        identity = {"path": "in", "glob": glob}
-        until_ = {"logOffset": until}
-        return {"index": index, "kind": "files", "identity": identity, "from": begin, "until": until_}
-
-    flow.append_from([source(0, "a*", None, 0), source(1, "b*", None, 0)], rows(range(3)))
-    flow.append_from([source(0, "a*", 0, 1), source(1, "b*", 0, 1)], rows(range(3, 5)))
-    assert verify.codes("ranges") == []
-    flow.append_from([source(0, "b*", 1, 2), source(1, "a*", 1, 2)], rows(range(5, 7)))
-    assert verify.codes("ranges") == ["SOURCE_CHANGED", "SOURCE_CHANGED"]
-
-
 class TestGenerations:
     def test_a_resumed_flow_goes_on_where_the_fenced_one_ended(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10), 1: (0, 5)})
