@@ -1,4 +1,4 @@
-"""Why a Kafka cluster turns this client away: the setting at fault, where it stands, what to do."""
+"""Why a Kafka cluster refuses this client: the wrong setting, its source location, and the remedy."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _SETTING = re.compile(r'(?:configuration property|property:?|value for) "([\w.]+
 _REASON = re.compile(r"\s*\(after \d+ms in state \w+\)|^\S+://\S+: ")
 
 
-def find_fault(connection: KafkaConnection, said: Iterable[str]) -> HeadraceError | None:
-    """The error behind what a client reported, where it is one that no repetition mends.
+def find_fault(connection: KafkaConnection, reports: Iterable[str]) -> HeadraceError | None:
+    """Returns the error behind a client's reports if a retry cannot help, or None.
 
     Args:
-        connection: How the cluster was to be reached.
-        said: What librdkafka or Java's client said, codes and texts.
+        connection: The connection to the cluster.
+        reports: Codes and texts of librdkafka or of Java's client.
     """
-    text = "\n".join(said)
+    text = "\n".join(reports)
     if (found := _FORBIDDEN.search(text)) is not None:
         return _forbidden(connection, text, found)
-    # Whether the two sides speak alike comes first: clients take the one for the other.
-    fault = _disagreement(connection)
+    # First the settings: a client often reports a wrong protocol as a wrong login or certificate.
+    fault = _find_disagreement(connection)
     if fault is not None:
         return fault
     if _LOGIN.search(text):
@@ -53,16 +53,16 @@ def find_fault(connection: KafkaConnection, said: Iterable[str]) -> HeadraceErro
     return None
 
 
-def refused_settings(connection: KafkaConnection, said: str) -> SpecInvalidError:
-    """The error of settings that a client does not even begin with."""
-    found = _SETTING.search(said)
-    named = found[1] if found else next((key for key in connection.settings if key in said), None)
-    unsupported = re.search(r"(No provider for|Unsupported) SASL mechanism", said)
+def refused_settings(connection: KafkaConnection, reason: str) -> SpecInvalidError:
+    """Returns the error of settings with which a client does not start."""
+    found = _SETTING.search(reason)
+    named = found[1] if found else next((key for key in connection.settings if key in reason), None)
+    unsupported = re.search(r"(No provider for|Unsupported) SASL mechanism", reason)
     if unsupported or "sasl.mechanism" in (named or ""):
         named = "sasl.mechanism"
     key = named or "security.protocol"
     return SpecInvalidError(
-        f"Kafka's client cannot work with the settings under `kafka:`: {said}",
+        f"Kafka's client refuses the settings under `kafka:`: {reason}",
         location=connection.place(key, *_nearby(key)),
         remedies=[f"correct kafka.{key}"],
         params={"key": f"kafka.{key}"},
@@ -70,20 +70,20 @@ def refused_settings(connection: KafkaConnection, said: str) -> SpecInvalidError
 
 
 def _nearby(key: str) -> list[str]:
-    """Settings that say the same in another form, or that stand beside it."""
+    """Returns the settings whose source location is used if a setting has none."""
     if key.startswith("sasl.mechanism"):
         return ["sasl.mechanisms", "sasl.username", "security.protocol"]
     return ["sasl.jaas.config", "security.protocol", "bootstrap.servers"]
 
 
-def _disagreement(connection: KafkaConnection) -> HeadraceError | None:
+def _find_disagreement(connection: KafkaConnection) -> HeadraceError | None:
     for server in connection.bootstrap_servers.split(","):
         try:
             return _judge(connection, server, look(server, connection, _LOOK_S))
         except TlsRefusedError as error:
             return _refused(connection, server, error)
         except (OSError, ValueError):
-            continue  # nobody there, which is no disagreement
+            continue  # it cannot be reached, which says nothing about settings
     return None
 
 
@@ -92,23 +92,23 @@ def _judge(connection: KafkaConnection, server: str, found: Listener | None) -> 
     if found is None:
         if not encrypted and speaks_tls(server, _LOOK_S):
             right = "SASL_SSL" if login else "SSL, or SASL_SSL with a login"
-            text = f"{server.strip()} speaks TLS, and security.protocol is {connection.protocol}"
+            text = f"{server.strip()} expects TLS, and security.protocol is {connection.protocol}"
             return _tls(connection, text, "security.protocol", f"write security.protocol: {right}")
         return None
     protocol = connection.protocol
     if found.asks_login and not login:
         right = "SASL_SSL" if encrypted else "SASL_PLAINTEXT"
-        text = f"{server.strip()} asks for a login, and security.protocol is {protocol}"
+        text = f"{server.strip()} expects a login, and security.protocol is {protocol}"
         remedy = f"write security.protocol: {right}, with sasl.mechanism, sasl.username and sasl.password"
         return _login(connection, text, "security.protocol", remedy, mechanisms=found.mechanisms)
     if login and not found.asks_login:
         right = "SSL" if encrypted else "PLAINTEXT"
-        text = f"{server.strip()} takes no login, and security.protocol is {protocol}"
+        text = f"{server.strip()} has no login, and security.protocol is {protocol}"
         return _login(connection, text, "security.protocol", f"write security.protocol: {right}")
     mechanism = _mechanism(connection)
     if login and found.mechanisms and mechanism not in found.mechanisms:
         known = ", ".join(found.mechanisms)
-        text = f"{server.strip()} knows no login by {mechanism}, only by {known}"
+        text = f"{server.strip()} does not have the SASL mechanism {mechanism}, only {known}"
         remedy = f"write sasl.mechanism: {found.mechanisms[0]}"
         return _login(connection, text, "sasl.mechanism", remedy, mechanisms=found.mechanisms)
     return None
@@ -120,25 +120,25 @@ def _refused(connection: KafkaConnection, server: str, error: TlsRefusedError) -
         case "host":
             return _tls(
                 connection,
-                f"the certificate of {server} is not good for this name: {error.reason}",
+                f"the certificate of {server} is for another host name: {error.reason}",
                 "bootstrap.servers",
-                "name the broker as its certificate does; or, where that cannot be, write "
+                "use the host name in the certificate; if that is impossible, write "
                 "ssl.endpoint.identification.algorithm: none",
             )
         case "authority":
             return _tls(
                 connection,
-                f"the certificate of {server} is not signed by an authority that is trusted: {error.reason}",
+                f"the certificate of {server} is not signed by a trusted authority: {error.reason}",
                 "ssl.ca.location",
-                "name the authority's certificate, a PEM file:   ssl.ca.location: ca.pem",
+                "name the PEM file with the authority's certificate:   ssl.ca.location: ca.pem",
             )
         case "client":
             given = "ssl.certificate.location" in connection.settings or any(
                 key.startswith(("ssl.keystore.", "ssl.certificate.")) for key in connection.settings
             )
-            text = "does not accept this client's certificate" if given else "asks for a client's certificate"
+            text = "does not accept the client's certificate" if given else "expects a client certificate"
             remedy = (
-                "give a certificate that the cluster's authority has signed"
+                "use a certificate that is signed by an authority of the cluster"
                 if given
                 else "add ssl.certificate.location and ssl.key.location, the paths of PEM files"
             )
@@ -148,13 +148,13 @@ def _refused(connection: KafkaConnection, server: str, error: TlsRefusedError) -
             return _tls(connection, text, "ssl.ca.location", "give PEM files, and the key's ssl.key.password")
         case _ if speaks_plain(server, _LOOK_S):
             right = "SASL_PLAINTEXT" if connection.protocol.startswith("SASL_") else "PLAINTEXT"
-            text = f"{server} speaks no TLS, and security.protocol is {connection.protocol}"
+            text = f"{server} has no TLS, and security.protocol is {connection.protocol}"
             return _tls(connection, text, "security.protocol", f"write security.protocol: {right}")
         case "silence":
-            return None  # a broker that is starting or stopping hangs up, too
+            return None  # a broker that starts or stops closes connections, too
         case _:
-            text = f"no TLS handshake with {server} comes about: {error.reason}"
-            return _tls(connection, text, "security.protocol", "check the address, and the settings ssl.*")
+            text = f"the TLS handshake with {server} failed: {error.reason}"
+            return _tls(connection, text, "security.protocol", "check the address and the settings ssl.*")
 
 
 def _login_refused(connection: KafkaConnection, text: str) -> KafkaLoginError:
@@ -163,10 +163,10 @@ def _login_refused(connection: KafkaConnection, text: str) -> KafkaLoginError:
     who = f"user `{user}`" if user else "this client"
     return _login(
         connection,
-        f"the Kafka cluster at {connection.bootstrap_servers} does not let {who} in by {mechanism}",
+        f"the Kafka cluster at {connection.bootstrap_servers} refuses the login of {who} with {mechanism}",
         "sasl.password",
-        "check sasl.username and sasl.password; clusters do not say which of the two is wrong",
-        facts=[f"Kafka's client says: {_last(text)}"],
+        "check sasl.username and sasl.password; a cluster does not report which of the two is wrong",
+        facts=[f"Kafka's client reports: {_last(text)}"],
         user=user,
     )
 
@@ -182,7 +182,7 @@ def _login(
     return KafkaLoginError(
         text,
         location=connection.place(key, *_nearby(key)),
-        facts=[*facts, "it is not tried again"],
+        facts=[*facts, "there is no retry"],
         remedies=[remedy],
         params={"servers": connection.bootstrap_servers, "key": f"kafka.{key}", **params},
     )
@@ -208,11 +208,11 @@ def _forbidden(connection: KafkaConnection, text: str, found: re.Match[str]) -> 
     what = f"the {kind} `{named[1]}`" if named else f"a {kind}"
     who = f"user `{user}`" if user else "this client"
     return KafkaForbiddenError(
-        f"the Kafka cluster does not let {who} use {what}",
+        f"the Kafka cluster does not authorize {who} to use {what}",
         location=connection.place("sasl.username", "sasl.jaas.config", "ssl.certificate.location"),
-        facts=[f"Kafka's client says: {_last(text)}"],
+        facts=[f"Kafka's client reports: {_last(text)}"],
         remedies=[
-            "let the cluster's administrator allow it: describe and read for topics, read for the groups "
+            "ask the cluster's administrator for the ACLs: DESCRIBE and READ on topics, READ on the groups "
             "headrace-*"
         ],
         params={"servers": connection.bootstrap_servers, "kind": kind, "name": named[1] if named else None},
@@ -225,6 +225,6 @@ def _mechanism(connection: KafkaConnection) -> str:
 
 
 def _last(text: str) -> str:
-    """The last line that says something, without where and when."""
+    """Returns the last line that is not empty, without address and time."""
     lines = [_REASON.sub("", line).strip() for line in text.splitlines()]
     return next((line[:300] for line in reversed(lines) if line), "nothing")
