@@ -55,8 +55,9 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 code for them was a fifth of its processor time. Processes that tests start keep Spark's defaults."""
 
 _LONGEST = (
-    *("test_kill.py", "test_table.py", "test_run.py", "test_stateful.py", "test_command_line.py"),
-    *("test_files.py", "test_docs.py", "test_demo.py", "test_library.py", "test_rehearsal.py"),
+    *("test_kill.py", "test_table.py", "test_topic.py", "test_subscription.py", "test_checkpoint.py"),
+    *("test_run.py", "test_plan.py", "test_stateful.py", "test_command_line.py", "test_files.py"),
+    *("test_docs.py", "test_demo.py", "test_library.py", "test_testing.py"),
 )
 """Files that take minutes, the longest first."""
 

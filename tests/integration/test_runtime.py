@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from headrace.errors import SparkStartError
+from headrace.errors import ConnectUnsupportedError, SparkStartError
 from headrace.runtime import aot, session
 from headrace.runtime.defaults import build_settings
 from headrace.runtime.fetch import ensure_jars
@@ -138,19 +138,10 @@ def test_a_session_with_the_settings_of_delta_and_without_its_jars_is_refused() 
     assert said.splitlines()[-1] == "['spark.jars.packages=io.delta']"
 
 
-def test_spark_connect_is_refused() -> None:
-    said = run_python(
-        """
-        from headrace.errors import ConnectUnsupportedError
-        from headrace.runtime.session import open_spark
-        try:
-            open_spark("mine")
-        except ConnectUnsupportedError as error:
-            print(error.code)
-        """,
-        SPARK_REMOTE="sc://nowhere.test",
-    )
-    assert said == "CONNECT_UNSUPPORTED"
+def test_spark_connect_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://nowhere.test")
+    with pytest.raises(ConnectUnsupportedError):
+        open_spark("mine")
 
 
 def test_a_killed_python_takes_its_jvm_with_it_while_spark_works(tmp_path: Path) -> None:

@@ -107,7 +107,6 @@ def test_kills_during_the_first_start_leave_nothing_half_done(shop: Shop) -> Non
     shop.check()
 
 
-@pytest.mark.guarantee
 def test_a_kill_in_any_layer_loses_and_doubles_nothing(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(30)

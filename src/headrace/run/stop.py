@@ -1,4 +1,4 @@
-"""BrokerRequests an update to stop: nothing new is begun, what has begun is finished."""
+"""The request to stop an update: batches in progress are finished, no other is started."""
 
 from __future__ import annotations
 
