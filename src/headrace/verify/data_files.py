@@ -111,9 +111,10 @@ def _facts(path: Path, *, decode: bool) -> FileFacts:
     import pyarrow.parquet as pq
 
     try:
-        footer = pq.read_metadata(path)
-        bounds = _bounds(footer)
-        undecodable = _find_undecodable(path, footer) if decode else None
+        with pq.ParquetFile(path) as file:
+            footer = file.metadata
+            bounds = _bounds(footer)
+            undecodable = _find_undecodable(file) if decode else None
     except (OSError, ValueError) as error:
         problem = str(error).splitlines()[0]
         return FileFacts(size=stat.st_size, modified_ms=modified_ms, problem=problem)
@@ -126,24 +127,21 @@ def _facts(path: Path, *, decode: bool) -> FileFacts:
     )
 
 
-def _find_undecodable(path: Path, footer: Any) -> str | None:
+def _find_undecodable(file: Any) -> str | None:
     """The first string column with bytes that are not valid UTF-8; Spark writes what a query casts."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+    footer = file.metadata
     columns = [footer.schema.column(index) for index in range(footer.num_columns)]
     strings = [column.path for column in columns if column.logical_type.type == "STRING"]
-    row_bytes = sum(footer.row_group(g).total_byte_size for g in range(footer.num_row_groups)) // (
-        footer.num_rows or 1
-    )
-    rows = max(1, _DECODED_BYTES // (row_bytes + 1))
-    with pq.ParquetFile(path, metadata=footer) as file:
-        for name in strings:
-            for batch in file.iter_batches(batch_size=rows, columns=[name], use_threads=False):
-                try:
-                    batch.validate(full=True)
-                except pa.ArrowInvalid:
-                    return str(name)
+    size = sum(footer.row_group(index).total_byte_size for index in range(footer.num_row_groups))
+    rows = max(1, _DECODED_BYTES * footer.num_rows // (size + 1))
+    for name in strings:
+        for batch in file.iter_batches(batch_size=rows, columns=[name], use_threads=False):
+            try:
+                batch.validate(full=True)
+            except pa.ArrowInvalid:
+                return str(name)
     return None
 
 
