@@ -1,4 +1,4 @@
-"""Limits of a query's batches that follow what its batches take, as long as the user sets none."""
+"""Sets how much the batches of a query read, where the user sets no limit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import UpdateContext
-from headrace.sources.limits import first_limit, next_limit
+from headrace.sources.limits import AdaptiveLimit, first_limit
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
@@ -36,17 +36,20 @@ class BatchLimits:
         found = {source.index: source.meter(context.systems) for source in planned.sources}
         self._meters = {index: meter for index, meter in found.items() if meter is not None}
         self._query: StreamingQuery | None = None
-        self._limits: dict[int, int] = {}
+        self._limits: dict[int, AdaptiveLimit] = {}
 
     def first(self, opened: OpenedFlow) -> int:
         """The records that the first batch may read of each source whose limit is a number of records."""
         positions = {} if opened.checkpoint is None else opened.checkpoint.positions
         facts = {one.source.index: one for one in opened.sources}
-        for index, meter in self._meters.items():
-            self._limits[index] = meter.first_limit(facts[index], positions.get(index))
+        first = {
+            index: meter.first_limit(facts[index], positions.get(index))
+            for index, meter in self._meters.items()
+        }
         records = [index for index, meter in self._meters.items() if meter.counts_records]
-        smallest = min([first_limit(None), *(self._limits[index] for index in records)])
-        self._limits |= dict.fromkeys(records, smallest)
+        smallest = min([first_limit(None), *(first[index] for index in records)])
+        first |= dict.fromkeys(records, smallest)
+        self._limits = {i: AdaptiveLimit(limit, self._meters[i].least) for i, limit in first.items()}
         return smallest
 
     def attach(self, query: StreamingQuery) -> None:
@@ -54,16 +57,17 @@ class BatchLimits:
         self._query = query
 
     def follow(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
-        """Set the limits of the next batch by what this one has taken."""
+        """Set the limits of the next batch after a batch has ended."""
         changed = {}
         for one in ranges:
-            if one.index in self._limits:
-                before = self._limits[one.index]
-                limit = next_limit(before, self._meters[one.index].taken(one, before, duration_s))
-                if limit != before:
+            if (adaptive := self._limits.get(one.index)) is not None:
+                taken = self._meters[one.index].taken(one, adaptive.limit, duration_s)
+                limit = adaptive.next(taken)
+                if limit != adaptive.limit:
                     changed[one.index] = limit
         if changed and self._query is not None and self._apply(self._query, changed):
-            self._limits |= changed
+            for index, limit in changed.items():
+                self._limits[index].limit = limit
 
     def _apply(self, query: StreamingQuery, limits: Mapping[int, int]) -> bool:
         """Replace limits within the running query; whether that could be done."""

@@ -1,14 +1,18 @@
 """How much one batch reads when the user sets no limit.
 
-A stop waits for the batch that is under way, and a crash makes a flow read one batch again: a batch
-without a limit is as long as whatever has piled up. A fixed limit is wrong for somebody: what is short
-for records of 100 bytes takes hours for records of 5 MB. So the first limit goes by the size of the
-records, and each further one by what the batch before has taken.
+A stop waits for the current batch, and after a crash a flow reads one batch again: without a limit a
+batch is as long as the backlog. No constant fits everybody: what takes seconds for records of 100 bytes
+takes hours for records of 5 MB. So the first limit depends on the size of the records, and each further
+limit on what the batches before it took.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 KAFKA_MAX_OFFSETS_PER_TRIGGER: Final = 500_000
@@ -30,19 +34,37 @@ FILES_MAX_AGE: Final = "36500d"
 """Spark's default passes over files that are a week older than the newest one, without a word."""
 
 BATCH_S: Final = 10.0
-"""Seconds that a batch of a backlog is to take: longer ones gain nothing more, measured."""
+"""Seconds that the rows of one batch of a backlog may take: longer batches gain nothing more, measured."""
+
+LEAST_RECORDS: Final = 20
+"""Records of Kafka that every batch may take, unless they are too large."""
+
+LEAST_BYTES: Final = 1 << 20
+"""Bytes of a table or folder that every batch may take."""
 
 _FIRST_BYTES = 128 << 20
-"""Bytes of a first batch from Kafka: nobody knows yet how long the query takes over a record."""
+"""Bytes of a first batch from Kafka: the cost of a record is not known yet."""
 
 _MOST_BYTES = 256 << 20
 """Bytes of any batch, before compression for Kafka and after it for tables."""
 
+_COLD_S = (30.0, 10.0)
+"""Seconds that the first batches of a query may take for more than their rows: code that is not compiled
+yet, classes that are not loaded, connections that are not open. 84 records have taken 29 s."""
+
 _GROWTH = 4.0
-"""How much more the next batch may take at most: the measure of one batch says little about ten."""
+_FAST_GROWTH = 10.0
+"""How many times more the next batch may take, and how many after a batch far below `BATCH_S`."""
+
+_REMEMBERED = 8
+_SLOW = 1.5
+"""How many times its budget a batch must take before the limit falls: durations vary."""
 
 _FULL = 0.8
-"""Part of its limit from which on a batch was cut short by it."""
+"""Part of its limit from which on a batch was cut by it."""
+
+_APART = 1.5
+"""Amounts must differ by this factor to show what is fixed cost and what is cost per row."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +72,7 @@ class Taken:
     """What a batch has taken of one source.
 
     Args:
-        amount: Records of Kafka, bytes of a table, files or bytes of a folder; 0 where that cannot be told.
+        amount: Records of Kafka, bytes of a table, files or bytes of a folder; 0 where that is unknown.
         duration_s: How long the batch took.
         record_bytes: Bytes of a record or file to come, where that is known.
     """
@@ -60,28 +82,85 @@ class Taken:
     record_bytes: float | None = None
 
 
+@dataclass(frozen=True)
+class BatchCost:
+    """What a batch costs: ``fixed_s`` seconds, and ``unit_s`` seconds for each record, byte or file."""
+
+    fixed_s: float
+    unit_s: float
+
+
 def first_limit(record_bytes: float | None) -> int:
     """The records that the first batch of a backlog may take."""
     if record_bytes is None:
         return KAFKA_MAX_OFFSETS_PER_TRIGGER
-    return _bounded(_FIRST_BYTES / record_bytes, KAFKA_MAX_OFFSETS_PER_TRIGGER)
+    return max(1, int(min(_FIRST_BYTES / record_bytes, KAFKA_MAX_OFFSETS_PER_TRIGGER)))
 
 
-def next_limit(limit: int, taken: Taken) -> int:
-    """What the next batch may take, in the unit of ``limit``.
+class AdaptiveLimit:
+    """The limit of one source's batches.
 
-    A batch that came to an end before its limit says how fast the query is and not that there is more:
-    it never raises the limit.
+    Args:
+        limit: What the first batch may take.
+        least: What every batch may take, unless its records are too large.
+
+    Attributes:
+        limit: What the batches may take now; the caller sets it when a new limit is in force.
     """
-    wanted = float(limit)
-    affordable = taken.amount * BATCH_S / max(taken.duration_s, 0.001)
-    if taken.amount >= _FULL * limit:
-        wanted = min(affordable, _GROWTH * limit)
-    elif taken.amount > 0 and taken.duration_s > BATCH_S:
-        wanted = affordable
-    most = _MOST_BYTES / (taken.record_bytes or 1.0)
-    return _bounded(wanted, most)
+
+    def __init__(self, limit: int, least: int = 1) -> None:
+        self.limit = limit
+        self._least = least
+        self._batches = 0
+        self._warm: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
+
+    def next(self, taken: Taken) -> int:
+        """What the next batch may take, after a batch has ended.
+
+        A batch that ended before its limit shows the speed of the query and not that there is more to
+        read: it never raises the limit.
+        """
+        wanted = float(self.limit)
+        if taken.amount > 0:
+            cold_s = _COLD_S[self._batches] if self._batches < len(_COLD_S) else 0.0
+            if not cold_s:
+                self._warm.append((taken.amount, taken.duration_s))
+            self._batches += 1
+            wanted = self._wanted(taken, cold_s)
+        most = _MOST_BYTES / (taken.record_bytes or 1.0)
+        return max(1, int(min(max(wanted, self._least), most)))
+
+    def _wanted(self, taken: Taken, cold_s: float) -> float:
+        cost = estimate_cost(self._warm)
+        budget_s = max(BATCH_S, cost.fixed_s)
+        rows_s = max(taken.duration_s - cold_s - cost.fixed_s, 0.001)
+        is_slow = rows_s > _SLOW * budget_s
+        is_cut = taken.amount >= _FULL * self.limit
+        if not is_slow and (not is_cut or (cold_s and taken.duration_s > BATCH_S)):
+            return self.limit
+        if not is_slow:
+            rows_s = max(taken.duration_s - cost.fixed_s, 0.001)
+        growth = _FAST_GROWTH if taken.duration_s < BATCH_S / _FAST_GROWTH else _GROWTH
+        most = growth * self.limit if is_cut else self.limit
+        return min(budget_s / max(cost.unit_s, rows_s / taken.amount), most)
 
 
-def _bounded(wanted: float, most: float) -> int:
-    return max(1, int(min(wanted, most)))
+def estimate_cost(batches: Iterable[tuple[int, float]]) -> BatchCost:
+    """The cost of a batch from the amounts and durations of several.
+
+    The slope is the median over all pairs of batches, so that single slow batches do not count. Batches
+    of one size do not show a fixed cost: all is taken for the cost of the rows.
+    """
+    found = sorted(batches)
+    if not found:
+        return BatchCost(0.0, 0.0)
+    slopes = [
+        (longer - shorter) / (more - less)
+        for (less, shorter), (more, longer) in itertools.combinations(found, 2)
+        if more >= _APART * less
+    ]
+    if not slopes:
+        return BatchCost(0.0, median(duration / amount for amount, duration in found))
+    unit_s = max(0.0, median(slopes))
+    fixed_s = median(duration - unit_s * amount for amount, duration in found)
+    return BatchCost(min(max(0.0, fixed_s), min(duration for _, duration in found)), unit_s)

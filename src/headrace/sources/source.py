@@ -318,6 +318,9 @@ class Meter(ABC):
     counts_records: ClassVar[bool] = False
     """Whether limits are numbers of records, which are set when the query is built."""
 
+    least: ClassVar[int] = 1
+    """What every batch may read, unless its records are too large."""
+
     @abstractmethod
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
         """How much the first batch may read."""

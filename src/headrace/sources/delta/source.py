@@ -17,7 +17,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.sources.delta.facts import DeltaFacts, is_table, reads_of
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.delta.starting import ERASURES_ONLY, check_table_start, starting_version
-from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, Taken
+from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, LEAST_BYTES, Taken
 from headrace.sources.source import (
     Guard,
     Lag,
@@ -150,6 +150,8 @@ class DeltaSource(Source):
 
 class DeltaMeter(Meter):
     """Sees whether a batch was cut short by its limit: the bytes that a batch reads are not counted."""
+
+    least = LEAST_BYTES
 
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
         return DELTA_MAX_BYTES_PER_TRIGGER

@@ -7,7 +7,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_size import RecordSizes
-from headrace.sources.limits import Taken, first_limit
+from headrace.sources.limits import LEAST_RECORDS, Taken, first_limit
 from headrace.sources.source import Meter
 from headrace.state.facts import SourceFacts
 
@@ -23,6 +23,7 @@ class KafkaMeter(Meter):
     """
 
     counts_records = True
+    least = LEAST_RECORDS
 
     def __init__(self, connection: KafkaConnection) -> None:
         self._sizes = RecordSizes(connection)
