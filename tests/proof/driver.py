@@ -38,10 +38,13 @@ class Driver:
 
     @cached_property
     def jvm(self) -> psutil.Process:
-        children = psutil.Process(self.process.pid).children(recursive=True)
         # A process that the JVM is about to start looks like the JVM itself; the eldest is the JVM.
-        found = [one for one in children if any("SparkSubmit" in part for part in _command(one))]
-        return min(found, key=lambda one: one.create_time())
+        return min(self.jvms(), key=lambda one: one.create_time())
+
+    def jvms(self) -> list[psutil.Process]:
+        """The processes that are Spark's JVM, or that it is about to start."""
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [one for one in children if any("SparkSubmit" in part for part in _command(one))]
 
     def wait_at(self, point: Point) -> None:
         """Wait until it holds still there."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from queue import SimpleQueue
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
     from headrace.model.project import ProjectSettings
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
+
+
+_NOT_BEGUN = "stopping; the update has not begun"
+_ABORTING = "aborting; the next run replays what was not committed"
+_NOTES_S = 1.0
+"""Seconds that the end of a command waits for a display that takes no more lines."""
 
 
 @contextmanager
@@ -76,7 +84,9 @@ class Watch:
 
     def note(self, text: str) -> None:
         """A line for a person, beside the display."""
-        if self._display is not None and self.started:
+        if self._output.is_json:
+            self._output.line({"note": text})
+        elif self._display is not None and self.started:
             self._display.note(text)
         else:
             self._output.note(text)
@@ -84,23 +94,35 @@ class Watch:
 
 @contextmanager
 def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM ask the update to stop; a second one ends the process. Yields what came.
+    """SIGINT and SIGTERM stop the update after its batches, a second one aborts it. Yields what came.
+
+    Each signal is acknowledged at once. An update that has not begun is aborted by the first one.
 
     Args:
-        careful: Whether already the first one has to wait, although no event has come yet.
+        careful: Whether the first one stops the update also before its first event.
     """
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A handler runs in the middle of anything, and so may not take the display's lock itself.
+    notes: SimpleQueue[str | None] = SimpleQueue()
+    writer = threading.Thread(target=_write_notes, args=(notes, watch), name="headrace-signals", daemon=True)
 
     def handle(number: int, frame: FrameType | None) -> None:
         at_once = before[signal.Signals(number)]
-        if (received or not (careful or watch.started)) and callable(at_once):
-            # Nothing has begun that needs care, or the user has lost patience.
-            at_once(number, frame)
+        if received or not (careful or watch.started):
+            notes.put(_ABORTING if received else _NOT_BEGUN)
+            if received:
+                stop.abort()
+            received.append(number)
+            if callable(at_once):
+                at_once(number, frame)
             return
         received.append(number)
+        again = "press Ctrl-C again" if number == signal.SIGINT else "send the signal again"
+        notes.put(f"stopping after this batch; {again} to abort")
         stop.request()
 
+    writer.start()
     for number in before:
         signal.signal(number, handle)
     try:
@@ -108,6 +130,13 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        notes.put(None)
+        writer.join(_NOTES_S)
+
+
+def _write_notes(notes: SimpleQueue[str | None], watch: Watch) -> None:
+    while (text := notes.get()) is not None:
+        watch.note(text)
 
 
 def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> Result:
@@ -146,6 +175,7 @@ def _to_json(result: RunResult) -> dict[str, Any]:
                 "commits": flow.commits,
                 "duration_s": flow.duration_s,
                 "error": None if flow.error is None else flow.error.to_dict(),
+                "reason": flow.reason,
             }
             for flow in result.flows
         ],
@@ -155,6 +185,7 @@ def _to_json(result: RunResult) -> dict[str, Any]:
                 "outcome": view.outcome,
                 "rows": view.rows,
                 "error": None if view.error is None else view.error.to_dict(),
+                "reason": view.reason,
             }
             for view in result.views
         ],

@@ -142,9 +142,22 @@ class FlowFinished(Event):
 
     flow: str
     dataset: TableName
-    outcome: Literal["drained", "stopped", "up to date", "skipped"]
+    outcome: Literal["drained", "stopped", "up to date"]
     rows: int
     batches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowSkipped(Event):
+    """The flow was not started: a table that it reads was never written, because its own flow failed.
+
+    Args:
+        reason: Names the table and the flow that failed.
+    """
+
+    flow: str
+    dataset: TableName
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +184,18 @@ class ViewUpToDate(Event):
 class ViewFailed(Event):
     dataset: TableName
     error: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSkipped(Event):
+    """The view was not refreshed: a table that it reads was never written, because its flow failed.
+
+    Args:
+        reason: Names the table and the flow that failed.
+    """
+
+    dataset: TableName
+    reason: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from headrace.model.events import (
     FlowReconnected,
     FlowReconnecting,
     FlowRetrying,
+    FlowSkipped,
     FlowStarted,
     LateRowsDropped,
     UpdateFinished,
@@ -25,6 +26,7 @@ from headrace.model.events import (
     ViewFailed,
     ViewRefreshed,
     ViewRefreshing,
+    ViewSkipped,
     ViewUpToDate,
 )
 from headrace.model.names import TableName
@@ -159,6 +161,8 @@ class Board:
                 return self._with(event.flow, "flow", reconnecting=None, error=None)
             case FlowFailed():
                 return self._with(event.flow, "flow", state="failed", error=event.error)
+            case FlowSkipped():
+                return self._with(event.flow, "flow", state="skipped", error=None)
             case FlowFinished():
                 return self._with(event.flow, "flow", state=event.outcome, rows=event.rows, error=None)
             case ViewRefreshing():
@@ -176,6 +180,8 @@ class Board:
                 )
             case ViewUpToDate():
                 return self._with(self.name_of(event.dataset), "view", state="up to date", error=None)
+            case ViewSkipped():
+                return self._with(self.name_of(event.dataset), "view", state="skipped", error=None)
             case ViewFailed():
                 return self._with(self.name_of(event.dataset), "view", state="failed", error=event.error)
             case _:

@@ -19,8 +19,10 @@ from headrace.model.events import (
     FlowReconnected,
     FlowReconnecting,
     FlowRetrying,
+    FlowSkipped,
     ForeignCommitSeen,
     ViewFailed,
+    ViewSkipped,
 )
 from headrace.observe.board import Board, BoardRow
 from headrace.observe.event_lines import LineThrottle, event_line, seconds_text
@@ -47,6 +49,7 @@ _STYLES = {
     "failed": "bold red",
     "retrying": "yellow",
     "reconnecting": "yellow",
+    "skipped": "yellow",
     "running": "green",
     "fresh": "green",
 }
@@ -55,7 +58,9 @@ _NOTABLE = (
     | FlowReconnecting
     | FlowReconnected
     | FlowFailed
+    | FlowSkipped
     | ViewFailed
+    | ViewSkipped
     | ForeignCommitSeen
     | BatchReplayed
 )

@@ -15,12 +15,14 @@ from headrace.model.events import (
     FlowReconnected,
     FlowReconnecting,
     FlowRetrying,
+    FlowSkipped,
     ForeignCommitSeen,
     LateRowsDropped,
     UpdateFinished,
     UpdateStarted,
     ViewFailed,
     ViewRefreshed,
+    ViewSkipped,
     ViewUpToDate,
 )
 from headrace.observe.board import Board, BoardRow
@@ -91,7 +93,9 @@ def event_line(event: Event, board: Board) -> str:
         case LateRowsDropped():
             rows = _count(event.rows, "row")
             return f"{event.flow}  batch {event.batch}: dropped {rows} behind the watermark"
-        case FlowFinished(outcome="up to date" | "skipped"):
+        case FlowSkipped():
+            return f"{event.flow}  skipped: {event.reason}"
+        case FlowFinished(outcome="up to date"):
             return f"{event.flow}  {event.outcome}"
         case FlowFinished():
             rows, batches = _count(event.rows, "row"), _count(event.batches, "batch")
@@ -105,6 +109,8 @@ def event_line(event: Event, board: Board) -> str:
             )
         case ViewUpToDate():
             return f"{board.name_of(event.dataset)}  up to date"
+        case ViewSkipped():
+            return f"{board.name_of(event.dataset)}  skipped: {event.reason}"
         case ViewFailed():
             return f"{board.name_of(event.dataset)}  failed: {_error_text(event.error)}"
         case ForeignCommitSeen():

@@ -15,16 +15,18 @@ from headrace.model.events import (
     FlowReconnected,
     FlowReconnecting,
     FlowRetrying,
+    FlowSkipped,
     FlowStarted,
     ViewFailed,
     ViewRefreshed,
+    ViewSkipped,
     ViewUpToDate,
 )
 from headrace.model.names import TableName
 from headrace.observe.events import event_file, list_updates, read_last_events
 from headrace.storage.layout import Storage
 
-FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed"]
+FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed", "skipped"]
 
 _UPDATES = 5
 
@@ -34,16 +36,18 @@ class LastFailure:
     """The last failure of a flow or a view that no success has followed.
 
     Args:
-        error: As `HeadraceError.to_dict` gives it.
+        error: As `HeadraceError.to_dict` gives it; ``None`` where it was skipped.
         state: The state of the flow after it.
         dataset: The target of the flow, or the view itself.
         is_latest: Whether it happened in the newest update.
+        reason: Why it was skipped.
     """
 
-    error: Mapping[str, Any]
-    state: Literal["failed", "retrying", "reconnecting"]
+    error: Mapping[str, Any] | None
+    state: Literal["failed", "retrying", "reconnecting", "skipped"]
     dataset: TableName
     is_latest: bool = False
+    reason: str | None = None
 
 
 def load_failures(storage: Storage) -> dict[str, LastFailure]:
@@ -88,6 +92,15 @@ def _outcome(event: Event, *, is_latest: bool) -> tuple[str | None, LastFailure 
                 error=event.error, state="failed", dataset=event.dataset, is_latest=is_latest
             )
             return str(event.dataset), failure
+        case FlowSkipped() | ViewSkipped():
+            name = event.flow if isinstance(event, FlowSkipped) else str(event.dataset)
+            return name, LastFailure(
+                error=None,
+                state="skipped",
+                dataset=event.dataset,
+                is_latest=is_latest,
+                reason=event.reason,
+            )
         case ViewRefreshed() | ViewUpToDate():
             return str(event.dataset), None
         case _:

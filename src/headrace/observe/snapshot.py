@@ -15,7 +15,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import FlowState, LastFailure, load_failures
 from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
-from headrace.observe.status import DatasetStatus, FlowStatus, ViewStatus
+from headrace.observe.status import DatasetStatus, FlowStatus, ViewState, ViewStatus
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.ranges import range_of
 from headrace.sources.registry import kind_of
@@ -164,7 +164,9 @@ class _Looks:
             if name in self._tails:
                 continue
             if key == str(name):
-                view = ViewStatus(state="failed", error=self._failures[key].error)
+                failure = self._failures[key]
+                state: ViewState = "failed" if failure.reason is None else "skipped"
+                view = ViewStatus(state=state, error=failure.error, reason=failure.reason)
                 yield DatasetStatus(dataset=name, kind="materialized_view", view=view)
             else:
                 flows = tuple(self._never_opened(name))
@@ -176,7 +178,14 @@ class _Looks:
             if failure.dataset == name and flow not in (*opened, str(name)) and failure.is_latest:
                 driver = find_driver(self._storage.lease(name, flow))
                 state = _state(driver, failure, None)
-                yield FlowStatus(flow=flow, state=state, checkpoint=None, driver=driver, error=failure.error)
+                yield FlowStatus(
+                    flow=flow,
+                    state=state,
+                    checkpoint=None,
+                    driver=driver,
+                    error=failure.error,
+                    reason=failure.reason,
+                )
 
     def _flow(self, name: TableName, tail: RecentCommits, flow: str, checkpoint: str) -> FlowStatus:
         commit = tail.last_batch(checkpoint)
@@ -202,14 +211,17 @@ class _Looks:
             error=None
             if failure is None or (driver is not None and failure.state == "failed")
             else failure.error,
+            reason=None if failure is None or driver is not None else failure.reason,
         )
 
     def _view(self, name: TableName, tail: RecentCommits) -> ViewStatus:
         commit = tail.last_refresh()
         failure = self._failures.get(str(name))
         error = None if failure is None else failure.error
+        reason = None if failure is None else failure.reason
+        failed: ViewState | None = "failed" if error else "skipped" if reason else None
         if commit is None or commit.metadata is None:
-            return ViewStatus(state="failed" if error else "new", error=error)
+            return ViewStatus(state=failed or "new", error=error, reason=reason)
         inputs = {key: int(value["version"]) for key, value in commit.metadata["inputs"].items()}
         ids = {key: value.get("table_id") for key, value in commit.metadata["inputs"].items()}
         late = []
@@ -220,13 +232,14 @@ class _Looks:
             ):
                 late.append(key)
         return ViewStatus(
-            state="failed" if error else "stale" if late else "fresh",
+            state=failed or ("stale" if late else "fresh"),
             version=commit.version,
             refreshed=at_of(commit),
             inputs=inputs,
             late=tuple(late),
             driver=find_driver(self._storage.lease(name, "view")),
             error=error,
+            reason=reason,
         )
 
     def _last_words(
@@ -279,9 +292,10 @@ def _flows(tail: RecentCommits) -> list[tuple[str, str]]:
 
 def _state(driver: Driver | None, failure: LastFailure | None, batch: int | None) -> FlowState:
     if driver is not None:
-        return "running" if failure is None or failure.state == "failed" else failure.state
-    if failure is not None and failure.state == "failed":
-        return "failed"
+        ended = failure is None or failure.state in ("failed", "skipped")
+        return "running" if failure is None or ended else failure.state
+    if failure is not None and failure.state in ("failed", "skipped"):
+        return failure.state
     return "new" if batch is None else "stopped"
 
 

@@ -11,7 +11,7 @@ from headrace.model.names import TableName
 from headrace.observe.flow_state import FlowState
 from headrace.state.lease import Driver
 
-ViewState = Literal["fresh", "stale", "failed", "new"]
+ViewState = Literal["fresh", "stale", "failed", "new", "skipped"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class FlowStatus:
         late: Rows that its query has left out as too late since its checkpoint was opened.
         driver: The process that runs it.
         error: Why it failed or is being retried.
+        reason: Why the newest run skipped it.
     """
 
     flow: str
@@ -43,6 +44,7 @@ class FlowStatus:
     late: int = 0
     driver: Driver | None = None
     error: Mapping[str, Any] | None = None
+    reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -59,6 +61,7 @@ class FlowStatus:
             "late": self.late,
             "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
             "error": None if self.error is None else dict(self.error),
+            "reason": self.reason,
         }
 
 
@@ -69,6 +72,7 @@ class ViewStatus:
     Args:
         inputs: The versions that it was computed from.
         late: Inputs whose rows have changed since.
+        reason: Why the newest run skipped it.
     """
 
     state: ViewState
@@ -78,6 +82,7 @@ class ViewStatus:
     late: tuple[str, ...] = ()
     driver: Driver | None = None
     error: Mapping[str, Any] | None = None
+    reason: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +93,7 @@ class ViewStatus:
             "late": list(self.late),
             "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
             "error": None if self.error is None else dict(self.error),
+            "reason": self.reason,
         }
 
 

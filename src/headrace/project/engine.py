@@ -240,6 +240,7 @@ class Engine:
             session=_sessions(running, settings),
             build=_builder(settings, plan, self._rehearsal),
             build_between=_between(settings, plan),
+            replan=lambda: self._replan(settings),
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
             heart=Heart(),
@@ -249,6 +250,11 @@ class Engine:
             remedies=remedies,
             log_file=running.log_file,
         )
+
+    def _replan(self, settings: ProjectSettings) -> tuple[Plan, Build, BuildBetween]:
+        """A new plan of the whole pipeline, and what builds its queries."""
+        plan = self.plan(settings, (), offline=True, keep=True)
+        return plan, _builder(settings, plan, self._rehearsal), _between(settings, plan)
 
 
 def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:

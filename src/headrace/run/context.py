@@ -12,6 +12,7 @@ from headrace.model.events import Emitter
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
+from headrace.plan.stages import Plan
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sources.kafka.cluster import Offsets
@@ -44,6 +45,7 @@ class UpdateContext:
 
     Args:
         session: Makes a session of its own for a flow or a view, with the settings given.
+        replan: Plans the pipeline again.
         log_file: Where Spark's own log goes, for errors to name.
     """
 
@@ -54,6 +56,7 @@ class UpdateContext:
     session: Callable[[dict[str, str]], SparkSession]
     build: Build
     build_between: BuildBetween
+    replan: Callable[[], tuple[Plan, Build, BuildBetween]]
     systems: Systems
     emit: Emitter
     heart: Heart

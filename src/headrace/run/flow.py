@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import HeadraceError
@@ -23,9 +24,10 @@ from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
 from headrace.run.narrowing import name_record
 from headrace.run.opening import OpenedFlow, flow_opener
+from headrace.run.readiness import FeedState
 from headrace.run.reporting import BatchReporter, Progress
 from headrace.run.sizing import most_tasks
-from headrace.run.stop import StopRequested
+from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
 from headrace.run.targets import flow_target
 from headrace.sources.guards import SourceGuards
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-Outcome = Literal["drained", "stopped", "up to date"]
+Outcome = Literal["drained", "stopped", "up to date", "plan again"]
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
 _FOLD_S = 600.0
 """Seconds between two folds of the table's log into the ledger; Delta keeps its log for days."""
+_NOTHING_TO_READ = "Waiting for data to arrive"
+"""Spark's status of a query that has asked its sources and found nothing new."""
 _COMMIT_LOG_S = 2.0
 """How long a stop waits for Spark to write ``commits/N`` after a batch."""
 
@@ -53,20 +57,32 @@ _COMMIT_LOG_S = 2.0
 class FlowRunner:
     """Runs one flow until it is drained, stopped, or fails; may be run again after a failure."""
 
-    def __init__(self, planned: PlannedFlow, context: UpdateContext, gate: OpeningGate) -> None:
+    def __init__(
+        self,
+        planned: PlannedFlow,
+        context: UpdateContext,
+        gate: OpeningGate,
+        progress: Progress | None = None,
+    ) -> None:
         self.planned = planned
         self.gate = gate
-        self.progress = Progress()
+        self.progress = progress or Progress()
+        self.state: FeedState = "pending"
         self._context = context
         self._opener = flow_opener(planned, context)
         self._attempts = 0
 
-    def run(self, lease: Lease) -> Outcome:
+    def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query.
+
+        Args:
+            lease: The flow's lease.
+            stop: Stops this flow alone, and with the update's own signal all of them.
 
         Raises:
             HeadraceError: Whatever went wrong, with its code.
         """
+        self._context = replace(self._context, stop=stop)
         flow, context = self.planned.flow, self._context
         with self._explained():
             with self.gate.opening(flow.name):
@@ -210,6 +226,8 @@ class FlowRunner:
         try:
             while not query.awaitTermination(_POLL_S):
                 late.look(query)
+                if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
+                    self.state = "working"
                 if time.monotonic() >= fold_at:
                     self._fold(opened)
                     fold_at = time.monotonic() + _FOLD_S
@@ -221,6 +239,8 @@ class FlowRunner:
         except Exception as error:
             if isinstance(state.failure, StopRequested):
                 return "stopped"
+            if isinstance(state.failure, PlanAgain):
+                return "plan again"
             kafka, reading = context.settings.kafka, state.reading
             found = as_error(error, state.failure, flow, context.log_file, kafka=kafka, reading=reading)
             if reading is not None:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from headrace.model.names import TableName
 from headrace.run.stop import StopSignal
 
 _POLL_S = 0.05
@@ -22,9 +21,13 @@ class OpeningGate:
         flows: Those that are started together.
     """
 
-    def __init__(self, flows: Iterable[str]) -> None:
+    def __init__(self, flows: Iterable[str] = ()) -> None:
         self._missing = set(flows)
         self._turn = threading.Lock()
+
+    def expect(self, flow: str) -> None:
+        """A flow is about to start: nobody commits before it has tried to open."""
+        self._missing.add(flow)
 
     @contextmanager
     def opening(self, flow: str) -> Iterator[None]:
@@ -43,15 +46,3 @@ class OpeningGate:
         """Wait until every flow has tried to open, or the update is asked to stop."""
         while self._missing and not stop.wait(_POLL_S):
             pass
-
-
-def gates(flows: Iterable[tuple[TableName, str]]) -> dict[TableName, OpeningGate]:
-    """One gate for each table that the flows feed.
-
-    Args:
-        flows: Target and name of each flow that is started.
-    """
-    names: dict[TableName, list[str]] = {}
-    for target, flow in flows:
-        names.setdefault(target, []).append(flow)
-    return {target: OpeningGate(found) for target, found in names.items()}

@@ -1,31 +1,69 @@
-"""The request to stop an update: batches in progress are finished, no other is started."""
+"""The request to stop an update or one of its flows: batches in progress are finished, no other is started."""
 
 from __future__ import annotations
 
 import threading
 import time
+import weakref
 
 
 class StopRequested(Exception):
     """Raised at the top of a batch that has not begun; the next start replays it."""
 
 
+class PlanAgain(Exception):
+    """Raised in a batch before its commit: the flow needs a new plan, and replays the batch with it."""
+
+
 class StopSignal:
-    """Set once, seen by every thread of an update.
+    """Set once, seen by every thread that shares it.
 
     Args:
-        limit_s: The longest that an update may take to stop, in seconds.
+        limit_s: The longest that a stop may take, in seconds.
     """
 
     def __init__(self, limit_s: float = 60.0) -> None:
         self.limit_s = limit_s
         self._event = threading.Event()
         self._deadline = float("inf")
+        # A signal handler may interrupt the thread that holds it, and ask again.
+        self._lock = threading.RLock()
+        self._children: weakref.WeakSet[StopSignal] = weakref.WeakSet()
+
+    def child(self) -> StopSignal:
+        """A signal for one flow: set by its own request, and by this signal's."""
+        found = StopSignal(self.limit_s)
+        with self._lock:
+            self._children.add(found)
+        if self.requested:
+            found.request()
+        if self.aborted:
+            found.abort()
+        return found
 
     def request(self) -> None:
-        if not self._event.is_set():
+        with self._lock:
+            if self._event.is_set():
+                return
             self._deadline = time.monotonic() + self.limit_s
             self._event.set()
+            children = list(self._children)
+        for child in children:
+            child.request()
+
+    def abort(self) -> None:
+        """Request a stop that does not wait for the current batches; the next start replays them."""
+        self.request()
+        with self._lock:
+            self._deadline = time.monotonic()
+            children = list(self._children)
+        for child in children:
+            child.abort()
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the time for a stop is over."""
+        return self.remaining_s <= 0
 
     @property
     def requested(self) -> bool:
@@ -33,9 +71,9 @@ class StopSignal:
 
     @property
     def remaining_s(self) -> float:
-        """Seconds until the limit has passed; infinite while nobody has asked."""
+        """Seconds until the limit has passed; infinite until a stop is requested."""
         return self._deadline - time.monotonic()
 
     def wait(self, seconds: float) -> bool:
-        """Wait, and return at once when asked to stop; whether it was."""
+        """Wait, and return at once when a stop is requested; whether it was."""
         return self._event.wait(seconds)

@@ -1,149 +1,118 @@
-"""Each flow on its own: what passes is retried with backoff, what does not is reported."""
+"""Starts and stops single flows, each in a thread of its own."""
 
 from __future__ import annotations
 
-import logging
+import threading
 import time
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable
+from types import TracebackType
 
-from headrace.errors import HeadraceError
-from headrace.model.events import FlowFailed, FlowFinished, FlowRetrying
-from headrace.run.context import UpdateContext
-from headrace.run.failures import as_error
-from headrace.run.flow import FlowRunner
-from headrace.state.lease import Lease
+from headrace.run.attempts import FlowResult
+from headrace.run.stop import StopSignal
 
-_LOG = logging.getLogger(__name__)
+RunFlow = Callable[[StopSignal], FlowResult]
+"""Runs a flow until it ends or the signal is set, and returns its result."""
 
-TRIGGERED_ATTEMPTS = 5
-_FIRST_WAIT_S = 1.0
-_LONGEST_WAIT_S = 30.0
-_HELD_S = 60.0
-"""A query that went on for so long had recovered from what interrupted it before."""
+_POLL_S = 0.2
+_ABORT_S = 2.0
+"""Seconds that flows get to end when a run is aborted."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FlowResult:
-    """What became of a flow.
+class Supervisor:
+    """Runs the flows of an update.
+
+    A flow can be started again after its end. After the outcome ``plan again`` it is planned again and
+    goes on.
 
     Args:
-        rows: Rows that the update has added to the table.
-        batches: Batches of the update, replayed ones too.
-        late: Rows that its query left out because they came behind its watermark.
-        commits: Those batches that were committed to the table.
-        duration_s: From the flow's start to its end.
+        prepare: Gives what runs a flow; called in the thread of the caller of `start`.
+        replan: Gives what runs a flow after it was planned again; called in the flow's thread.
+        stop: Stops all flows.
     """
 
-    flow: str
-    outcome: Literal["drained", "stopped", "up to date", "failed"]
-    rows: int
-    batches: int
-    late: int = 0
-    commits: int = 0
-    duration_s: float = 0.0
-    error: HeadraceError | None = None
+    def __init__(
+        self,
+        prepare: Callable[[str], RunFlow],
+        replan: Callable[[str], RunFlow],
+        stop: StopSignal,
+    ) -> None:
+        self._prepare = prepare
+        self._replan = replan
+        self._stop = stop
+        self._changed = threading.Condition()
+        self._signals: dict[str, StopSignal] = {}
+        self._threads: dict[str, threading.Thread] = {}
+        self._results: dict[str, FlowResult | BaseException] = {}
 
-
-def supervise(
-    runner: FlowRunner, context: UpdateContext, blocked_by: BaseException | None = None
-) -> FlowResult:
-    """Run a flow to its end, whatever happens to it; raises nothing.
-
-    Args:
-        runner: The flow.
-        context: The update.
-        blocked_by: Why it cannot be started, if it cannot.
-    """
-    flow = runner.planned.flow
-    if blocked_by is not None:
-        return _failed(runner, context, as_error(blocked_by, None, flow, context.log_file))
-    path = context.settings.storage.lease(flow.target, flow.name)
-    try:
-        lease = Lease.acquire(path, flow.name)
-    except Exception as error:
-        return _failed(runner, context, as_error(error, None, flow, context.log_file))
-    context.heart.add(lease)
-    try:
-        return _attempt(runner, context, lease)
-    finally:
-        context.heart.release(lease)
-
-
-def _attempt(runner: FlowRunner, context: UpdateContext, lease: Lease) -> FlowResult:
-    flow = runner.planned.flow
-    attempt = 0
-    while True:
-        batches, started = runner.progress.batches, time.monotonic()
-        try:
-            outcome = runner.run(lease)
-        except HeadraceError as error:
-            # Whoever asked for the stop has to hear of what will fail again at the next start.
-            if context.stop.requested and error.transient:
-                return _finished(runner, context, "stopped")
-            # An idle flow makes no progress that could be counted; that it held is enough.
-            if runner.progress.batches > batches or time.monotonic() - started > _HELD_S:
-                attempt = 0
-            attempt += 1
-            if not error.transient or (context.mode == "triggered" and attempt >= TRIGGERED_ATTEMPTS):
-                return _failed(runner, context, error)
-            wait_s = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _LONGEST_WAIT_S)
-            context.emit(
-                FlowRetrying(
-                    update=context.update,
-                    flow=flow.name,
-                    dataset=flow.target,
-                    error=error.to_dict(),
-                    attempt=attempt,
-                    wait_s=wait_s,
+    def start(self, *flows: str) -> None:
+        """Start flows together; a flow that is running is left alone."""
+        with self._changed:
+            chosen = [flow for flow in flows if flow not in self._threads]
+            prepared = {flow: self._prepare(flow) for flow in chosen}
+            for flow, run in prepared.items():
+                self._results.pop(flow, None)
+                signal = self._signals[flow] = self._stop.child()
+                # As a daemon, for an aborted run does not wait for a thread that waits for the JVM.
+                self._threads[flow] = threading.Thread(
+                    target=self._work, args=(flow, run, signal), name=f"headrace-flow-{flow}", daemon=True
                 )
-            )
-            if context.stop.wait(wait_s):
-                return _finished(runner, context, "stopped")
-        else:
-            return _finished(runner, context, outcome)
+                self._threads[flow].start()
 
+    def stop(self, flow: str) -> None:
+        """Ask a flow to stop after its batch; returns at once."""
+        with self._changed:
+            if (signal := self._signals.get(flow)) is not None:
+                signal.request()
 
-def _finished(
-    runner: FlowRunner, context: UpdateContext, outcome: Literal["drained", "stopped", "up to date"]
-) -> FlowResult:
-    flow, progress = runner.planned.flow, runner.progress
-    context.emit(
-        FlowFinished(
-            update=context.update,
-            flow=flow.name,
-            dataset=flow.target,
-            outcome=outcome,
-            rows=progress.rows,
-            batches=progress.batches,
-        )
-    )
-    return _result(runner, outcome)
+    @property
+    def running(self) -> frozenset[str]:
+        """The flows that have been started and have not ended."""
+        with self._changed:
+            return frozenset(self._threads)
 
+    def result(self, flow: str) -> FlowResult | None:
+        """The last result of a flow; ``None`` while it is running, and before its first start.
 
-def _failed(runner: FlowRunner, context: UpdateContext, error: HeadraceError) -> FlowResult:
-    flow = runner.planned.flow
-    # The trace is for the log alone; what a person needs is in the error.
-    _LOG.info("flow %s failed", flow.name, exc_info=error)
-    context.emit(
-        FlowFailed(update=context.update, flow=flow.name, dataset=flow.target, error=error.to_dict())
-    )
-    return _result(runner, "failed", error)
+        Raises:
+            BaseException: What the flow's thread raised: a bug, for errors of a flow are results.
+        """
+        with self._changed:
+            found = self._results.get(flow)
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
+    def wait(self) -> None:
+        """Wait until no flow is running."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._threads)
 
-def _result(
-    runner: FlowRunner,
-    outcome: Literal["drained", "stopped", "up to date", "failed"],
-    error: HeadraceError | None = None,
-) -> FlowResult:
-    progress = runner.progress
-    return FlowResult(
-        flow=runner.planned.flow.name,
-        outcome=outcome,
-        rows=progress.rows,
-        batches=progress.batches,
-        late=progress.late,
-        commits=progress.commits,
-        duration_s=time.monotonic() - progress.started,
-        error=error,
-    )
+    def __enter__(self) -> Supervisor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for the flows. After an error, such as Ctrl-C, they are asked to stop first.
+
+        After `StopSignal.abort` they get `_ABORT_S` seconds to end.
+        """
+        if error is not None:
+            self._stop.request()
+        deadline = time.monotonic() + _ABORT_S
+        with self._changed:
+            while self._threads and not (self._stop.aborted and time.monotonic() > deadline):
+                self._changed.wait(_POLL_S)
+
+    def _work(self, flow: str, run: RunFlow, signal: StopSignal) -> None:
+        result: FlowResult | BaseException
+        try:
+            result = run(signal)
+            while result.outcome == "plan again":
+                result = self._replan(flow)(signal)
+        except BaseException as error:
+            result = error
+        with self._changed:
+            self._results[flow] = result
+            del self._threads[flow]
+            self._changed.notify_all()

@@ -1,16 +1,14 @@
-"""One update of a pipeline: its stages, executed once through or for as long as nobody stops it."""
+"""One update of a pipeline: what is there now, or what comes until it is stopped."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from headrace.errors import HeadraceError, SetupError
+from headrace.errors import HeadraceError
 from headrace.model.events import (
     Emitter,
     FlowFinished,
@@ -19,18 +17,18 @@ from headrace.model.events import (
     ViewUpToDate,
 )
 from headrace.model.names import TableName
-from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage, Stage
+from headrace.plan.stages import Plan, RefreshViewStage, RunFlowStage
+from headrace.run.attempts import FlowResult
 from headrace.run.context import UpdateContext
-from headrace.run.flow import FlowRunner
-from headrace.run.gate import gates
-from headrace.run.supervise import FlowResult, supervise
-from headrace.run.tables import open_table, register_tables
-from headrace.run.upstream import find_blocked
+from headrace.run.flows import UpdateFlows
+from headrace.run.readiness import Feed, Skip, Verdict, is_written, judge_inputs
+from headrace.run.tables import register_tables
+from headrace.run.upstream import reads_of
 from headrace.run.views import ViewResult, ViewRunner, inputs_of
 
 _POLL_S = 0.2
 _FIRST_VIEWS_S = 5.0
-"""Seconds from the start of the flows to the first look at the views."""
+"""Seconds from the start of the flows to the first refresh of the views."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,27 +65,33 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
     """Execute a plan's stages.
 
     Raises:
-        SetupError: The storage cannot be written; what a flow or view meets is in the result.
+        SetupError: The storage cannot be written. The errors of flows and views are in the result.
     """
     started = time.monotonic()
-    stages = plan.stages
-    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
-    views = [stage.planned for stage in stages if isinstance(stage, RefreshViewStage)]
-    context.emit(
-        UpdateStarted(
-            update=context.update,
-            pipeline=context.settings.name,
-            mode=context.mode,
-            flows=tuple(planned.flow.name for planned in flows),
-            views=tuple(planned.flow.target for planned in views),
+    with UpdateFlows(plan, context) as flows:
+        views = [
+            ViewRunner(s, inputs_of(s.planned, plan), context)
+            for s in plan.stages
+            if isinstance(s, RefreshViewStage)
+        ]
+        context.emit(
+            UpdateStarted(
+                update=context.update,
+                pipeline=context.settings.name,
+                mode=context.mode,
+                flows=tuple(flows.planned),
+                views=tuple(view.view.name for view in views),
+            )
         )
-    )
-    register_tables(plan, context.spark)
-    blocked = _open_tables(plan, context)
-    if context.mode == "triggered":
-        flow_results, view_results = _run_once(plan, context, blocked)
-    else:
-        flow_results, view_results = _run_continuously(plan, context, blocked)
+        register_tables(plan, context.spark)
+        schedule = _Schedule(flows, views, context)
+        schedule.block_views(flows.open())
+        if context.mode == "triggered":
+            schedule.run_once(plan)
+        else:
+            schedule.run_continuously()
+    flow_results = flows.results
+    view_results = tuple(view.result for view in views if view.result is not None)
     results: list[FlowResult | ViewResult] = [*flow_results, *view_results]
     failed = any(one.outcome == "failed" for one in results)
     outcome: Literal["completed", "failed", "stopped"] = "failed" if failed else "completed"
@@ -98,10 +102,114 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
     return RunResult(
         update=context.update,
         outcome=outcome,
-        flows=tuple(flow_results),
-        views=tuple(view_results),
+        flows=flow_results,
+        views=view_results,
         duration_s=duration_s,
     )
+
+
+class _Schedule:
+    """Decides when flows are started and views are refreshed.
+
+    Args:
+        flows: The flows of the update.
+        views: Its materialized views.
+        context: The update.
+    """
+
+    def __init__(self, flows: UpdateFlows, views: Sequence[ViewRunner], context: UpdateContext) -> None:
+        self._flows = flows
+        self._views = {view.view.name: view for view in views}
+        self._context = context
+        # The names of the failed flows and views because of which another one was skipped.
+        self._causes: dict[str, tuple[str, ...]] = {}
+        self._due: dict[TableName, float] = {}
+
+    def block_views(self, blocked: Mapping[str, Exception]) -> None:
+        """Fail the views that cannot be refreshed.
+
+        Args:
+            blocked: Why, by name.
+        """
+        for name, view in self._views.items():
+            if (error := blocked.get(str(name))) is not None:
+                view.fail(error)
+
+    def run_once(self, plan: Plan) -> None:
+        """Read what is there now, level by level."""
+        for level in plan.levels:
+            self._flows.end_unstarted(
+                self._start_ready(s.planned.flow.name for s in level if isinstance(s, RunFlowStage))
+            )
+            self._flows.wait()
+            for stage in level:
+                if isinstance(stage, RefreshViewStage) and not self._context.stop.requested:
+                    self._refresh(self._views[stage.view.name])
+
+    def run_continuously(self) -> None:
+        """Run all flows until they end or are stopped; views follow their inputs."""
+        # The flows' first batches must not wait for views that have nothing to show yet.
+        now = time.monotonic()
+        self._due = {
+            n: now + max(_FIRST_VIEWS_S, v.interval_s) for n, v in self._views.items() if not v.result
+        }
+        waiting = self._start_ready(self._flows.planned)
+        while not self._context.stop.wait(_POLL_S):
+            waiting = self._start_ready(waiting)
+            self._refresh_moved(name for name, at in self._due.items() if time.monotonic() >= at)
+            if self._flows.planned and not self._flows.is_running:
+                # Flows that end by themselves have written since the last look.
+                self._refresh_moved(self._due)
+                waiting = self._start_ready(waiting)
+                if not self._flows.is_running:
+                    break
+        self._flows.end_unstarted(waiting)
+        self._flows.wait()
+
+    def _start_ready(self, names: Iterable[str]) -> list[str]:
+        """Start the flows that may start, skip those that never may, and return the others."""
+        ready: list[str] = []
+        waiting: list[str] = []
+        for name in [name for name in names if self._flows.result(name) is None]:
+            planned = self._flows.planned[name]
+            tables = [table for table in reads_of(planned) if table != planned.flow.target]
+            verdict: Verdict = "wait" if self._context.stop.requested else self._judge(tables)
+            if isinstance(verdict, Skip):
+                self._causes[name] = verdict.failed
+                self._flows.skip(name, verdict.reason)
+            else:
+                (ready if verdict == "ready" else waiting).append(name)
+        self._flows.start(*ready)
+        return waiting
+
+    def _refresh_moved(self, names: Iterable[TableName]) -> None:
+        """Refresh the views whose inputs have changed since their last refresh."""
+        for name in list(names):
+            view = self._views[name]
+            # A view that waits for its inputs stays due until they are written.
+            if not self._context.stop.requested and self._refresh(view, always=False):
+                self._due[name] = time.monotonic() + view.interval_s
+
+    def _refresh(self, view: ViewRunner, *, always: bool = True) -> bool:
+        """Refresh or skip a view; false where it has to wait for its inputs."""
+        verdict = self._judge(view.inputs)
+        if isinstance(verdict, Skip):
+            self._causes[str(view.view.name)] = verdict.failed
+            view.skip(verdict.reason)
+        elif verdict == "ready" and (always or view.has_moved()):
+            view.refresh()
+        return verdict != "wait"
+
+    def _judge(self, tables: Iterable[TableName]) -> Verdict:
+        storage = self._context.settings.storage
+        return judge_inputs(tables, self._feeds, lambda table: is_written(storage.table(table)))
+
+    def _feeds(self, table: TableName) -> list[Feed]:
+        """The flows and the view of this update that write a table."""
+        if (view := self._views.get(table)) is not None:
+            return [Feed(f"view {table}", view.state, self._causes.get(str(table), ()))]
+        names = self._flows.feeding.get(table, ())
+        return [Feed(f"flow {one}", self._flows.state(one), self._causes.get(one, ())) for one in names]
 
 
 def report_up_to_date(
@@ -140,124 +248,3 @@ def report_up_to_date(
         views=tuple(ViewResult(dataset=view, outcome="up to date") for view in views),
         duration_s=duration_s,
     )
-
-
-def _open_tables(plan: Plan, context: UpdateContext) -> dict[str, Exception]:
-    """Open the tables.
-
-    Returns:
-        Why some flows and views cannot be started, by name: those fail, and the others go on.
-    """
-    stages = plan.stages
-    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
-    refused: dict[TableName, Exception] = {}
-    blocked = find_blocked(plan, refused)
-    for stage in stages:
-        if not isinstance(stage, OpenTableStage):
-            continue
-        name = stage.table.name
-        feeding = [one for one in flows if one.flow.target == name]
-        if feeding and all(one.flow.name in blocked for one in feeding):
-            # Nobody will write it, and so nothing is changed in it.
-            continue
-        try:
-            open_table(stage, feeding, context.settings.storage, context.spark)
-        except SetupError:
-            raise
-        except Exception as error:
-            refused[name] = error
-            blocked = find_blocked(plan, refused)
-    return blocked
-
-
-def _run_once(
-    plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
-) -> tuple[list[FlowResult], list[ViewResult]]:
-    """Level by level: everything available now, in dependency order."""
-    flow_results: list[FlowResult] = []
-    view_results: list[ViewResult] = []
-    for level in plan.levels:
-        runners = _flow_runners(level, context)
-        if runners:
-            with _pool(len(runners), context) as pool:
-                flow_results += pool.map(lambda runner: _supervise(runner, context, blocked), runners)
-        for stage in level:
-            if isinstance(stage, RefreshViewStage) and not context.stop.requested:
-                view_results.append(_view_runner(stage, plan, context, blocked).refresh())
-    return flow_results, view_results
-
-
-def _run_continuously(
-    plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
-) -> tuple[list[FlowResult], list[ViewResult]]:
-    """All flows at once; views follow their inputs, at most once per interval."""
-    stages = plan.stages
-    runners = _flow_runners(stages, context)
-    views = [_view_runner(s, plan, context, blocked) for s in stages if isinstance(s, RefreshViewStage)]
-    able = [n for n, view in enumerate(views) if view.blocked_by is None]
-    latest = {n: view.refresh() for n, view in enumerate(views) if n not in able}
-    with _pool(max(len(runners), 1), context) as pool:
-        futures = [pool.submit(_supervise, runner, context, blocked) for runner in runners]
-        # The flows' first batches are not to wait for a view that has nothing to show yet.
-        started = time.monotonic()
-        due = {n: started + max(_FIRST_VIEWS_S, views[n].interval_s) for n in able}
-        while not context.stop.wait(_POLL_S):
-            if futures and all(future.done() for future in futures):
-                break
-            if late := [number for number, at in due.items() if time.monotonic() >= at]:
-                _refresh_moved(late, views, latest, context)
-                due |= {number: time.monotonic() + views[number].interval_s for number in late}
-        results = [future.result() for future in futures]
-    # Flows that end by themselves have written since the last look.
-    _refresh_moved(able, views, latest, context)
-    return results, list(latest.values())
-
-
-@contextmanager
-def _pool(threads: int, context: UpdateContext) -> Iterator[ThreadPoolExecutor]:
-    """Threads for flows. Whatever breaks off the caller, such as Ctrl-C, asks the flows to stop, since
-    the pool waits for them."""
-    with ThreadPoolExecutor(threads, thread_name_prefix="headrace-flow") as pool:
-        try:
-            yield pool
-        except BaseException:
-            context.stop.request()
-            raise
-
-
-def _flow_runners(stages: Iterable[Stage], context: UpdateContext) -> list[FlowRunner]:
-    """Runners for flows that are started together."""
-    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
-    by_table = gates((planned.flow.target, planned.flow.name) for planned in flows)
-    return [FlowRunner(planned, context, by_table[planned.flow.target]) for planned in flows]
-
-
-def _supervise(runner: FlowRunner, context: UpdateContext, blocked: Mapping[str, Exception]) -> FlowResult:
-    flow = runner.planned.flow
-    try:
-        return supervise(runner, context, blocked.get(flow.name))
-    finally:
-        runner.gate.leave(flow.name)
-
-
-def _refresh_moved(
-    numbers: Iterable[int],
-    views: Sequence[ViewRunner],
-    latest: dict[int, ViewResult],
-    context: UpdateContext,
-) -> None:
-    for number in numbers:
-        if context.stop.requested:
-            return
-        view = views[number]
-        failed = number in latest and latest[number].outcome == "failed"
-        if view.ready() and (failed or view.moved()):
-            latest[number] = view.refresh()
-
-
-def _view_runner(
-    stage: RefreshViewStage, plan: Plan, context: UpdateContext, blocked: Mapping[str, Exception]
-) -> ViewRunner:
-    inputs = inputs_of(stage.planned, plan)
-    blocked_by = blocked.get(stage.planned.flow.name)
-    return ViewRunner(stage, inputs, context, blocked_by)

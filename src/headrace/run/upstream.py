@@ -43,14 +43,17 @@ class StaleUpstream:
         return any(field["name"].casefold() in self.lacks for field in columns.fields(schema))
 
 
-def find_blocked(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str, Exception]:
+def find_blocked(
+    plan: Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
+) -> dict[str, Exception]:
     """Why some flows and views cannot be started, by the name of the flow or of the view.
 
-    What is not started does not bring its own table up to date, and so can hinder what reads that.
+    A flow that is not started does not bring its table up to date, and so can block what reads it.
 
     Args:
         plan: What is to be run.
         refused: Why tables of this plan could not be opened.
+        unleased: Why flows have no lease, by name.
     """
     stages = plan.stages
     unfit = {name: _refused(name, error) for name, error in refused.items()}
@@ -62,8 +65,10 @@ def find_blocked(plan: Plan, refused: Mapping[TableName, Exception]) -> dict[str
         match stage:
             case RunFlowStage(planned=planned):
                 flow = planned.flow
-                error = refused.get(flow.target) or _error(
-                    f"flow {flow.name}", flow.location, _reads_of(planned), planned.schema, unfit
+                error = (
+                    (unleased or {}).get(flow.name)
+                    or refused.get(flow.target)
+                    or _error(f"flow {flow.name}", flow.location, reads_of(planned), planned.schema, unfit)
                 )
                 if error is None:
                     continue
@@ -96,7 +101,8 @@ def _not_opened(plan: Plan, name: TableName, error: Exception) -> dict[TableName
     return {name: replace(one, facts=(cause, *one.facts), remedy=_FIRST) for name, one in found.items()}
 
 
-def _reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
+def reads_of(planned: PlannedFlow) -> tuple[TableName, ...]:
+    """The tables that a flow's query reads, streaming or not, also through temporary views."""
     streamed = (source.table for source in planned.sources if source.table is not None)
     return tuple(dict.fromkeys([*streamed, *(read.table for read in planned.reads)]))
 

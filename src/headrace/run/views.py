@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import RefreshFlow
-from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewUpToDate
+from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewSkipped, ViewUpToDate
 from headrace.model.names import TableName
 from headrace.plan.alterations import find_alterations
 from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
 from headrace.run.context import UpdateContext
 from headrace.run.failures import as_error
+from headrace.run.readiness import FeedState
 from headrace.run.split import split_rows
 from headrace.run.tables import alter, new_clustering
 from headrace.sinks.delta.replace import ReplaceTarget
@@ -32,12 +33,18 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ViewResult:
-    """What became of a view."""
+    """How a refresh ended.
+
+    Args:
+        outcome: ``skipped`` where a table that the view reads was never written.
+        reason: Why the view was skipped.
+    """
 
     dataset: TableName
-    outcome: Literal["refreshed", "up to date", "failed"]
+    outcome: Literal["refreshed", "up to date", "failed", "skipped"]
     rows: int = 0
     error: HeadraceError | None = None
+    reason: str | None = None
 
 
 class ViewRunner:
@@ -47,7 +54,9 @@ class ViewRunner:
         stage: The view and its refresh flow.
         inputs: The tables that its query reads, also through temporary views.
         context: The update.
-        blocked_by: Why it cannot be refreshed, if it cannot.
+
+    Attributes:
+        result: The last result in this update, if there is one.
     """
 
     def __init__(
@@ -55,13 +64,12 @@ class ViewRunner:
         stage: RefreshViewStage,
         inputs: tuple[TableName, ...],
         context: UpdateContext,
-        blocked_by: Exception | None = None,
     ) -> None:
         self.view = stage.view
-        self.blocked_by = blocked_by
+        self.inputs = inputs
+        self.result: ViewResult | None = None
         self._flow = stage.planned.flow
         self._planned = stage.planned
-        self._inputs = inputs
         self._properties = stage.properties
         self._context = context
         self._seen: dict[TableName, int] = {}
@@ -72,42 +80,59 @@ class ViewRunner:
         trigger = self._flow.trigger
         return self._context.settings.view_interval_s if trigger is None else trigger.interval_s
 
-    def moved(self) -> bool:
-        """Whether an input has a version that the last look had not; reads nothing but file names."""
-        now = {name: self._last_version(name) for name in self._inputs}
-        return now != self._seen
+    def has_moved(self) -> bool:
+        """Whether an input has a new version, or the last refresh failed; reads nothing but file names."""
+        now = {name: self._last_version(name) for name in self.inputs}
+        failed = self.result is not None and self.result.outcome == "failed"
+        return all(version >= 0 for version in now.values()) and (failed or now != self._seen)
 
-    def ready(self) -> bool:
-        """Whether every input has been made."""
-        return all(self._last_version(name) >= 0 for name in self._inputs)
+    @property
+    def state(self) -> FeedState:
+        """How far the view is, for what reads it."""
+        if self.result is None:
+            return "pending"
+        match self.result.outcome:
+            case "failed" | "skipped":
+                return self.result.outcome
+            case _:
+                return "working"
 
-    def refresh(self) -> ViewResult:
+    def refresh(self) -> None:
         """Refresh the view if it is not what its query would give; raises nothing."""
         context = self._context
         try:
-            if self.blocked_by is not None:
-                raise self.blocked_by
-            with_lease = Lease.acquire(
-                context.settings.storage.lease(self.view.name, "view"), str(self.view.name)
-            )
-            context.heart.add(with_lease)
+            lease = Lease.acquire(context.settings.storage.lease(self.view.name, "view"), str(self.view.name))
+            context.heart.add(lease)
             try:
-                return self._refresh()
+                self.result = self._refresh()
             finally:
-                context.heart.release(with_lease)
+                context.heart.release(lease)
         except Exception as failure:
-            error = as_error(failure, None, self._flow, context.log_file, context.settings.kafka)
-            _LOG.info("view %s failed", self.view.name, exc_info=error)
-            context.emit(ViewFailed(update=context.update, dataset=self.view.name, error=error.to_dict()))
-            return ViewResult(dataset=self.view.name, outcome="failed", error=error)
+            self.fail(failure)
+
+    def fail(self, failure: Exception) -> None:
+        """Report why the view cannot be refreshed."""
+        context, name = self._context, self.view.name
+        error = as_error(failure, None, self._flow, context.log_file, context.settings.kafka)
+        _LOG.info("view %s failed", name, exc_info=error)
+        context.emit(ViewFailed(update=context.update, dataset=name, error=error.to_dict()))
+        self.result = ViewResult(dataset=name, outcome="failed", error=error)
+
+    def skip(self, reason: str) -> None:
+        """Report why the view is not refreshed."""
+        result = ViewResult(dataset=self.view.name, outcome="skipped", reason=reason)
+        if result != self.result:
+            context = self._context
+            context.emit(ViewSkipped(update=context.update, dataset=self.view.name, reason=reason))
+        self.result = result
 
     def _refresh(self) -> ViewResult:
         context, view = self._context, self.view
         path = context.settings.storage.table(view.name)
         # The versions are taken before the query sees the tables: what commits in between makes
         # one refresh too many, never one too few.
-        self._seen = {name: self._last_version(name) for name in self._inputs}
-        inputs = {str(name): self._identity(name) for name in self._inputs}
+        self._seen = {name: self._last_version(name) for name in self.inputs}
+        inputs = {str(name): self._identity(name) for name in self.inputs}
         target = ReplaceTarget(path=path, partition_cols=view.partition_cols, cluster_by=view.cluster_by)
         stamp = RefreshStamp(
             pipeline=context.settings.name,

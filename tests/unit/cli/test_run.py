@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,8 @@ from headrace.cli.watching import Watch, show_outcome, stopping
 from headrace.errors import RefusedError
 from headrace.model.events import UpdateFinished, UpdateStarted
 from headrace.model.project import ProjectSettings
+from headrace.run.attempts import FlowResult
 from headrace.run.stop import StopSignal
-from headrace.run.supervise import FlowResult
 from headrace.run.update import RunResult
 from headrace.storage.layout import Storage
 
@@ -41,34 +42,60 @@ class Started:
 
     started = True
 
+    def __init__(self) -> None:
+        self.display = threading.Lock()
+        self.notes: list[str] = []
 
-class Starting:
+    def note(self, text: str) -> None:
+        with self.display:
+            self.notes.append(text)
+
+
+class Starting(Started):
     """Stands for a watch whose update has not begun."""
 
     started = False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_asks_the_update_to_stop(number: signal.Signals) -> None:
-    stop = StopSignal()
-    with stopping(stop, Started()) as received:  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("number", "note"),
+    [
+        (signal.SIGINT, "stopping after this batch; press Ctrl-C again to abort"),
+        (signal.SIGTERM, "stopping after this batch; send the signal again to abort"),
+    ],
+)
+def test_a_signal_asks_the_update_to_stop_and_is_acknowledged(number: signal.Signals, note: str) -> None:
+    stop, watch = StopSignal(), Started()
+    with stopping(stop, watch) as received:  # type: ignore[arg-type]
         os.kill(os.getpid(), number)
-        assert stop.requested
+        assert (stop.requested, stop.aborted) == (True, False)
         assert received == [number]
+    assert watch.notes == [note]
 
 
-def test_a_second_signal_does_not_wait() -> None:
-    with stopping(StopSignal(), Started()):  # type: ignore[arg-type]
+def test_a_signal_that_comes_while_the_display_is_drawn_waits_for_nothing() -> None:
+    stop, watch = StopSignal(), Started()
+    with stopping(stop, watch), watch.display:  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.requested
+    assert len(watch.notes) == 1
+
+
+def test_a_second_signal_aborts() -> None:
+    stop, watch = StopSignal(), Started()
+    with stopping(stop, watch):  # type: ignore[arg-type]
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
+        assert stop.aborted
+    assert watch.notes[1] == "aborting; the next run replays what was not committed"
 
 
 def test_a_signal_before_the_update_ends_at_once() -> None:
-    stop = StopSignal()
-    with stopping(stop, Starting()), pytest.raises(KeyboardInterrupt):  # type: ignore[arg-type]
+    stop, watch = StopSignal(), Starting()
+    with stopping(stop, watch), pytest.raises(KeyboardInterrupt):  # type: ignore[arg-type]
         os.kill(os.getpid(), signal.SIGINT)
-    assert not stop.requested
+    assert (watch.notes, stop.requested) == (["stopping; the update has not begun"], False)
 
 
 def test_work_that_must_not_be_broken_off_is_waited_for() -> None:

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from headrace.model.names import TableName
-from headrace.run.gate import OpeningGate, gates
+from headrace.run.gate import OpeningGate
 from headrace.run.stop import StopSignal
 
 
@@ -45,9 +44,14 @@ def test_a_stop_ends_the_waiting() -> None:
     OpeningGate(["a"]).wait(stop)
 
 
-def test_flows_of_different_tables_do_not_wait_for_each_other() -> None:
-    one, two = TableName("default", "one"), TableName("default", "two")
-    found = gates([(one, "a"), (two, "b")])
-    with found[one].opening("a"):
+def test_a_flow_that_starts_later_is_waited_for_as_well() -> None:
+    gate = OpeningGate()
+    gate.wait(StopSignal())
+    gate.expect("late")
+    waited = threading.Thread(target=gate.wait, args=[StopSignal()])
+    waited.start()
+    assert waited.is_alive()
+    with gate.opening("late"):
         pass
-    found[one].wait(StopSignal())
+    waited.join(10)
+    assert not waited.is_alive()

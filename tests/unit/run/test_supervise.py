@@ -1,190 +1,136 @@
-"""Each flow on its own: what passes is tried again, what does not is reported, a stop ends both."""
+"""The supervisor: single flows are started, stopped, started again and planned again."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+import time
+from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
-from headrace.errors import BrokerUnreachableError, FlowFailedError, HeadraceError, SourceLocation
-from headrace.model.declarations import AppendFlow
-from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
-from headrace.model.names import TableName
-from headrace.model.queries import PythonQuery
-from headrace.run.context import UpdateContext
-from headrace.run.flow import FlowRunner
-from headrace.run.reporting import Progress
+from headrace.run.attempts import FlowResult
 from headrace.run.stop import StopSignal
-from headrace.run.supervise import TRIGGERED_ATTEMPTS, supervise
-from headrace.state.lease import Heart, Lease
-from headrace.storage.layout import Storage
+from headrace.run.supervise import RunFlow, Supervisor
 
-FLOW = AppendFlow(
-    name="sales",
-    target=TableName("default", "sales"),
-    query=PythonQuery(lambda: None, SourceLocation("sales.py", 1)),
-)
-AWAY = BrokerUnreachableError("away")
+LIMIT_S = 10.0
 
 
-@dataclass
-class Runner:
-    """A flow that meets what it is told to meet, one thing at each start."""
+class Flows:
+    """Flows that run until they are stopped, or end as they are told."""
 
-    meets: list[HeadraceError | str | Callable[[Runner], HeadraceError]]
-    planned: Any = field(default_factory=lambda: SimpleNamespace(flow=FLOW))
-    progress: Progress = field(default_factory=Progress)
-    starts: int = 0
+    def __init__(self) -> None:
+        self.stop = StopSignal()
+        self.prepared: Counter[str] = Counter()
+        self.replanned: Counter[str] = Counter()
+        self.started = {name: threading.Event() for name in ("a", "b")}
+        self.outcomes: dict[str, str] = {}
+        self.supervisor = Supervisor(self._prepare, self._replan, self.stop)
 
-    def run(self, lease: Lease) -> str:
-        lease.check(FLOW.name)
-        met = self.meets[min(self.starts, len(self.meets) - 1)]
-        self.starts += 1
-        met = met(self) if callable(met) else met
-        if isinstance(met, HeadraceError):
-            raise met
-        return met
+    def _prepare(self, name: str) -> RunFlow:
+        self.prepared[name] += 1
+        return lambda stop: self._run(name, stop)
 
+    def _replan(self, name: str) -> RunFlow:
+        self.replanned[name] += 1
+        return lambda stop: FlowResult(flow=name, outcome="drained")
 
-class WaitlessStop(StopSignal):
-    """Notes how long somebody would have waited."""
-
-    def __init__(self, stop_after: int = 10**6) -> None:
-        super().__init__()
-        self.waits: list[float] = []
-        self._stop_after = stop_after
-
-    def wait(self, seconds: float) -> bool:
-        self.waits.append(seconds)
-        if len(self.waits) >= self._stop_after:
-            self.request()
-        return self.requested
-
-
-@dataclass
-class Update:
-    context: UpdateContext
-    events: list[Event]
-    stop: WaitlessStop
-
-    def supervise(self, runner: Runner) -> Any:
-        return supervise(cast(FlowRunner, runner), self.context)
-
-    def count(self, kind: type[Event]) -> int:
-        return sum(isinstance(event, kind) for event in self.events)
+    def _run(self, name: str, stop: StopSignal) -> FlowResult:
+        self.started[name].set()
+        if (outcome := self.outcomes.get(name)) is not None:
+            return FlowResult(flow=name, outcome=outcome)  # type: ignore[arg-type]
+        assert stop.wait(LIMIT_S)
+        return FlowResult(flow=name, outcome="stopped")
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Any:
-    hearts: list[Heart] = []
-
-    def create(mode: str = "triggered", stop_after: int = 10**6) -> Update:
-        events: list[Event] = []
-        stop = WaitlessStop(stop_after)
-        hearts.append(Heart())
-        context = SimpleNamespace(
-            update="u1",
-            mode=mode,
-            settings=SimpleNamespace(storage=Storage.at(tmp_path)),
-            emit=events.append,
-            heart=hearts[-1],
-            stop=stop,
-            log_file=None,
-        )
-        return Update(cast(UpdateContext, context), events, stop)
-
-    yield create
-    for heart in hearts:
-        heart.stop()
+def flows() -> Iterator[Flows]:
+    found = Flows()
+    with found.supervisor:
+        yield found
+        found.stop.request()
 
 
-def test_a_flow_that_ends_well_gives_its_lease_back(make: Any, tmp_path: Path) -> None:
-    update = make()
-    result = update.supervise(Runner(["drained"]))
-    assert (result.outcome, result.error) == ("drained", None)
-    assert update.count(FlowFinished) == 1
-    assert Storage.at(tmp_path).leases.list_files() == []
+def wait_for_end(flows: Flows, name: str) -> FlowResult:
+    deadline = time.monotonic() + LIMIT_S
+    while (result := flows.supervisor.result(name)) is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return result
 
 
-def test_what_passes_is_tried_again_after_longer_and_longer_waits(make: Any) -> None:
-    update = make("continuous")
-    result = update.supervise(Runner([AWAY] * 8 + ["drained"]))  # type: ignore[list-item]
-    assert result.outcome == "drained"
-    assert update.stop.waits == [1, 2, 4, 8, 16, 30, 30, 30]
-    assert update.count(FlowRetrying) == 8
+def test_one_flow_is_stopped_and_the_other_goes_on(flows: Flows) -> None:
+    flows.supervisor.start("a", "b")
+    assert flows.started["a"].wait(LIMIT_S)
+    assert flows.started["b"].wait(LIMIT_S)
+    flows.supervisor.stop("a")
+    assert wait_for_end(flows, "a").outcome == "stopped"
+    assert flows.supervisor.running == {"b"}
+    assert flows.supervisor.result("b") is None
 
 
-def test_a_triggered_run_does_not_wait_for_ever(make: Any) -> None:
-    update = make()
-    result = update.supervise(Runner([AWAY]))
-    assert (result.outcome, result.error) == ("failed", AWAY)
-    assert len(update.stop.waits) == TRIGGERED_ATTEMPTS - 1
-    assert update.count(FlowFailed) == 1
+def test_a_flow_that_was_stopped_can_be_started_again(flows: Flows) -> None:
+    flows.supervisor.start("a")
+    flows.supervisor.stop("a")
+    wait_for_end(flows, "a")
+    flows.started["a"].clear()
+    flows.supervisor.start("a")
+    assert flows.started["a"].wait(LIMIT_S)
+    assert flows.supervisor.running == {"a"}
 
 
-def test_a_batch_in_between_makes_the_waits_short_again(make: Any) -> None:
-    def after_a_batch(runner: Runner) -> HeadraceError:
-        runner.progress.batches += 1
-        return AWAY
-
-    update = make("continuous")
-    update.supervise(Runner([AWAY, AWAY, AWAY, after_a_batch, AWAY, "drained"]))
-    assert update.stop.waits == [1, 2, 4, 1, 2]
+def test_a_running_flow_is_not_started_twice(flows: Flows) -> None:
+    flows.supervisor.start("a")
+    flows.supervisor.start("a", "b")
+    assert flows.prepared == {"a": 1, "b": 1}
 
 
-def test_what_does_not_pass_ends_the_flow_at_once(make: Any) -> None:
-    error = FlowFailedError("wrong")
-    update = make("continuous")
-    result = update.supervise(Runner([error]))
-    assert (result.outcome, result.error) == ("failed", error)
-    assert update.stop.waits == []
+def test_the_update_s_own_signal_stops_all(flows: Flows) -> None:
+    flows.supervisor.start("a", "b")
+    flows.stop.request()
+    flows.supervisor.wait()
+    assert wait_for_end(flows, "a").outcome == wait_for_end(flows, "b").outcome == "stopped"
 
 
-def test_a_stop_ends_the_waiting(make: Any) -> None:
-    update = make("continuous", stop_after=2)
-    assert update.supervise(Runner([AWAY])).outcome == "stopped"
-    assert update.count(FlowFailed) == 0
+def test_a_flow_that_asks_for_it_is_planned_again_and_goes_on(flows: Flows) -> None:
+    flows.outcomes["a"] = "plan again"
+    flows.supervisor.start("a")
+    assert wait_for_end(flows, "a").outcome == "drained"
+    assert flows.replanned == {"a": 1}
 
 
-def test_what_does_not_pass_is_told_at_a_stop_too(make: Any) -> None:
-    error = FlowFailedError("wrong")
-    update = make("continuous")
-
-    def stopped_meanwhile(runner: Runner) -> HeadraceError:
-        update.stop.request()
-        return error
-
-    assert update.supervise(Runner([stopped_meanwhile])).error == error
+def test_an_error_of_the_caller_stops_the_flows() -> None:
+    flows = Flows()
+    with pytest.raises(KeyboardInterrupt), flows.supervisor:
+        flows.supervisor.start("a")
+        raise KeyboardInterrupt
+    assert wait_for_end(flows, "a").outcome == "stopped"
 
 
-def test_a_second_driver_never_starts_the_flow(make: Any, tmp_path: Path) -> None:
-    other = Lease.acquire(Storage.at(tmp_path).lease(FLOW.target, FLOW.name), FLOW.name)
-    update = make()
-    runner = Runner(["drained"])
-    result = update.supervise(runner)
-    assert result.error.code == "SECOND_DRIVER"
-    assert runner.starts == 0
-    other.check(FLOW.name)
+def test_a_bug_in_a_flow_s_thread_is_raised(flows: Flows) -> None:
+    def broken(stop: StopSignal) -> FlowResult:
+        raise ZeroDivisionError
+
+    supervisor = Supervisor(lambda name: broken, lambda name: broken, StopSignal())
+    with pytest.raises(ZeroDivisionError), supervisor:
+        supervisor.start("a")
+        supervisor.wait()
+        supervisor.result("a")
 
 
-def test_a_flow_whose_table_was_refused_never_starts(make: Any) -> None:
-    update = make()
-    runner = Runner(["drained"])
-    refused = FlowFailedError("its table is lost")
-    result = supervise(cast(FlowRunner, runner), update.context, refused)
-    assert (result.error, runner.starts) == (refused, 0)
+def test_an_aborted_run_does_not_wait_for_a_flow_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.run.supervise._ABORT_S", 0.05)
+    released = threading.Event()
 
+    def stuck(stop: StopSignal) -> FlowResult:
+        released.wait(LIMIT_S)
+        return FlowResult(flow="a", outcome="stopped")
 
-def test_a_stop_signal_counts_down_from_the_first_request() -> None:
-    stop = StopSignal(limit_s=5.0)
-    assert (stop.requested, stop.remaining_s) == (False, float("inf"))
-    threading.Thread(target=stop.request).start()
-    assert stop.wait(10.0)
-    first = stop.remaining_s
-    stop.request()
-    assert 0 < stop.remaining_s <= first <= 5.0
+    stop = StopSignal()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), Supervisor(lambda name: stuck, lambda name: stuck, stop) as one:
+        one.start("a")
+        stop.abort()
+        raise KeyboardInterrupt
+    assert time.monotonic() - began < LIMIT_S / 2
+    released.set()

@@ -24,6 +24,7 @@ _STYLES = {
     "fresh": "green",
     "retrying": "yellow",
     "reconnecting": "yellow",
+    "skipped": "yellow",
     "stale": "yellow",
     "failed": "bold red",
     "unreadable": "bold red",
@@ -130,7 +131,11 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
             yield f"{name}: {', '.join(dataset.view.late)} has changed since the last refresh"
         if dataset.view.error is not None:
             yield f"{name}: [{dataset.view.error.get('code')}] {dataset.view.error.get('summary')}"
+        if dataset.view.reason is not None:
+            yield f"{name}: skipped: {dataset.view.reason}"
     for flow in dataset.flows:
+        if flow.reason is not None:
+            yield f"{flow.flow}: skipped: {flow.reason}"
         if flow.error is not None:
             yield f"{flow.flow}: [{flow.error.get('code')}] {flow.error.get('summary')}"
             if flow.state == "reconnecting":

@@ -1,0 +1,217 @@
+"""The flows of an update: leased and opened together, then started and stopped one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+
+from headrace.errors import SetupError
+from headrace.model.names import TableName
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
+from headrace.run.attempts import FlowResult, fail, finish, run_attempts, skip
+from headrace.run.context import UpdateContext
+from headrace.run.failures import as_error
+from headrace.run.flow import FlowRunner
+from headrace.run.gate import OpeningGate
+from headrace.run.readiness import FeedState
+from headrace.run.stop import StopSignal
+from headrace.run.supervise import RunFlow, Supervisor
+from headrace.run.tables import open_table
+from headrace.run.upstream import find_blocked
+from headrace.state.lease import Lease
+
+
+class UpdateFlows:
+    """The flows of one update.
+
+    Args:
+        plan: What is to be run.
+        context: The update.
+
+    Attributes:
+        planned: The flows by name, in the order of the plan.
+        feeding: The names of each table's flows.
+    """
+
+    def __init__(self, plan: Plan, context: UpdateContext) -> None:
+        self.planned = {s.planned.flow.name: s.planned for s in plan.stages if isinstance(s, RunFlowStage)}
+        self.feeding: dict[TableName, list[str]] = {}
+        for name, planned in self.planned.items():
+            self.feeding.setdefault(planned.flow.target, []).append(name)
+        self._plan = plan
+        self._context = context
+        self._supervisor = Supervisor(self._prepare, self._plan_again, context.stop)
+        self._gates: dict[TableName, OpeningGate] = defaultdict(OpeningGate)
+        self._runners: dict[str, FlowRunner] = {}
+        self._leases: dict[str, Lease] = {}
+        self._not_started: dict[str, FlowResult] = {}
+
+    def __enter__(self) -> UpdateFlows:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._supervisor.__exit__(kind, error, trace)
+        for name in list(self._leases):
+            self._release(name)
+
+    def open(self) -> Mapping[str, Exception]:
+        """Take the leases, then create and alter the tables. Flows that cannot be started fail at once.
+
+        Returns:
+            Why flows and views cannot be started, by name.
+
+        Raises:
+            SetupError: The storage cannot be written.
+        """
+        blocked = self._open_tables(self._take_leases())
+        for name, planned in self.planned.items():
+            if (error := blocked.get(name)) is not None:
+                self._release(name)
+                coded = as_error(error, None, planned.flow, self._context.log_file)
+                self._not_started[name] = fail(planned, self._context, coded)
+        return blocked
+
+    def start(self, *names: str) -> None:
+        """Start flows together, also flows that have ended; a flow that is running is left alone."""
+        for name in names:
+            self._not_started.pop(name, None)
+        self._supervisor.start(*names)
+
+    def stop(self, name: str) -> None:
+        """Ask a flow to stop after its batch; returns at once."""
+        self._supervisor.stop(name)
+
+    def skip(self, name: str, reason: str) -> None:
+        """Do not start a flow, and report why."""
+        self._release(name)
+        self._not_started[name] = skip(self.planned[name], self._context, reason)
+
+    def end_unstarted(self, names: Iterable[str]) -> None:
+        """Report flows as stopped that were never started."""
+        for name in names:
+            self._release(name)
+            self._not_started[name] = finish(self.planned[name], self._context, "stopped")
+
+    @property
+    def is_running(self) -> bool:
+        return bool(self._supervisor.running)
+
+    def wait(self) -> None:
+        """Wait until no flow is running."""
+        self._supervisor.wait()
+
+    def result(self, name: str) -> FlowResult | None:
+        """The last result of a flow; ``None`` while it is running, and before its first start."""
+        return self._not_started.get(name) or self._supervisor.result(name)
+
+    @property
+    def results(self) -> tuple[FlowResult, ...]:
+        """The results of the flows that have one, in the order of the plan."""
+        return tuple(result for name in self.planned if (result := self.result(name)) is not None)
+
+    def state(self, name: str) -> FeedState:
+        """How far a flow is, for what reads its table."""
+        result = self.result(name)
+        if result is None:
+            return self._runners[name].state if name in self._runners else "pending"
+        match result.outcome:
+            case "failed" | "skipped":
+                return result.outcome
+            case "stopped":
+                return "pending"
+            case _:
+                return "working"
+
+    def _take_leases(self) -> dict[str, Exception]:
+        """Take the leases of all flows: of a table all or none, and before the table is created.
+
+        Returns:
+            Why flows have none, by name.
+        """
+        refused: dict[str, Exception] = {}
+        for names in self.feeding.values():
+            try:
+                for name in names:
+                    self._leases[name] = self._acquire(self.planned[name])
+            except Exception as error:
+                for name in names:
+                    self._release(name)
+                refused |= dict.fromkeys(names, error)
+        return refused
+
+    def _open_tables(self, refused: Mapping[str, Exception]) -> Mapping[str, Exception]:
+        storage = self._context.settings.storage
+        unopened: dict[TableName, Exception] = {}
+        blocked = find_blocked(self._plan, unopened, refused)
+        for stage in self._plan.stages:
+            if not isinstance(stage, OpenTableStage):
+                continue
+            table = stage.table.name
+            names = self.feeding.get(table, [])
+            if names and all(name in blocked for name in names):
+                # No flow will write the table, so it stays as it is.
+                continue
+            try:
+                open_table(stage, [self.planned[name] for name in names], storage, self._context.spark)
+            except SetupError:
+                raise
+            except Exception as error:
+                unopened[table] = error
+                blocked = find_blocked(self._plan, unopened, refused)
+        return blocked
+
+    def _acquire(self, planned: PlannedFlow) -> Lease:
+        flow, context = planned.flow, self._context
+        lease = Lease.acquire(context.settings.storage.lease(flow.target, flow.name), flow.name)
+        context.heart.add(lease)
+        return lease
+
+    def _release(self, name: str) -> None:
+        if (lease := self._leases.pop(name, None)) is not None:
+            self._context.heart.release(lease)
+
+    def _prepare(self, name: str) -> RunFlow:
+        planned = self.planned[name]
+        gate = self._gates[planned.flow.target]
+        gate.expect(name)
+        if name not in self._runners:
+            self._runners[name] = FlowRunner(planned, self._context, gate)
+        runner = self._runners[name]
+        runner.state = "pending"
+        return lambda stop: self._run(runner, stop)
+
+    def _run(self, runner: FlowRunner, stop: StopSignal) -> FlowResult:
+        planned, context = runner.planned, self._context
+        name = planned.flow.name
+        try:
+            if name not in self._leases:
+                self._leases[name] = self._acquire(planned)
+            return run_attempts(runner, context, self._leases[name], stop)
+        except Exception as error:
+            return fail(planned, context, as_error(error, None, planned.flow, context.log_file))
+        finally:
+            runner.gate.leave(name)
+            self._release(name)
+
+    def _plan_again(self, name: str) -> RunFlow:
+        """What runs a flow with a new plan, once its table has the new columns."""
+        before, context = self._runners[name], self._context
+        try:
+            plan, build, build_between = context.replan()
+            found = {s.planned.flow.name: s.planned for s in plan.stages if isinstance(s, RunFlowStage)}
+            planned = found[name]
+            feeding = [one for one in found.values() if one.flow.target == planned.flow.target]
+            for stage in plan.stages:
+                if isinstance(stage, OpenTableStage) and stage.table.name == planned.flow.target:
+                    open_table(stage, feeding, context.settings.storage, context.spark)
+        except Exception as caught:
+            error = as_error(caught, None, before.planned.flow, context.log_file)
+            return lambda stop: fail(before.planned, context, error, before.progress)
+        own = replace(context, build=build, build_between=build_between)
+        runner = FlowRunner(planned, own, before.gate, before.progress)
+        self.planned[name], self._runners[name] = planned, runner
+        return lambda stop: self._run(runner, stop)

@@ -1,0 +1,97 @@
+"""When a flow or view may start: every table that it reads has data, or its flows found nothing to read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headrace.model.names import TableName
+from headrace.state.table_log import load_commit, versions
+
+FeedState = Literal["pending", "retrying", "working", "failed", "skipped"]
+"""How far a flow or view is: not started or in its first batch, waiting for its next attempt, running
+without an error or ended without one, ended with an error, not started because of another's error."""
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A flow or view of this update that writes a table.
+
+    Args:
+        name: In words, such as ``flow orders``.
+        state: How far it is.
+        failed: The flows and views whose errors were the reason to skip it.
+    """
+
+    name: str
+    state: FeedState
+    failed: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    """A flow or view is not started: a table that it reads was never written.
+
+    Args:
+        reason: Why, in words that follow its name.
+        failed: The flows and views that failed.
+    """
+
+    reason: str
+    failed: tuple[str, ...]
+
+
+Verdict = Literal["ready", "wait"] | Skip
+
+
+def judge_inputs(
+    inputs: Iterable[TableName],
+    feeds: Callable[[TableName], Sequence[Feed]],
+    is_written: Callable[[TableName], bool],
+) -> Verdict:
+    """Whether a flow or view may start.
+
+    Args:
+        inputs: The tables that it reads.
+        feeds: Gives the flows and views of this update that write a table.
+        is_written: Tells whether a table has a commit of a batch or a view.
+
+    Returns:
+        ``ready`` also where no flow of this update writes the table: then it is taken as it is.
+    """
+    waits = False
+    for table in inputs:
+        found = feeds(table)
+        states = {feed.state for feed in found}
+        if not found or states == {"working"} or is_written(table):
+            continue
+        if states <= {"failed", "skipped"}:
+            return _skip(table, found)
+        waits |= "pending" in states or "working" not in states
+    return "wait" if waits else "ready"
+
+
+def _skip(table: TableName, feeds: Sequence[Feed]) -> Skip:
+    failed = [feed.name for feed in feeds if feed.state == "failed"]
+    roots = tuple(dict.fromkeys([*failed, *(name for feed in feeds for name in feed.failed)]))
+    has = "has no data" if failed else "was skipped"
+    return Skip(reason=f"it reads {table}, which {has}: {' and '.join(roots)} failed", failed=roots)
+
+
+def is_written(path: Path) -> bool:
+    """Whether a table has a commit of a batch, a view or another writer since it was created or emptied.
+
+    Reads only the newest commits, without Spark.
+    """
+    known = versions(path)
+    for version in reversed(known):
+        commit = load_commit(path, version)
+        opens = (commit.metadata or {}).get("opens")
+        if opens is None and (commit.changes_data or (commit.is_ours and commit.metadata is not None)):
+            return True
+        if opens is not None and opens.get("reason") == "full-refresh":
+            return False
+    # The oldest commits of a long log are gone: the table is not new.
+    return bool(known) and known[0] > 0

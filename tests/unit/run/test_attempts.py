@@ -1,0 +1,193 @@
+"""Each flow on its own: what passes is tried again, what does not is reported, a stop ends both."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from headrace.errors import BrokerUnreachableError, FlowFailedError, HeadraceError, SourceLocation
+from headrace.model.declarations import AppendFlow
+from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
+from headrace.model.names import TableName
+from headrace.model.queries import PythonQuery
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
+from headrace.run.context import UpdateContext
+from headrace.run.flow import FlowRunner
+from headrace.run.reporting import Progress
+from headrace.run.stop import StopSignal
+from headrace.state.lease import Lease
+from headrace.storage.layout import Storage
+
+FLOW = AppendFlow(
+    name="sales",
+    target=TableName("default", "sales"),
+    query=PythonQuery(lambda: None, SourceLocation("sales.py", 1)),
+)
+AWAY = BrokerUnreachableError("away")
+
+
+@dataclass
+class Runner:
+    """A flow that meets what it is told to meet, one thing at each start."""
+
+    meets: list[HeadraceError | str | Callable[[Runner], HeadraceError]]
+    planned: Any = field(default_factory=lambda: SimpleNamespace(flow=FLOW))
+    progress: Progress = field(default_factory=Progress)
+    starts: int = 0
+    state: str = "pending"
+
+    def run(self, lease: Lease, stop: StopSignal) -> str:
+        lease.check(FLOW.name)
+        met = self.meets[min(self.starts, len(self.meets) - 1)]
+        self.starts += 1
+        met = met(self) if callable(met) else met
+        if isinstance(met, HeadraceError):
+            raise met
+        return met
+
+
+class WaitlessStop(StopSignal):
+    """Notes how long somebody would have waited."""
+
+    def __init__(self, stop_after: int = 10**6) -> None:
+        super().__init__()
+        self.waits: list[float] = []
+        self._stop_after = stop_after
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        if len(self.waits) >= self._stop_after:
+            self.request()
+        return self.requested
+
+
+@dataclass
+class Update:
+    context: UpdateContext
+    events: list[Event]
+    stop: WaitlessStop
+
+    def run(self, runner: Runner) -> Any:
+        lease = Lease.acquire(self.context.settings.storage.lease(FLOW.target, FLOW.name), FLOW.name)
+        try:
+            return run_attempts(cast(FlowRunner, runner), self.context, lease, self.stop)
+        finally:
+            lease.release()
+
+    def count(self, kind: type[Event]) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Any:
+    def create(mode: str = "triggered", stop_after: int = 10**6) -> Update:
+        events: list[Event] = []
+        stop = WaitlessStop(stop_after)
+        context = SimpleNamespace(
+            update="u1",
+            mode=mode,
+            settings=SimpleNamespace(storage=Storage.at(tmp_path)),
+            emit=events.append,
+            log_file=None,
+        )
+        return Update(cast(UpdateContext, context), events, stop)
+
+    return create
+
+
+def test_a_flow_that_ends_well_is_finished(make: Any) -> None:
+    update = make()
+    result = update.run(Runner(["drained"]))
+    assert (result.outcome, result.error) == ("drained", None)
+    assert update.count(FlowFinished) == 1
+
+
+def test_a_flow_that_needs_a_new_plan_is_not_finished(make: Any) -> None:
+    update = make()
+    assert update.run(Runner(["plan again"])).outcome == "plan again"
+    assert update.count(FlowFinished) == 0
+
+
+def test_what_passes_is_tried_again_after_longer_and_longer_waits(make: Any) -> None:
+    update = make("continuous")
+    result = update.run(Runner([AWAY] * 8 + ["drained"]))  # type: ignore[list-item]
+    assert result.outcome == "drained"
+    assert update.stop.waits == [1, 2, 4, 8, 16, 30, 30, 30]
+    assert update.count(FlowRetrying) == 8
+
+
+def test_a_triggered_run_does_not_wait_for_ever(make: Any) -> None:
+    update = make()
+    result = update.run(Runner([AWAY]))
+    assert (result.outcome, result.error) == ("failed", AWAY)
+    assert len(update.stop.waits) == TRIGGERED_ATTEMPTS - 1
+    assert update.count(FlowFailed) == 1
+
+
+def test_a_batch_in_between_makes_the_waits_short_again(make: Any) -> None:
+    def after_a_batch(runner: Runner) -> HeadraceError:
+        runner.progress.batches += 1
+        return AWAY
+
+    update = make("continuous")
+    update.run(Runner([AWAY, AWAY, AWAY, after_a_batch, AWAY, "drained"]))
+    assert update.stop.waits == [1, 2, 4, 1, 2]
+
+
+def test_what_does_not_pass_ends_the_flow_at_once(make: Any) -> None:
+    error = FlowFailedError("wrong")
+    update = make("continuous")
+    result = update.run(Runner([error]))
+    assert (result.outcome, result.error) == ("failed", error)
+    assert update.stop.waits == []
+
+
+def test_a_stop_ends_the_waiting(make: Any) -> None:
+    update = make("continuous", stop_after=2)
+    assert update.run(Runner([AWAY])).outcome == "stopped"
+    assert update.count(FlowFailed) == 0
+
+
+def test_what_does_not_pass_is_told_at_a_stop_too(make: Any) -> None:
+    error = FlowFailedError("wrong")
+    update = make("continuous")
+
+    def stopped_meanwhile(runner: Runner) -> HeadraceError:
+        update.stop.request()
+        return error
+
+    assert update.run(Runner([stopped_meanwhile])).error == error
+
+
+def test_a_stop_signal_counts_down_from_the_first_request() -> None:
+    stop = StopSignal(limit_s=5.0)
+    assert (stop.requested, stop.remaining_s) == (False, float("inf"))
+    threading.Thread(target=stop.request).start()
+    assert stop.wait(10.0)
+    first = stop.remaining_s
+    stop.request()
+    assert 0 < stop.remaining_s <= first <= 5.0
+
+
+def test_a_request_reaches_the_signals_of_all_flows_and_not_the_other_way() -> None:
+    update = StopSignal()
+    one, other = update.child(), update.child()
+    one.request()
+    assert (update.requested, one.requested, other.requested) == (False, True, False)
+    update.request()
+    assert other.requested
+    assert update.child().requested
+
+
+def test_an_abort_leaves_no_time_to_any_flow() -> None:
+    update = StopSignal()
+    flow = update.child()
+    assert not flow.aborted
+    update.abort()
+    assert (flow.requested, flow.aborted, update.child().aborted) == (True, True, True)
