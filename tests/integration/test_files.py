@@ -26,6 +26,14 @@ def pages():
 """
 
 
+KAFKA_PAGES = """
+from headrace import spark
+
+@hr.materialized_view
+def kafka_pages():
+    return spark.read.table("visits").selectExpr("page AS kafka")
+"""
+
 LOOK = """
 from headrace import spark
 
@@ -85,6 +93,7 @@ def test_a_broker_is_started_only_for_who_reads_from_it(
     broker = Broker(tmp_path / "broker", bound=True)
     monkeypatch.setenv("HEADRACE_BROKER_DIR", str(broker.directory))
     site.put("a.json", {"id": 1, "page": "p"})
+    site.write(VISITS + KAFKA_PAGES)
     site.run_well()
     with Pipeline.load(site.root) as pipeline:
         assert [row[0] for row in pipeline.preview("visits").rows] == [1]

@@ -110,9 +110,13 @@ def test_a_query_that_reads_the_environment_is_never_taken_to_stand(
     text = code.read_text()
     name = text.split('TOPIC = "')[1].split('"')[0]
     monkeypatch.setenv("A_TOPIC", name)
-    code.write_text(
-        "import os\n" + text.replace("hr.read_kafka(TOPIC)", 'hr.read_kafka(os.environ["A_TOPIC"])')
-    )
+    # Through a helper in another file.
+    helper = pipeline.settings.root / "names.py"
+    helper.write_text("def topic():\n    return " + repr(name))
+    code.write_text("import names\n" + text.replace("hr.read_kafka(TOPIC)", "hr.read_kafka(names.topic())"))
+    assert pipeline.run().outcome == "completed"
+    assert is_standing(pipeline)
+    helper.write_text("import os\n\ndef topic():\n    return os.environ['A_TOPIC']\n")
     assert pipeline.run().outcome == "completed"
     assert not is_standing(pipeline)
 

@@ -301,7 +301,7 @@ def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
     """The cells of one row by column."""
     none = "–"  # noqa: RUF001
     rate, latency, age = row.rate(now), row.latency_p50(), row.backlog_age()
-    is_over = row.state in ("drained", "stopped", "up to date", "failed")
+    is_over = row.state in ("drained", "stopped", "up to date", "failed", "skipped")
     last = none
     if row.version is not None and row.committed is not None:
         last = f"v{row.version}  {seconds_text((now - row.committed).total_seconds())} ago"

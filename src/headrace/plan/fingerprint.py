@@ -84,17 +84,18 @@ class CodeDigest:
 
 def _code_digest(root: Path, storage: Location) -> str:
     digest = hashlib.sha256()
-    for path in sorted(_python_files(root, storage)):
+    for path in sorted(python_files(root, storage)):
         digest.update(str(path.relative_to(root)).encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def _python_files(folder: Path, storage: Location) -> Iterator[Path]:
+def python_files(folder: Path, storage: Location) -> Iterator[Path]:
+    """The pipeline's own Python files, without hidden folders, virtual environments and the storage."""
     for path in folder.iterdir():
-        if path.name.startswith((".", "__")) or str(path.absolute()) == storage.path:
+        if path.name.startswith(".") or path.name == "__pycache__" or str(path.absolute()) == storage.path:
             continue
         if path.suffix == ".py" and path.is_file():
             yield path
         elif path.is_dir() and not (path / "pyvenv.cfg").exists():
-            yield from _python_files(path, storage)
+            yield from python_files(path, storage)

@@ -157,7 +157,6 @@ def _assemble(
             for view in declarations.datasets
             if isinstance(view, TemporaryView)
         ),
-        reads_kafka=resolver.reads_kafka,
         notes=tuple(find_notes(_resolved_queries(resolver, declarations), settings.root)),
     )
 

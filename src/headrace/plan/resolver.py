@@ -125,12 +125,6 @@ class Resolver:
         self._sources = sources
         self._find_table = find_table
 
-    @property
-    def reads_kafka(self) -> bool:
-        """Whether any query may read Kafka: its plan has the word."""
-        resolved = (*self.flows.values(), *self.views.values())
-        return any("kafka" in one.plan.text.casefold() for one in resolved)
-
     def resolve(self) -> None:
         """Resolve every dataset; the errors are in `errors`."""
         for dataset in self._declarations.datasets:

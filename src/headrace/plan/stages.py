@@ -189,7 +189,6 @@ class Plan:
         found: What each source holds now, by flow and source index, as far as its system answered.
         unreached: Whether a system did not answer.
         refusals: What a run would refuse as things stand, each with its remedy; not known offline.
-        reads_kafka: Whether any query does, as a stream or not.
         is_broker_stopped: Whether topics were not checked because the embedded broker does not run.
         notes: Facts that may surprise the author.
     """
@@ -203,7 +202,6 @@ class Plan:
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
     unreached: bool = False
     refusals: tuple[HeadraceError, ...] = ()
-    reads_kafka: bool = False
     is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.registry import ActivePipeline, FolderHook, activate
-from headrace.errors import UsageError
+from headrace.errors import PipelineFileFailedError
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import AppendFlow, Declarations, Flow
 from headrace.model.events import Emitter
@@ -33,9 +33,23 @@ if TYPE_CHECKING:
     from headrace.sources.source import Systems
 
 _LOG = logging.getLogger(__name__)
-UNREACHED = "127.0.0.1:9"
-"""Stands for the embedded broker while it is down and nobody needs it to answer."""
-_KAFKA_CLIENT = "org.apache.kafka"
+_NO_ADDRESS = "127.0.0.1:9"
+"""The address of the embedded broker while it is not running."""
+
+
+@dataclass(frozen=True)
+class StoppedBroker(KafkaConnection):
+    """The embedded broker while it is not running.
+
+    Args:
+        asked: Gets an entry for each use of the connection.
+    """
+
+    asked: list[bool] = field(default_factory=list, repr=False, compare=False)
+
+    def for_spark(self) -> dict[str, str]:
+        self.asked.append(True)
+        return super().for_spark()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +199,7 @@ class Engine:
 
         found: KafkaConnection | None = ensure_embedded(kafka) if start else resolve_embedded(kafka)
         if found is None:
-            found = kafka.with_bootstrap_servers(UNREACHED)
+            found = StoppedBroker({**kafka.settings, "bootstrap.servers": _NO_ADDRESS}, kafka.places)
         return replace(self.settings, kafka=found)
 
     def reach(
@@ -197,18 +211,16 @@ class Engine:
             The settings with the broker's address, and the plan.
         """
         settings = self.reachable(start=False)
-        if settings.kafka.bootstrap_servers == UNREACHED:
+        if isinstance(settings.kafka, StoppedBroker):
             try:
                 plan = self.plan(settings, datasets, offline=True, record=record, keep=keep)
-            except UsageError as error:
-                # What the pipeline's files do with a topic while they are loaded needs the broker, too.
-                if _KAFKA_CLIENT not in f"{error} {error.__cause__}":
+            except PipelineFileFailedError:
+                # Code at module level may have read a topic. It runs again with the broker.
+                if not settings.kafka.asked:
                     raise
-                needed = True
             else:
-                needed = plan.reads_kafka
-            if not needed:
-                return settings, plan
+                if not settings.kafka.asked:
+                    return settings, plan
             settings = self.reachable(start=True)
         return settings, self.plan(settings, datasets, offline=True, record=record, keep=keep)
 

@@ -1,17 +1,17 @@
-"""Whether a triggered run would find nothing to do, told without starting Spark.
+"""Checks without Spark whether a triggered run has anything to do.
 
-A run leaves behind what its plan was made of. While the pipeline's code and settings are the same,
-its sources hold nothing new, and checkpoints and tables agree, a run is over before a JVM would be up.
-Whatever cannot be told for sure is left to Spark.
+A run records what its plan was made of. The next run ends at once if the pipeline's code and settings
+are the same, its queries depend on nothing else (`query_code`), its sources hold nothing new, and its
+checkpoints and tables agree. Spark is started wherever that is not certain.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SourceLocation
@@ -27,8 +27,9 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.remedies import Remedies
-from headrace.plan.fingerprint import CodeDigest
+from headrace.plan.fingerprint import CodeDigest, python_files
 from headrace.plan.stages import Plan, PlannedFlow
+from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.survey import is_drained, survey_flow
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.replace import last_refresh
@@ -44,11 +45,10 @@ from headrace.state.table_log import commit_mark
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_LOG = logging.getLogger(__name__)
 _FILE = "last.json"
 """The record's name in the storage's ``plans`` folder."""
 _NOWHERE = SourceLocation("headrace.yml", 1)
-_OUTSIDE = {"environ", "getenv", "open", "read_text", "now", "today", "time"}
-"""Names by which a query function reaches for what no digest sees."""
 
 
 class _Uncertain(Exception):
@@ -73,7 +73,8 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
     """
     try:
         digest = _digest(plan.project, declarations)
-    except _Uncertain:
+    except UnknownCode as reason:
+        _LOG.info("a run with nothing new will start Spark: %s", reason)
         digest = None
     flows = [
         {
@@ -120,7 +121,7 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         for planned in flows:
             _require_drained(planned, flows, settings, systems)
         views = tuple(_require_fresh(one, settings) for one in record["views"])
-    except (_Uncertain, HeadraceError, OSError, ValueError, KeyError, TypeError):
+    except (_Uncertain, UnknownCode, HeadraceError, OSError, ValueError, KeyError, TypeError):
         # Whatever is wrong, the run itself finds it, and says it better.
         return None
     return UpToDate(flows=tuple((p.flow.name, p.flow.target) for p in flows), views=views)
@@ -214,6 +215,7 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
     from importlib.metadata import version
 
     digest = hashlib.sha256()
+    files = frozenset(python_files(settings.root, settings.storage.root))
     kafka = {k: v for k, v in settings.kafka.settings.items() if k != "bootstrap.servers"}
     parts: list[Any] = [
         [version(package) for package in ("headrace", "pyspark")],
@@ -228,41 +230,16 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
             parts.append([sorted(dataset.table_properties.items()), str(dataset.schema), dataset.format])
             parts.append([dataset.partition_cols, dataset.cluster_by])
         if isinstance(dataset, TemporaryView):
-            parts.append([sorted(dataset.spark_conf.items()), _function(dataset.query.function)])
+            parts.append([sorted(dataset.spark_conf.items()), describe_query(dataset.query.function, files)])
     for flow in declarations.flows:
         parts.append(
-            [flow.name, str(flow.target), sorted(flow.spark_conf.items()), _function(flow.query.function)]
+            [
+                flow.name,
+                str(flow.target),
+                sorted(flow.spark_conf.items()),
+                describe_query(flow.query.function, files),
+            ]
         )
     for part in parts:
         digest.update(repr(part).encode())
     return digest.hexdigest()
-
-
-def _function(query: Any) -> list[Any]:
-    """What a query function is made of, as far as it can be seen from outside."""
-    code = getattr(query, "__code__", None)
-    if code is None:
-        raise _Uncertain("a query is not a plain function")
-    names = set(_names(code))
-    if names & _OUTSIDE:
-        raise _Uncertain(f"a query reads {', '.join(sorted(names & _OUTSIDE))}")
-    held = [cell.cell_contents for cell in query.__closure__ or ()]
-    globals_ = {name: query.__globals__[name] for name in sorted(names) if name in query.__globals__}
-    return [
-        [_shown(value) for value in [*(query.__defaults__ or ()), *held]],
-        {name: _shown(value) for name, value in globals_.items()},
-    ]
-
-
-def _names(code: CodeType) -> list[str]:
-    found = list(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            found += _names(constant)
-    return found
-
-
-def _shown(value: Any) -> str:
-    """A value's text where that says all of it, else its type: the files' own hash covers the rest."""
-    plain = (str, bytes, int, float, bool, type(None), tuple, list, dict, set, frozenset)
-    return repr(value) if isinstance(value, plain) else type(value).__name__

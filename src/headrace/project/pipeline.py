@@ -23,7 +23,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.model.secrets import Redactor
-from headrace.project.engine import UNREACHED, Engine, SourceOverrides
+from headrace.project.engine import Engine, SourceOverrides, StoppedBroker
 from headrace.project.selection import check_remedies
 from headrace.run.reporting import logged_only
 
@@ -131,7 +131,8 @@ class Pipeline:
 
             systems = self._engine.systems(settings, asks_once=True)
             plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
-            plan = replace(plan, is_broker_stopped=settings.kafka.bootstrap_servers == UNREACHED)
+            stopped = isinstance(settings.kafka, StoppedBroker) and bool(settings.kafka.asked)
+            plan = replace(plan, is_broker_stopped=stopped)
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
 
     def preview(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from types import TracebackType
 
 from headrace.errors import SetupError
 from headrace.model.names import TableName
+from headrace.model.remedies import Remedies
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
 from headrace.run.attempts import FlowResult, fail, finish, run_attempts, skip
 from headrace.run.context import UpdateContext
@@ -47,6 +49,7 @@ class UpdateFlows:
         self._runners: dict[str, FlowRunner] = {}
         self._leases: dict[str, Lease] = {}
         self._not_started: dict[str, FlowResult] = {}
+        self._planning = threading.Lock()
 
     def __enter__(self) -> UpdateFlows:
         return self
@@ -201,7 +204,9 @@ class UpdateFlows:
         """What runs a flow with a new plan, once its table has the new columns."""
         before, context = self._runners[name], self._context
         try:
-            plan, build, build_between = context.replan()
+            # The pipeline's files run again, and two threads must not load modules at once.
+            with self._planning:
+                plan, build, build_between = context.replan()
             found = {s.planned.flow.name: s.planned for s in plan.stages if isinstance(s, RunFlowStage)}
             planned = found[name]
             feeding = [one for one in found.values() if one.flow.target == planned.flow.target]
@@ -211,7 +216,8 @@ class UpdateFlows:
         except Exception as caught:
             error = as_error(caught, None, before.planned.flow, context.log_file)
             return lambda stop: fail(before.planned, context, error, before.progress)
-        own = replace(context, build=build, build_between=build_between)
+        # What the user asked for at the start of the run is done by now.
+        own = replace(context, build=build, build_between=build_between, remedies=Remedies())
         runner = FlowRunner(planned, own, before.gate, before.progress)
         self.planned[name], self._runners[name] = planned, runner
         return lambda stop: self._run(runner, stop)
