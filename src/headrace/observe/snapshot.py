@@ -23,6 +23,7 @@ from headrace.sources.source import Lag, Systems
 from headrace.state.identity import generations
 from headrace.state.lease import Driver, find_driver
 from headrace.state.ledger import Ledger
+from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
@@ -308,12 +309,8 @@ def _version(words: Mapping[str, Any]) -> int | None:
     return version[1] if isinstance(version, Sequence) else version
 
 
-def _planned(checkpoints: Path) -> int | None:
+def _planned(checkpoints: Location) -> int | None:
     """The last batch that Spark has planned with the newest checkpoint."""
-    try:
-        newest = max((path for path in checkpoints.iterdir() if path.name.isdigit()), default=None)
-        if newest is None:
-            return None
-        return max((int(p.name) for p in (newest / "offsets").iterdir() if p.name.isdigit()), default=None)
-    except OSError:
-        return None
+    known = generations(checkpoints)
+    planned = load_state(known[-1]).last_planned if known else -1
+    return None if planned < 0 else planned

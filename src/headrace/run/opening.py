@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +23,6 @@ from headrace.sources.registry import kind_of
 from headrace.sources.source import Seed, Seeding, Systems
 from headrace.state.facts import CheckpointFacts, Continue, Open, RenameFlow, SourceFacts
 from headrace.state.file_lists import FileLists
-from headrace.state.files import write_json
 from headrace.state.identity import (
     FILE,
     QUERY,
@@ -37,6 +35,7 @@ from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import seed_files
 from headrace.state.table_log import LoggedCommit
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +52,7 @@ class OpenedFlow:
         checkpoint: What the checkpoint holds; ``None`` if it was opened just now.
     """
 
-    path: Path
+    path: Location
     identity: CheckpointIdentity
     sources: tuple[SourceFacts, ...]
     checkpoint: CheckpointFacts | None
@@ -142,7 +141,7 @@ class FlowOpener:
         return self.settings.storage.table(self.planned.flow.target)
 
     @property
-    def _folder(self) -> Path:
+    def _folder(self) -> Location:
         """The flow's checkpoints, by generation."""
         return self.settings.storage.flow_checkpoints(self.planned.flow.target, self.planned.flow.name)
 
@@ -159,12 +158,12 @@ class FlowOpener:
         self.fold(table.table_id)
         unfinished = find_unfinished(self._folder, table)
         if unfinished is not None:
-            shutil.rmtree(unfinished)
+            unfinished.delete_folder()
 
     def _continue(self, start: FlowStart, identity: CheckpointIdentity) -> OpenedFlow:
         flow = self.planned.flow
         path = self.settings.storage.checkpoint(flow.target, flow.name, identity.generation)
-        write_json(path / QUERY, {"fingerprint": self.planned.fingerprint})
+        (path / QUERY).replace_json({"fingerprint": self.planned.fingerprint})
         return OpenedFlow(
             path=path,
             identity=identity,
@@ -214,7 +213,7 @@ class FlowOpener:
                 replaces=table.checkpoints.get(flow.name),
             )
         )
-        write_json(path / QUERY, {"fingerprint": self.planned.fingerprint})
+        (path / QUERY).replace_json({"fingerprint": self.planned.fingerprint})
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 
     def _seeds(self, opening: Open, identity: CheckpointIdentity) -> dict[int, Seed]:
@@ -264,7 +263,9 @@ class FlowOpener:
         finally:
             lease.release()
 
-    def _rename(self, old: str, checkpoint: Path, identity: CheckpointIdentity, table: TableState) -> None:
+    def _rename(
+        self, old: str, checkpoint: Location, identity: CheckpointIdentity, table: TableState
+    ) -> None:
         flow = self.planned.flow
         self.fold(table.table_id, old)
         if flow.name not in table.checkpoints:
@@ -280,10 +281,9 @@ class FlowOpener:
             )
         old_lists = FileLists.of_ledger(self._ledger(old).folder)
         FileLists.of_ledger(self._ledger().folder).take_over(old_lists)
-        write_json(checkpoint / FILE, identity.with_flow(flow.name).to_json())
-        if self._folder.exists():
-            shutil.rmtree(self._folder)
-        checkpoint.parent.rename(self._folder)
+        (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
+        self._folder.delete_folder()
+        checkpoint.parent.move(self._folder)
 
 
 def flow_opener(planned: PlannedFlow, context: UpdateContext) -> FlowOpener:

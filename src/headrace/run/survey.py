@@ -29,6 +29,7 @@ from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import resume_remedy
+from headrace.storage.location import Location
 
 ReadTable = Callable[[Path], TableState]
 """Reads a table's newest snapshot: through Spark, or without a JVM."""
@@ -135,7 +136,7 @@ def survey_sources(
     return found
 
 
-def find_unfinished(folder: Path, table: TableState) -> Path | None:
+def find_unfinished(folder: Location, table: TableState) -> Location | None:
     """A checkpoint that was made, and that the table never came to know: a crash in between.
 
     It has planned nothing of its own, so nothing is lost with it.
@@ -154,7 +155,7 @@ def find_unfinished(folder: Path, table: TableState) -> Path | None:
     return known[-1] if planned < 0 or (planned == 0 and is_seeded(known[-1])) else None
 
 
-def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
+def _checkpoint(folder: Location, facts: FlowFacts, table: TableState) -> CheckpointFacts | None:
     known = generations(folder)
     try:
         if known and known[-1] == find_unfinished(folder, table):
@@ -164,7 +165,7 @@ def _checkpoint(folder: Path, facts: FlowFacts, table: TableState) -> Checkpoint
         raise _with_remedy(error, facts) from error
 
 
-def _load_checkpoint(path: Path, facts: FlowFacts, table: TableState) -> CheckpointFacts:
+def _load_checkpoint(path: Location, facts: FlowFacts, table: TableState) -> CheckpointFacts:
     identity = load_identity(path)
     if identity.flow != facts.flow or identity.dataset != facts.dataset:
         raise CheckpointForeignError(

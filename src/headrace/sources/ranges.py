@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.registry import kind_of
 from headrace.state.identity import SourceIdentity, corrupt
 from headrace.state.offset_log import load_offsets, offsets_path
+from headrace.storage.location import Location
 
 _RANGE = {"index", "kind", "identity", "from", "until"}
 """The keys of a range that every kind of source has."""
 
 
-def load_ranges(checkpoint: Path, batch: int, sources: Sequence[SourceIdentity]) -> tuple[SourceRange, ...]:
+def load_ranges(
+    checkpoint: Location, batch: int, sources: Sequence[SourceIdentity]
+) -> tuple[SourceRange, ...]:
     """What a batch reads from each of its sources.
 
     A source without new data repeats its last position: its range is empty.
@@ -42,7 +44,7 @@ def load_ranges(checkpoint: Path, batch: int, sources: Sequence[SourceIdentity])
 
 
 def load_next_positions(
-    checkpoint: Path, batch: int, sources: Sequence[SourceIdentity]
+    checkpoint: Location, batch: int, sources: Sequence[SourceIdentity]
 ) -> dict[int, Position]:
     """Where the sources continue when everything before ``batch`` has been committed.
 
@@ -94,7 +96,9 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _load_positions(checkpoint: Path, batch: int, sources: Sequence[SourceIdentity]) -> dict[int, Position]:
+def _load_positions(
+    checkpoint: Location, batch: int, sources: Sequence[SourceIdentity]
+) -> dict[int, Position]:
     path = offsets_path(checkpoint, batch)
     offsets = load_offsets(checkpoint, batch)
     if len(offsets) != len(sources):

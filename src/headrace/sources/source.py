@@ -33,6 +33,7 @@ from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.state.ledger import Ledger
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -303,7 +304,9 @@ class Source(ABC):
         """
         return
 
-    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Path, systems: Systems) -> bool:
+    def is_drained(
+        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
+    ) -> bool:
         """Whether the source holds nothing after a position; false where that is not known for sure."""
         return False
 
@@ -351,7 +354,7 @@ class FlowRun:
     """
 
     flow: AppendFlow
-    checkpoint: Path
+    checkpoint: Location
     checkpoint_id: str
     sources: tuple[SourceIdentity, ...]
     planned: tuple[Source, ...]
@@ -437,7 +440,7 @@ class SourceKind(ABC):
         """
 
     def batch_start(
-        self, checkpoint: Path, source: SourceIdentity, before: Position | None, until: Position
+        self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
     ) -> Position | None:
         """Where a batch begins.
 
@@ -462,7 +465,7 @@ class SourceKind(ABC):
         """The records of a range at most; ``None`` where positions do not tell."""
         return None
 
-    def lag(self, one: SourceRange, systems: Systems, checkpoint: Path | None) -> Lag | None:
+    def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         """What a source holds beyond the end of a range; ``None`` where that is not known.
 
         Args:

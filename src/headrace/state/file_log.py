@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from headrace.state.file_lists import ReadFile
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
+from headrace.storage.location import Location
 
 COMPACT_INTERVAL = "spark.sql.streaming.fileSource.log.compactInterval"
 """After how many entries Spark writes one that holds all before it."""
@@ -20,7 +20,7 @@ _COMPACT = ".compact"
 _VERSION = "v1"
 
 
-def load_entries(checkpoint: Path, folder: int, first: int, last: int) -> dict[int, list[str]]:
+def load_entries(checkpoint: Location, folder: int, first: int, last: int) -> dict[int, list[str]]:
     """The URIs of Spark's log entries ``first`` to ``last``, by entry.
 
     Raises:
@@ -38,14 +38,14 @@ def load_entries(checkpoint: Path, folder: int, first: int, last: int) -> dict[i
     return found
 
 
-def load_seen(checkpoint: Path, folder: int) -> dict[str, int]:
+def load_seen(checkpoint: Location, folder: int) -> dict[str, int]:
     """Every URI that Spark's log holds, with the number of its entry.
 
     Raises:
         CheckpointCorruptError: The log cannot be read.
     """
     log = checkpoint / "sources" / str(folder)
-    names = [path.name for path in log.iterdir()] if log.is_dir() else []
+    names = log.list_files()
     compacted = [int(n.removesuffix(_COMPACT)) for n in names if n.endswith(_COMPACT) and n[0].isdigit()]
     newest = max(compacted, default=-1)
     paths = [log / f"{newest}{_COMPACT}"] if newest >= 0 else []
@@ -58,10 +58,10 @@ def load_seen(checkpoint: Path, folder: int) -> dict[str, int]:
     return seen
 
 
-def last_entry(checkpoint: Path, folder: int) -> int:
+def last_entry(checkpoint: Location, folder: int) -> int:
     """The last entry of Spark's log; -1 if there is none."""
     log = checkpoint / "sources" / str(folder)
-    names = (path.name.removesuffix(_COMPACT) for path in log.iterdir()) if log.is_dir() else ()
+    names = (name.removesuffix(_COMPACT) for name in log.list_files())
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
@@ -85,9 +85,9 @@ def seed_log(source: SourceIdentity, last: int, files: Sequence[ReadFile], inter
     return {f"{folder}/{name}": "\n".join(several) for name, several in lines.items()}
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: Location) -> Iterator[str]:
     try:
-        version, *lines = path.read_text(encoding="utf-8").split("\n")
+        version, *lines = path.read_text().split("\n")
         if version != _VERSION:
             raise ValueError(f"unknown version {version!r}")
     except (OSError, ValueError) as error:
@@ -95,7 +95,7 @@ def _lines(path: Path) -> Iterator[str]:
     yield from (line for line in lines if line)
 
 
-def _path_of(path: Path, line: str) -> str:
+def _path_of(path: Location, line: str) -> str:
     try:
         return str(json.loads(line)["path"])
     except (ValueError, KeyError, TypeError) as error:

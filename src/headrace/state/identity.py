@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import shutil
+import errno
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from headrace.errors import CheckpointCorruptError, CheckpointForeignError, StorageNewerError
-from headrace.state.files import unwritable, write_json
 from headrace.storage.location import Location
 
 FILE = "headrace.json"
@@ -111,7 +108,7 @@ class CheckpointIdentity:
         )
 
 
-def load_identity(checkpoint: Path) -> CheckpointIdentity:
+def load_identity(checkpoint: Location) -> CheckpointIdentity:
     """Read whose the checkpoint is.
 
     Raises:
@@ -121,7 +118,7 @@ def load_identity(checkpoint: Path) -> CheckpointIdentity:
     """
     path = checkpoint / FILE
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = path.read_json()
         if value["headrace"] > FORMAT:
             raise StorageNewerError(
                 f"the checkpoint {checkpoint} was written by a newer version of Headrace",
@@ -139,10 +136,10 @@ def load_identity(checkpoint: Path) -> CheckpointIdentity:
         raise corrupt(path, error) from error
 
 
-def load_query(checkpoint: Path) -> str | None:
+def load_query(checkpoint: Location) -> str | None:
     """The fingerprint of the query that last went on with a checkpoint, where it is known."""
     try:
-        return str(json.loads((checkpoint / QUERY).read_text(encoding="utf-8"))["fingerprint"])
+        return str((checkpoint / QUERY).read_json()["fingerprint"])
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -152,7 +149,7 @@ def folder_of(source: SourceIdentity) -> int:
     return source.index if source.folder is None else source.folder
 
 
-def corrupt(path: Path | Location, error: Exception) -> CheckpointCorruptError:
+def corrupt(path: Location, error: Exception) -> CheckpointCorruptError:
     """The error for a checkpoint file that cannot be read; the flow adds its own remedy."""
     return CheckpointCorruptError(
         f"a checkpoint file cannot be read: {path}",
@@ -161,33 +158,28 @@ def corrupt(path: Path | Location, error: Exception) -> CheckpointCorruptError:
     )
 
 
-def generations(flow_checkpoints: Path) -> tuple[Path, ...]:
-    """The flow's checkpoints, oldest first."""
-    if not flow_checkpoints.is_dir():
-        return ()
-    return tuple(sorted(path for path in flow_checkpoints.iterdir() if path.name.isdigit()))
+def generations(flow_checkpoints: Location) -> tuple[Location, ...]:
+    """Return the flow's checkpoints, oldest first."""
+    names = flow_checkpoints.list_folders()
+    return tuple(flow_checkpoints / name for name in names if name.isdigit())
 
 
-def write_checkpoint(checkpoint: Path, identity: CheckpointIdentity, seed: Mapping[str, str]) -> None:
-    """Create a checkpoint folder whole: its identity, and files that Spark will find (``seed``).
+def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: Mapping[str, str]) -> None:
+    """Create a checkpoint: first its identity, then the files that Spark starts from.
+
+    A checkpoint that a process has left unfinished feeds no table yet, so the next start removes it.
 
     Args:
         checkpoint: The folder; it must not exist.
-        identity: Whose it is.
-        seed: File contents by path within the folder.
+        identity: The identity of the checkpoint.
+        seed: Contents of the files, by their path in the folder. The last one is written first: Spark's
+            offset log, which comes first, makes the checkpoint look like one that has planned a batch.
 
     Raises:
-        StorageUnwritableError: The folder cannot be written.
+        StorageUnwritableError: The folder cannot be written, or there is a checkpoint already.
     """
-    staged = checkpoint.with_name(f".{checkpoint.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        staged.mkdir(parents=True)
-        for name, text in seed.items():
-            path = staged / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        write_json(staged / FILE, identity.to_json())
-        staged.rename(checkpoint)
-    except OSError as error:
-        shutil.rmtree(staged, ignore_errors=True)
-        raise unwritable(checkpoint, error) from error
+    file = checkpoint / FILE
+    if not file.create_json(identity.to_json()):
+        raise file.unwritable(FileExistsError(errno.EEXIST, "there is a checkpoint already"))
+    for name, text in reversed(list(seed.items())):
+        (checkpoint / name).replace(text)

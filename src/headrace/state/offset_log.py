@@ -10,10 +10,10 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.model.ranges import Position
 from headrace.state.identity import SourceIdentity, corrupt
+from headrace.storage.location import Location
 
 _VERSION = "v1"
 _UNSET = "-"
@@ -30,17 +30,17 @@ class LogState:
     last_finished: int
 
 
-def load_state(checkpoint: Path) -> LogState:
+def load_state(checkpoint: Location) -> LogState:
     """The last batch that Spark planned, and the last that it finished."""
     return LogState(_last(checkpoint / "offsets"), _last(checkpoint / "commits"))
 
 
-def offsets_path(checkpoint: Path, batch: int) -> Path:
+def offsets_path(checkpoint: Location, batch: int) -> Location:
     """The file of Spark's offset log that says where a batch ends."""
     return checkpoint / "offsets" / str(batch)
 
 
-def load_offsets(checkpoint: Path, batch: int) -> tuple[str | None, ...]:
+def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
     """Each source's position at the end of a batch, as Spark has written it, in Spark's order of sources.
 
     Raises:
@@ -48,7 +48,7 @@ def load_offsets(checkpoint: Path, batch: int) -> tuple[str | None, ...]:
     """
     path = offsets_path(checkpoint, batch)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text().splitlines()
         if len(lines) < 3 or lines[0] != _VERSION:
             raise ValueError(f"not an offset log of Spark's: it has {len(lines)} lines")
         return tuple(None if line == _UNSET else line for line in lines[2:])
@@ -56,7 +56,7 @@ def load_offsets(checkpoint: Path, batch: int) -> tuple[str | None, ...]:
         raise corrupt(path, error) from error
 
 
-def check_readable(checkpoint: Path) -> None:
+def check_readable(checkpoint: Location) -> None:
     """Look at the small files that Spark reads when it goes on with a checkpoint.
 
     Raises:
@@ -68,7 +68,7 @@ def check_readable(checkpoint: Path) -> None:
         *([(checkpoint / "commits" / str(finished), 1)] if finished >= 0 else []),
     ):
         try:
-            lines = path.read_text(encoding="utf-8").splitlines()
+            lines = path.read_text().splitlines()
             if first and lines[:1] != [_VERSION]:
                 raise ValueError(f"unknown version {lines[:1]}")
             json.loads("\n".join(lines[first:]))
@@ -105,16 +105,14 @@ def seed_files(
     }
 
 
-def is_seeded(checkpoint: Path) -> bool:
+def is_seeded(checkpoint: Location) -> bool:
     """Whether batch 0 is one that `seed_files` made, and not Spark."""
     try:
-        lines = (checkpoint / "offsets" / "0").read_text(encoding="utf-8").splitlines()
+        lines = (checkpoint / "offsets" / "0").read_text().splitlines()
         return bool(json.loads(lines[1])["batchTimestampMs"] == _SEEDED_MS)
     except (OSError, ValueError, LookupError):
         return False
 
 
-def _last(folder: Path) -> int:
-    if not folder.is_dir():
-        return -1
-    return max((int(path.name) for path in folder.iterdir() if path.name.isdigit()), default=-1)
+def _last(folder: Location) -> int:
+    return max((int(name) for name in folder.list_files() if name.isdigit()), default=-1)

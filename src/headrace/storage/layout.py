@@ -61,11 +61,11 @@ class Storage:
         """The folder of the checkpoints of all flows of a table."""
         return self.root / "checkpoints" / str(dataset)
 
-    def flow_checkpoints(self, dataset: TableName, flow: str) -> Path:
+    def flow_checkpoints(self, dataset: TableName, flow: str) -> Location:
         """The folder that holds the flow's generations, each a checkpoint of its own."""
-        return self.checkpoints(dataset).local_path / flow
+        return self.checkpoints(dataset) / flow
 
-    def checkpoint(self, dataset: TableName, flow: str, generation: int) -> Path:
+    def checkpoint(self, dataset: TableName, flow: str, generation: int) -> Location:
         return self.flow_checkpoints(dataset, flow) / f"{generation:04d}"
 
     def ledger(self, dataset: TableName, flow: str) -> Location:

@@ -13,7 +13,7 @@ import pytest
 from headrace.model.names import TableName
 from headrace.project.demo.crash import Crash, await_batch, look_at_crash
 from headrace.project.demo.driver import end_leftover
-from headrace.state.identity import CheckpointIdentity, write_checkpoint
+from headrace.state.identity import CheckpointIdentity, load_identity, write_checkpoint
 from headrace.storage.layout import Storage
 
 BRONZE = TableName("default", "bronze")
@@ -31,9 +31,8 @@ def storage(tmp_path: Path) -> Storage:
 
 def plan(storage: Storage, kind: str, *batches: int) -> None:
     folder = storage.checkpoint(BRONZE, "bronze", 1) / kind
-    folder.mkdir(exist_ok=True)
     for batch in batches:
-        (folder / str(batch)).write_text("v1\n")
+        (folder / str(batch)).replace("v1\n")
 
 
 def look(storage: Storage) -> Crash:
@@ -56,9 +55,7 @@ def test_a_crash_between_two_batches_is_not(storage: Storage) -> None:
 def test_a_crash_after_the_commit_says_that_the_table_holds_the_batch(storage: Storage) -> None:
     plan(storage, "offsets", 0, 1)
     plan(storage, "commits", 0)
-    checkpoint = json.loads((storage.checkpoint(BRONZE, "bronze", 1) / "headrace.json").read_text())[
-        "checkpoint"
-    ]
+    checkpoint = load_identity(storage.checkpoint(BRONZE, "bronze", 1)).checkpoint
     log = storage.table(BRONZE) / "_delta_log"
     log.mkdir(parents=True)
     said = json.dumps({"headrace": 1, "checkpoint": checkpoint, "batch": 1})

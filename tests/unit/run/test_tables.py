@@ -79,9 +79,8 @@ def write_generation(storage: Storage, *, table_id: str, batches: int) -> None:
     )
     path = storage.checkpoint(NAME, "orders", 1)
     write_checkpoint(path, identity, {})
-    (path / "offsets").mkdir(exist_ok=True)
     for batch in range(batches):
-        (path / "offsets" / str(batch)).write_text("v1\n{}\n")
+        (path / "offsets" / str(batch)).replace("v1\n{}\n")
 
 
 def test_a_missing_table_is_created_and_nothing_is_written_before(storage: Storage) -> None:

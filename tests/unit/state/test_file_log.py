@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from headrace.errors import CheckpointCorruptError
 from headrace.state.file_lists import ReadFile
 from headrace.state.file_log import last_entry, load_entries, load_seen, seed_log
 from headrace.state.identity import SourceIdentity
+from headrace.storage.location import Location
 
 SOURCE = SourceIdentity(index=0, kind="files", identity={"path": "/in"})
 
@@ -18,16 +17,15 @@ def entry(number: int) -> str:
     return f'{{"path":"file:///in/{number}","timestamp":1,"batchId":{number}}}'
 
 
-def write_log(checkpoint: Path, last: int, compacted: int = -1) -> None:
+def write_log(checkpoint: Location, last: int, compacted: int = -1) -> None:
     """Spark's log up to an entry, as it lies there after the compacted one's elders were removed."""
     folder = checkpoint / "sources" / "0"
-    folder.mkdir(parents=True)
     if compacted >= 0:
         lines = ["v1", *(entry(n) for n in range(compacted + 1))]
-        (folder / f"{compacted}.compact").write_text("\n".join(lines))
+        (folder / f"{compacted}.compact").replace("\n".join(lines))
     for number in range(compacted + 1, last + 1):
-        (folder / str(number)).write_text("\n".join(["v1", entry(number)]))
-    (folder / ".0.crc").write_bytes(b"\xff\x00")
+        (folder / str(number)).replace("\n".join(["v1", entry(number)]))
+    folder.files.replace(f"{folder}/.0.crc", b"\xff\x00")
 
 
 def read(number: int, **more: object) -> ReadFile:
@@ -35,39 +33,37 @@ def read(number: int, **more: object) -> ReadFile:
 
 
 @pytest.mark.parametrize("compacted", [-1, 9])
-def test_entries_are_found_in_a_plain_log_and_in_a_compacted_one(tmp_path: Path, compacted: int) -> None:
-    write_log(tmp_path, 12, compacted)
-    assert load_entries(tmp_path, 0, 9, 11) == {n: [f"file:///in/{n}"] for n in (9, 10, 11)}
-    assert load_seen(tmp_path, 0) == {f"file:///in/{n}": n for n in range(13)}
-    assert last_entry(tmp_path, 0) == 12
+def test_entries_are_found_in_a_plain_log_and_in_a_compacted_one(location: Location, compacted: int) -> None:
+    write_log(location, 12, compacted)
+    assert load_entries(location, 0, 9, 11) == {n: [f"file:///in/{n}"] for n in (9, 10, 11)}
+    assert load_seen(location, 0) == {f"file:///in/{n}": n for n in range(13)}
+    assert last_entry(location, 0) == 12
 
 
-def test_a_log_that_is_not_sparks_is_refused(tmp_path: Path) -> None:
-    write_log(tmp_path, 1)
-    (tmp_path / "sources/0/1").write_text("v2\n")
+def test_a_log_that_is_not_sparks_is_refused(location: Location) -> None:
+    write_log(location, 1)
+    (location / "sources/0/1").replace("v2\n")
     with pytest.raises(CheckpointCorruptError):
-        load_entries(tmp_path, 0, 1, 1)
-    (tmp_path / "sources/0/1").unlink()
+        load_entries(location, 0, 1, 1)
+    (location / "sources/0/1").delete()
     with pytest.raises(CheckpointCorruptError):
-        load_entries(tmp_path, 0, 1, 1)
-    assert load_seen(tmp_path, 0) == {"file:///in/0": 0}
-    assert last_entry(tmp_path / "nowhere", 0) == -1
+        load_entries(location, 0, 1, 1)
+    assert load_seen(location, 0) == {"file:///in/0": 0}
+    assert last_entry(location / "nowhere", 0) == -1
 
 
 @pytest.mark.parametrize("interval", [1, 3, 10])
 @pytest.mark.parametrize("last", [0, 1, 8, 9, 10, 23])
 def test_a_seeded_log_keeps_its_numbers_and_names_every_file(
-    tmp_path: Path, last: int, interval: int
+    location: Location, last: int, interval: int
 ) -> None:
     files = [read(n, carried=True) for n in range(last + 1)]
     for name, text in seed_log(SOURCE, last, files, interval).items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert load_seen(tmp_path, 0) == {file.path: file.log for file in files}
-    assert last_entry(tmp_path, 0) == last
+        (location / name).replace(text)
+    assert load_seen(location, 0) == {file.path: file.log for file in files}
+    assert last_entry(location, 0) == last
     # Spark reads the newest compacted entry and all that follow it.
-    held = {path.name for path in (tmp_path / "sources/0").iterdir()}
+    held = set((location / "sources/0").list_files())
     compacted = (last + 1) // interval * interval - 1
     assert held == ({f"{compacted}.compact"} if compacted >= 0 else {"0"}) | {
         str(n) for n in range(max(compacted, 0) + 1, last + 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,7 @@ from headrace.state.identity import (
     load_identity,
     write_checkpoint,
 )
+from headrace.storage.location import Location
 
 
 def identity(generation: int = 1) -> CheckpointIdentity:
@@ -34,48 +36,68 @@ def identity(generation: int = 1) -> CheckpointIdentity:
     )
 
 
-def test_an_identity_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_an_identity_is_read_as_it_was_written(location: Location) -> None:
     made = identity()
-    write_checkpoint(tmp_path / "0001", made, {"offsets/0": "v1"})
-    assert load_identity(tmp_path / "0001") == made
-    assert (tmp_path / "0001" / "offsets" / "0").read_text() == "v1"
+    write_checkpoint(location / "0001", made, {"offsets/0": "v1"})
+    assert load_identity(location / "0001") == made
+    assert (location / "0001" / "offsets" / "0").read_text() == "v1"
 
 
 def test_no_two_checkpoints_have_the_same_id() -> None:
     assert identity().checkpoint != identity().checkpoint
 
 
-def test_a_checkpoint_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    folder = tmp_path / "sales"
+def test_a_checkpoint_is_created_once(location: Location) -> None:
+    folder = location / "sales"
     write_checkpoint(folder / "0001", identity(), {})
     with pytest.raises(StorageUnwritableError):
         write_checkpoint(folder / "0001", identity(), {"offsets/0": "v1"})
     assert not (folder / "0001" / "offsets").exists()
-    assert [path.name for path in folder.iterdir()] == ["0001"]
+    assert folder.list_folders() == ["0001"]
 
 
-def test_the_newest_generation_comes_last_and_other_folders_do_not_count(tmp_path: Path) -> None:
+def test_a_checkpoint_has_its_identity_before_anything_else(
+    location: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that dies meanwhile leaves a checkpoint that names itself, and that no table names."""
+    written: list[str] = []
+
+    def recorded(method: Callable[[str, bytes], Any]) -> Callable[[str, bytes], Any]:
+        def write(path: str, data: bytes) -> Any:
+            written.append(path.removeprefix(f"{location}/0001/"))
+            return method(path, data)
+
+        return write
+
+    for name in ("create", "replace"):
+        monkeypatch.setattr(location.files, name, recorded(getattr(location.files, name)))
+    seed = {"offsets/0": "v1", "commits/0": "v1", "sources/0/0": "v1"}
+    write_checkpoint(location / "0001", identity(), seed)
+    assert written == [FILE, "sources/0/0", "commits/0", "offsets/0"]
+
+
+def test_the_newest_generation_comes_last_and_other_folders_do_not_count(location: Location) -> None:
     for name in ("0002", "0010", "0001", ".0011.tmp", "kept-aside"):
-        (tmp_path / name).mkdir()
-    assert [path.name for path in generations(tmp_path)] == ["0001", "0002", "0010"]
-    assert generations(tmp_path / "nowhere") == ()
+        (location / name / "headrace.json").replace("{}")
+    assert [path.name for path in generations(location)] == ["0001", "0002", "0010"]
+    assert generations(location / "nowhere") == ()
 
 
-def test_a_checkpoint_of_plain_spark_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "offsets").mkdir()
+def test_a_checkpoint_of_plain_spark_is_refused(location: Location) -> None:
+    (location / "offsets" / "0").replace("v1")
     with pytest.raises(CheckpointForeignError):
-        load_identity(tmp_path)
+        load_identity(location)
 
 
 @pytest.mark.parametrize("text", ["", "{half", "{}", "[]", '{"headrace": 1}', '{"headrace": "x"}'])
-def test_an_identity_that_cannot_be_read_is_corrupt(tmp_path: Path, text: str) -> None:
-    (tmp_path / FILE).write_text(text)
+def test_an_identity_that_cannot_be_read_is_corrupt(location: Location, text: str) -> None:
+    (location / FILE).replace(text)
     with pytest.raises(CheckpointCorruptError) as caught:
-        load_identity(tmp_path)
-    assert caught.value.params["path"] == str(tmp_path / FILE)
+        load_identity(location)
+    assert caught.value.params["path"] == str(location / FILE)
 
 
-def test_a_checkpoint_of_a_newer_version_is_never_guessed_at(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(json.dumps({**identity().to_json(), "headrace": 2}))
+def test_a_checkpoint_of_a_newer_version_is_never_guessed_at(location: Location) -> None:
+    (location / FILE).replace(json.dumps({**identity().to_json(), "headrace": 2}))
     with pytest.raises(StorageNewerError):
-        load_identity(tmp_path)
+        load_identity(location)

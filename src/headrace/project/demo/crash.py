@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from headrace.model.names import TableName
 from headrace.state.identity import generations, load_identity
 from headrace.state.offset_log import load_state
 from headrace.state.table_log import find_batch
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 
 _LOOK_S = 0.001
 
@@ -31,7 +31,7 @@ class Crash:
     flow: str
     planned: int
     finished: int
-    checkpoint: Path
+    checkpoint: Location
     in_table: bool
 
     @property

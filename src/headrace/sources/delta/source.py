@@ -42,6 +42,7 @@ from headrace.state.table_log import (
     mark_version,
     versions,
 )
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,7 +109,9 @@ class DeltaSource(Source):
                 location=self.location,
             )
 
-    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Path, systems: Systems) -> bool:
+    def is_drained(
+        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
+    ) -> bool:
         assert isinstance(position, DeltaPosition)
         if position.index != -1:
             return False
@@ -247,7 +250,7 @@ class DeltaKind(SourceKind):
                     f"the rows from {path} cannot be read again: the query no longer reads it"
                 )
 
-    def lag(self, one: SourceRange, systems: Systems, checkpoint: Path | None) -> Lag | None:
+    def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         """The rows of the commits ahead; other writers' commits do not say how many rows they have."""
         assert isinstance(one.until, DeltaPosition)
         path = Path(one.identity.get("path", ""))

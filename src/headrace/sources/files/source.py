@@ -35,6 +35,7 @@ from headrace.state.file_lists import FileLists, ReadFile, are_whole, describe_f
 from headrace.state.file_log import COMPACT_INTERVAL, last_entry, load_seen, seed_log
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
+from headrace.storage.location import Location
 
 FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 _CHOOSING = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
@@ -101,7 +102,9 @@ class FileSource(Source):
             # A folder that cannot be listed is reported by the run.
             return None
 
-    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Path, systems: Systems) -> bool:
+    def is_drained(
+        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
+    ) -> bool:
         assert isinstance(position, FilePosition)
         if last_entry(checkpoint, self.folder) != position.entry:
             return False
@@ -212,7 +215,7 @@ class FilesKind(SourceKind):
                 text = f"the rows of {count} cannot be read again, the files no longer exist{more}"
                 yield Unrecoverable(text, len(gone))
 
-    def lag(self, one: SourceRange, systems: Systems, checkpoint: Path | None) -> Lag | None:
+    def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         if checkpoint is None:
             return None
         assert isinstance(one.until, FilePosition)
@@ -258,7 +261,7 @@ def describe_folder(folder: FileFolder) -> str:
     return f"{words} that {match} {folder.glob}" + (f" ({others:,} that {miss} not)" if others else "")
 
 
-def _folder_in(checkpoint: Path, index: int) -> int:
+def _folder_in(checkpoint: Location, index: int) -> int:
     """The number of a source's folder in a checkpoint."""
     return {source.index: folder_of(source) for source in load_identity(checkpoint).sources}[index]
 

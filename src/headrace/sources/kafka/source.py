@@ -41,6 +41,7 @@ from headrace.state.facts import SourceFacts
 from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
+from headrace.storage.location import Location
 
 _VERSION = "v1"
 
@@ -149,7 +150,9 @@ class KafkaSource(Source):
         if is_new:
             check_start(Start.of(self.options, default="latest"), facts, cluster, self.location)
 
-    def is_drained(self, facts: SourceFacts, position: Position, checkpoint: Path, systems: Systems) -> bool:
+    def is_drained(
+        self, facts: SourceFacts, position: Position, checkpoint: Location, systems: Systems
+    ) -> bool:
         assert isinstance(facts, KafkaFacts)
         return position == KafkaOffsets(facts.latest)
 
@@ -274,7 +277,7 @@ class KafkaKind(SourceKind):
         return KafkaOffsets.from_json(value)
 
     def batch_start(
-        self, checkpoint: Path, source: SourceIdentity, before: Position | None, until: Position
+        self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
     ) -> KafkaOffsets:
         """Where each partition of a batch was first read.
 
@@ -330,7 +333,7 @@ class KafkaKind(SourceKind):
         assert isinstance(one.until, KafkaOffsets)
         systems.kafka.publish(group, one.until)
 
-    def lag(self, one: SourceRange, systems: Systems, checkpoint: Path | None) -> Lag | None:
+    def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         assert isinstance(one.until, KafkaOffsets)
         try:
             latest = systems.kafka.cluster.latest(one.until.offsets)
@@ -347,7 +350,7 @@ class KafkaKind(SourceKind):
         )
 
 
-def _initial_offsets(checkpoint: Path, source: SourceIdentity) -> KafkaOffsets:
+def _initial_offsets(checkpoint: Location, source: SourceIdentity) -> KafkaOffsets:
     path = checkpoint / "sources" / str(folder_of(source)) / "0"
     try:
         # Spark writes a zero byte first, so that old versions refuse the file (SPARK-19407).
