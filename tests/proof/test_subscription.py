@@ -165,7 +165,7 @@ def test_a_pattern_without_a_match_is_refused_unless_it_may_wait(shop: Shop) -> 
         assert error.location is not None and error.location.path == "shop.py"
     shop.write(PATTERN.replace('[a-z]+"', '[a-z]+", allow_no_match=True'))
     with Pipeline.load(shop.root) as pipeline:
-        assert list(pipeline.plan().matches.values()) == [()]
+        assert [one.names for one in pipeline.plan().found.values()] == [()]
     shop.run_well()
     shop.run_well()
     (eu,) = topics_of(shop, "eu")

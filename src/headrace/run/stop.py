@@ -1,4 +1,4 @@
-"""The request to stop an update or one of its flows: batches in progress are finished, no other is started."""
+"""The request to stop an update or a flow: batches in progress are finished, no other is started."""
 
 from __future__ import annotations
 

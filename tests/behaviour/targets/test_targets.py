@@ -126,7 +126,7 @@ def test_the_state_names_the_checkpoint_and_its_last_batch(flow: FlowHarness) ->
 
 def open_new(flow: FlowHarness, **more: Any) -> int:
     """Replace the checkpoint that feeds the target."""
-    opening = Open(reason="new-generation", fences=flow.checkpoint)
+    opening = Open(reason="new-checkpoint", fences=flow.checkpoint)
     return flow.open(NEW, opening, replaces=flow.checkpoint, **more)
 
 
