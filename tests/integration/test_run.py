@@ -526,7 +526,7 @@ def test_no_record_is_blamed_for_what_fails_only_together(shop: Shop) -> None:
     ("column", "code"),
     [
         ('text.cast("int")', "FLOW_FAILED"),
-        ('F.from_json(text, "n INT")', "RECORD_UNPARSEABLE"),
+        ('F.from_json(text, "n INT", {"mode": "FAILFAST"})', "RECORD_UNPARSEABLE"),
         ("F.udf(lambda t: str(1 // (int(t) - 40)))(text)", "FLOW_FAILED"),
     ],
 )

@@ -151,7 +151,14 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
     shop.check()
 
 
-@pytest.mark.parametrize("step", ["sinks.delta.append.commit_generation", "run.opening.write_json"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        "sinks.delta.append.commit_generation",
+        "state.file_lists.FileLists.take_over",
+        "storage.location.Location.move",
+    ],
+)
 def test_a_crash_while_a_flow_is_renamed_is_mended_by_renaming_again(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

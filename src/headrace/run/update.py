@@ -143,8 +143,11 @@ class _Schedule:
             )
             self._flows.wait()
             for stage in level:
-                if isinstance(stage, RefreshViewStage) and not self._context.stop.requested:
-                    self._refresh(self._views[stage.view.name])
+                if not isinstance(stage, RefreshViewStage) or self._context.stop.requested:
+                    continue
+                # A view that cannot be refreshed has its result already.
+                if (view := self._views[stage.view.name]).result is None:
+                    self._refresh(view)
 
     def run_continuously(self) -> None:
         """Run all flows until they end or are stopped; views follow their inputs."""
