@@ -13,8 +13,16 @@ from headrace.model.logs import LogFormat, LogLevel
 def log_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Adds ``--log-level`` and ``--log-format``."""
     for option, known, text in (
-        ("--log-format", get_args(LogFormat), "How the log is written; HEADRACE_LOG_FORMAT, then text."),
-        ("--log-level", get_args(LogLevel), "The least that the log keeps; HEADRACE_LOG_LEVEL, then info."),
+        (
+            "--log-format",
+            get_args(LogFormat),
+            "The format of the log; default: HEADRACE_LOG_FORMAT, else text.",
+        ),
+        (
+            "--log-level",
+            get_args(LogLevel),
+            "The lowest level that is logged; default: HEADRACE_LOG_LEVEL, else info.",
+        ),
     ):
         function = click.option(option, type=click.Choice(known), help=text)(function)
     return function

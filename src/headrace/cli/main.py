@@ -27,19 +27,19 @@ from headrace.model.secrets import Redactor
 COMMANDS = {
     "init": "Write a new pipeline",
     "plan": "Show what a run would do; writes nothing",
-    "preview": "Show rows of a query on what is there now",
+    "preview": "Show rows of a query, without a run",
     "run": "Bring the tables up to date, once or continuously",
     "status": "Show datasets, flows, lag and freshness",
-    "verify": "Prove that every record was processed exactly once",
+    "verify": "Verify that every record was processed exactly once",
     "produce": "Write records to a topic",
     "consume": "Print the records of a topic",
     "read": "Show rows of a table",
     "full-refresh": "Rebuild a dataset from its sources",
-    "broker": "Start, stop and look at the embedded Kafka broker",
+    "broker": "Manage the embedded Kafka broker",
     "explain": "Explain an error code",
     "completion": "Print the script that completes commands in a shell",
-    "doctor": "Check this machine, and say what to do",
-    "demo": "Run the main job, kill it, and prove the result",
+    "doctor": "Check whether this machine can run a pipeline",
+    "demo": "Run an example, kill it in mid-run, and verify the result",
 }
 """Each is `headrace.cli.commands.<name>`, attribute `command`, and is loaded when it is called."""
 
@@ -80,8 +80,8 @@ class LazyCommands(click.Group):
         with formatter.section("Start here"):
             formatter.write_dl(
                 [
-                    ("headrace demo", "see the whole job on a real broker"),
-                    ("headrace init shop", "write a pipeline of your own"),
+                    ("headrace demo", "run an example on a real broker"),
+                    ("headrace init shop", "write a new pipeline"),
                 ]
             )
 
@@ -100,10 +100,10 @@ def _show_versions(ctx: click.Context, param: click.Parameter, value: bool) -> N
 @click.group(
     cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    help="Kafka topics into Delta tables: declared, exactly once, proven.",
+    help="Turn Kafka topics into Delta tables: declared, exactly once, verified.",
 )
-@click.option("--json", is_flag=True, expose_value=False, help="The same facts as JSON.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the trace of an error.")
+@click.option("--json", is_flag=True, expose_value=False, help="Print the result as JSON.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Print the stack trace of an error.")
 @click.option(
     "--version",
     is_flag=True,

@@ -28,5 +28,5 @@ def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) ->
         return None
     moment = parse_moment(text)
     if moment is None:
-        raise click.BadParameter(f"{text!r} is no moment (2026-11-20T08:14) and no age (2h)", ctx, param)
+        raise click.BadParameter(f"{text!r} is not a time (2026-11-20T08:14) or an age (2h)", ctx, param)
     return moment

@@ -152,13 +152,13 @@ def _project_options() -> list[click.Parameter]:
             ["--project"],
             type=folder,
             metavar="PATH",
-            help="The pipeline's folder or spec; by default found from here upward.",
+            help="The folder or spec of the pipeline; default: this folder or one above it.",
         ),
         click.Option(
             ["--profile"],
             metavar="NAME",
             shell_complete=complete_profile,
-            help="The profile of the spec; HEADRACE_PROFILE, then dev.",
+            help="The profile of the spec; default: HEADRACE_PROFILE, else dev.",
         ),
         click.Option(["--storage"], metavar="PATH", help="Use another storage than the spec's."),
         click.Option(
@@ -166,7 +166,7 @@ def _project_options() -> list[click.Parameter]:
             multiple=True,
             callback=read_overrides,
             metavar="KEY=VALUE",
-            help="A value that wins over the spec and its profile, such as runtime.memory=2g.",
+            help="Override a value of the spec and its profile, such as runtime.memory=2g.",
         ),
     ]
 
@@ -189,6 +189,8 @@ def read_overrides(ctx: click.Context, param: click.Parameter, values: tuple[str
 def _output_options() -> list[click.Parameter]:
     # `main` has read both before parsing began: a wrong command line must be answered in JSON, too.
     return [
-        click.Option(["--json"], is_flag=True, expose_value=False, help="The same facts as JSON."),
-        click.Option(["--debug"], is_flag=True, expose_value=False, help="Show the trace of an error."),
+        click.Option(["--json"], is_flag=True, expose_value=False, help="Print the result as JSON."),
+        click.Option(
+            ["--debug"], is_flag=True, expose_value=False, help="Print the stack trace of an error."
+        ),
     ]

@@ -72,7 +72,7 @@ class LogSettings:
         """What is given, else what the environment says, else the default.
 
         Raises:
-            LogSettingInvalidError: A variable of the environment means nothing.
+            LogSettingInvalidError: An environment variable has an unknown value.
         """
         return cls(
             form=form or _from_environment(FORMAT_VARIABLE, get_args(LogFormat), "text"),
@@ -242,8 +242,8 @@ def _from_environment(variable: str, known: tuple[Any, ...], default: Any) -> An
     if text not in known:
         near = difflib.get_close_matches(text, known, n=1)
         raise LogSettingInvalidError(
-            f"{variable} is `{text}`, which means nothing",
-            facts=(f"it is one of {', '.join(known)}",),
+            f"{variable} has the unknown value `{text}`",
+            facts=(f"valid: {', '.join(known)}",),
             remedies=(f"did you mean {variable}={near[0]}?",) if near else (),
             params={"variable": variable, "value": text, "known": list(known)},
         )

@@ -134,7 +134,7 @@ class TestRead:
 
     def test_a_limit_says_that_there_is_more(self, flow: HandFlow, headrace: Call) -> None:
         flow.append({0: (0, 10)})
-        assert "there are more" in headrace("read", "bronze", "--limit", "3").out
+        assert "use --limit to see more" in headrace("read", "bronze", "--limit", "3").out
         assert headrace("read", "bronze", "--limit", "3", "--json").data["cut"] is True
 
     def test_the_table_as_it_was(self, flow: HandFlow, headrace: Call) -> None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     "broker", cls=VerbGroup, examples=("headrace broker start", "headrace broker topics create sales")
 )
 def command() -> None:
-    """Start, stop and look at the embedded Kafka broker.
+    """Manage the embedded Kafka broker.
 
-    A real Apache Kafka of one process. Whatever needs it starts it; it lives on, with its data,
-    until it is stopped.
+    A real Apache Kafka broker with one node. A command that needs the broker starts it. The broker
+    keeps running, with its data, until `headrace broker stop`.
     """
 
 
@@ -35,10 +35,12 @@ def topics() -> None:
 
 @verb(name="start", examples=("headrace broker start", "headrace broker start --port 9092"), project=False)
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="The port for clients; by default the last, or a free one."
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="The port for clients; default: the last one used, or a free one.",
 )
 def start(invocation: Invocation, port: int | None) -> Result:
-    """Start the broker, where it is down, and print its address."""
+    """Start the broker if it is stopped, and print its address."""
     from headrace.runtime.broker import Broker
     from headrace.runtime.fetch import ensure_jars
 
@@ -57,13 +59,17 @@ def stop(invocation: Invocation) -> Result:
     broker = Broker()
     with invocation.output.progress("Stopping the broker"):
         was_running = broker.stop()
-    text = f"Stopped. Its records are kept in {broker.directory}" if was_running else "It was not running."
+    text = (
+        f"Stopped. The records are kept in {broker.directory}"
+        if was_running
+        else "The broker was not running."
+    )
     return Result(data={"was_running": was_running, "directory": str(broker.directory)}, text=text)
 
 
 @verb(name="status", examples=("headrace broker status", "headrace broker status --json"), project=False)
 def status(invocation: Invocation) -> Result:
-    """Say whether the broker runs, where it answers, and where its data lies."""
+    """Show whether the broker runs, its address and its data folder."""
     from headrace.runtime.broker import Broker
 
     return _shown(Broker().status())
@@ -79,13 +85,13 @@ def status(invocation: Invocation) -> Result:
 )
 @click.argument("name", metavar="TOPIC")
 @click.option(
-    "--partitions", type=click.IntRange(1), default=1, show_default=True, help="How many partitions."
+    "--partitions", type=click.IntRange(1), default=1, show_default=True, help="The number of partitions."
 )
 @click.option(
-    "--config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic, by Kafka's name."
+    "--config", multiple=True, metavar="NAME=VALUE", help="A topic setting, such as retention.ms=3600000."
 )
 def create(invocation: Invocation, name: str, partitions: int, config: tuple[str, ...]) -> Result:
-    """Create a topic; starts the broker where it is down."""
+    """Create a topic; starts the broker if it is stopped."""
     from headrace.runtime.broker import Broker
     from headrace.runtime.fetch import ensure_jars
 

@@ -24,7 +24,7 @@ _KEY_WIDTH = 12
 
 
 def read_start(ctx: click.Context, param: click.Parameter, text: str) -> Start:
-    """A word, an offset, a moment or an age."""
+    """Parse a start: a word, an offset, a time or an age."""
     match text:
         case "earliest" | "latest":
             return text
@@ -33,7 +33,7 @@ def read_start(ctx: click.Context, param: click.Parameter, text: str) -> Start:
     moment = parse_moment(text)
     if moment is None:
         problem = (
-            f"{text!r} is not earliest, latest, an offset (61), a moment (2026-11-20T08:14) or an age (-10m)"
+            f"{text!r} is not earliest, latest, an offset (61), a time (2026-11-20T08:14) or an age (-10m)"
         )
         raise click.BadParameter(problem, ctx, param)
     return moment
@@ -53,14 +53,19 @@ def read_start(ctx: click.Context, param: click.Parameter, text: str) -> Start:
     default="earliest",
     show_default=True,
     callback=read_start,
-    metavar="PLACE",
-    help="earliest, latest, an offset, a moment in UTC, or an age such as -10m.",
+    metavar="START",
+    help="Start at: earliest, latest, an offset, a time in UTC, or an age such as -10m.",
 )
 @click.option(
-    "--partition", "partitions", multiple=True, type=click.IntRange(0), metavar="N", help="Only this one."
+    "--partition",
+    "partitions",
+    multiple=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="Read only this partition; can be repeated.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="How many records at most.")
-@click.option("--follow", is_flag=True, help="Go on with what arrives, until Ctrl-C.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="The maximum number of records.")
+@click.option("--follow", is_flag=True, help="Wait for new records until Ctrl-C.")
 def command(
     invocation: Invocation,
     topic: str,
@@ -71,12 +76,12 @@ def command(
 ) -> Result:
     """Print the records of a topic.
 
-    Of the pipeline's Kafka, or of the embedded broker where there is no pipeline around. It ends
-    where the topic ended when it began. Committed records only, each partition in its order; no
-    consumer group is left behind.
+    Reads from the Kafka of the pipeline, or from the embedded broker outside of a pipeline. Stops at
+    the end that the topic had at the start, unless --follow is given. Prints committed records only, in
+    order within each partition, and creates no consumer group.
 
-    A line holds partition/offset, timestamp (UTC), key and value. Bytes that are no text are shown
-    as 0x.. With --json a value that is a JSON object or array stands as it is, any other as a string.
+    A line holds partition/offset, timestamp (UTC), key and value. Bytes that are not valid UTF-8 are
+    printed as 0x.. With --json, a value that is a JSON object or array stays JSON; any other is a string.
     """
     from headrace.cli.kafka import not_found, reach_kafka
     from headrace.sources.kafka.cluster import KafkaCluster
@@ -91,7 +96,7 @@ def command(
     except TopicNotFoundError as error:
         raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
     if span.is_empty and not follow:
-        output.note(f"Topic {topic} has no records from there on.")
+        output.note(f"Topic {topic} has no records after this start.")
     _print(output, itertools.islice(reader.read(span, follow=follow), limit), at_once=follow)
     return Result(data=None)
 
@@ -154,7 +159,7 @@ def _parsed(text: str | None) -> Any:
 
 
 def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _printable(text: str | None) -> str:

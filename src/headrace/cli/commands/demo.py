@@ -23,24 +23,24 @@ if TYPE_CHECKING:
     type=click.IntRange(min=100),
     default=60_000,
     show_default=True,
-    help="How many sales are written.",
+    help="The number of records to produce.",
 )
 @click.option(
-    "--rate", type=click.IntRange(min=10), default=4_000, show_default=True, help="How many a second."
+    "--rate", type=click.IntRange(min=10), default=4_000, show_default=True, help="Records per second."
 )
 @click.option(
     "--directory",
     type=LocalFolder(),
     default=Path("headrace-demo"),
     metavar="PATH",
-    help="Where the pipeline is written; ./headrace-demo by default.",
+    help="The folder for the pipeline; default: ./headrace-demo.",
 )
 def command(invocation: Invocation, records: int, rate: int, directory: Path) -> Result:
-    """Run the main job, kill it, and prove the result.
+    """Run an example, kill it in mid-run, and verify the result.
 
-    Starts a Kafka broker, writes an example pipeline, produces sales, and runs the pipeline beside
-    it; kills it in the middle of a batch, starts it again, and shows that no record was lost or
-    doubled. Broker and pipeline have ended when it ends; the tables stay.
+    Starts a Kafka broker, writes an example pipeline, produces records, and runs the pipeline. Kills
+    the run in the middle of a batch, starts it again, and verifies that no record was lost or
+    duplicated. Then stops the pipeline and the broker; the tables are kept.
     """
     from headrace.project.demo.closing import closing_data, closing_text
     from headrace.project.demo.story import Demo, DemoRequest

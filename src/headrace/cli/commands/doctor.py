@@ -20,10 +20,10 @@ _SIGNS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"
 
 @verb(examples=("headrace doctor", "headrace doctor --profile prod --json"))
 def command(invocation: Invocation) -> Result:
-    """Check this machine, and say what to do.
+    """Check whether this machine can run a pipeline.
 
-    Looks at Java, jars, Spark, memory, disk, ports and the embedded broker; inside of a pipeline's
-    folder also at its storage and its Kafka cluster. Starts nothing. Exit code 1 when a run would not start.
+    Checks Java, jars, Spark, memory, disk, ports and the embedded broker; in the folder of a pipeline
+    also its storage and its Kafka cluster. Starts nothing. Exit code 1 if a run could not start.
     """
     from headrace.runtime.doctor import run_checks
 

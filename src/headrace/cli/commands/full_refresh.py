@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @verb(examples=("headrace full-refresh orders", "headrace full-refresh orders big_orders --yes"))
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @log_options
 def command(
     invocation: Invocation,
@@ -28,8 +28,9 @@ def command(
 ) -> Result:
     """Rebuild a dataset from its sources.
 
-    Empties the tables in one commit each, and reads their sources again from the beginning. What a
-    source no longer holds does not come back. It shows what it would do and what would be lost, and asks.
+    Removes all rows of each table in one commit, and reads the sources again from the beginning. Records
+    that the sources no longer hold cannot be read again. Shows first what will be removed and what cannot
+    be read again, and asks for confirmation.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
     from headrace.observe.log import LogSettings

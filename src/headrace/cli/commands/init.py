@@ -15,7 +15,7 @@ from headrace.cli.verb import Invocation, LocalFolder, verb
 def command(invocation: Invocation, folder: Path) -> Result:
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 
-    Nothing that is there already is overwritten.
+    Existing files are never overwritten.
     """
     from headrace.project.template import TOPIC, pipeline_name, write_template
 

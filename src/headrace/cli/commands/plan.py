@@ -19,26 +19,26 @@ from headrace.errors import CommandLineError
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
-@click.option("--offline", is_flag=True, help="Leave out what would change in the storage.")
-@click.option("--mermaid", is_flag=True, help="The graph alone, as a Mermaid flowchart.")
-@click.option("--exit-code", is_flag=True, help="End with 4 where a run would change a table, else with 0.")
+@click.option("--offline", is_flag=True, help="Do not read the storage; omit the list of changes.")
+@click.option("--mermaid", is_flag=True, help="Print only the graph, as a Mermaid flowchart.")
+@click.option("--exit-code", is_flag=True, help="Exit code 4 if a run would change a table, else 0.")
 def command(
     invocation: Invocation, datasets: tuple[str, ...], offline: bool, mermaid: bool, exit_code: bool
 ) -> Result:
     """Show what a run would do; writes nothing.
 
-    Runs the pipeline's files, resolves every query against tables that stand in for the real ones,
-    and checks all that can be known: what is wrong is named with file and line.
+    Runs the files of the pipeline, resolves every query against empty tables with the right schemas,
+    and reports each error with its file and line.
 
-    Records that wait in a topic are no change: --exit-code is about tables that a run would create,
-    alter or recompute. What a run would refuse is shown with its remedy, and ends with 1.
+    Unread records do not count as a change: --exit-code reports whether a run would create, alter or
+    recompute a table. What a run would refuse is printed with its remedy; the exit code is then 1.
     """
     from headrace.cli.watching import spark_starting
     from headrace.plan.explain import WIDTH, Explanation
 
     if offline and exit_code:
         raise CommandLineError(
-            "--exit-code asks what would change in the storage, which --offline leaves out",
+            "--exit-code needs the list of changes, which --offline omits",
             remedies=["headrace plan --exit-code", "headrace plan --offline"],
             params={"options": ["--offline", "--exit-code"]},
         )

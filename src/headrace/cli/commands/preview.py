@@ -26,23 +26,25 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("dataset", shell_complete=complete_dataset, metavar="DATASET|FLOW")
-@click.option("--where", metavar="SQL", help="Only rows for which this holds.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many rows at most.")
-@click.option("--columns", metavar="A,B", help="Which columns; a dot leads into a struct.")
+@click.option("--where", metavar="SQL", help="Show only rows that match this condition.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
+)
+@click.option("--columns", metavar="A,B", help="The columns to show; a dot selects a field of a struct.")
 @click.option(
     "--records",
     type=click.IntRange(1),
     default=RECORDS,
     show_default=True,
-    help="How many of the newest records of each Kafka source are read.",
+    help="Read this many of the newest records of each Kafka source.",
 )
 def command(
     invocation: Invocation, dataset: str, where: str | None, limit: int, columns: str | None, records: int
 ) -> Result:
-    """Show rows of a query on what its sources hold now.
+    """Show rows of a query, computed from what its sources hold now; writes nothing.
 
-    Writes nothing. Topics give their newest records, tables what they hold; a table that no run has
-    made yet is computed from its own query. Aggregates are of the rows that were read, and no others.
+    Reads the newest records of each topic, and each table as it is. A table that does not exist yet is
+    computed from its own query. Aggregates cover only the rows that were read.
     """
     from headrace.cli.watching import spark_starting
 

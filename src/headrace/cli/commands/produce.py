@@ -37,24 +37,24 @@ _SAMPLES = 1000
     "--file",
     type=click.Path(path_type=Path, exists=True, dir_okay=False, allow_dash=True),
     metavar="PATH",
-    help="JSON lines, or CSV with a header; - is standard input.",
+    help="A file of JSON lines, or CSV with a header; - reads standard input.",
 )
-@click.option("--sample", is_flag=True, help="Records that are made up: sales, or rows of --schema.")
-@click.option("--schema", metavar="COLUMNS", help="With --sample: the columns, as Spark writes them.")
+@click.option("--sample", is_flag=True, help="Generate records: sales, or rows of --schema.")
+@click.option("--schema", metavar="COLUMNS", help="With --sample: the columns, as a Spark DDL string.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["json", "csv", "text"]),
-    help="How the file is written, where its name does not say: text takes each line as it is.",
+    help="The format of the file; default: by its name. text sends each line as it is.",
 )
-@click.option("--key", metavar="FIELD", help="The field that becomes the record's key.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="So many a second.")
+@click.option("--key", metavar="FIELD", help="The field to use as the key of the record.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), metavar="N", help="Records per second.")
 @click.option(
     "--limit",
     "--count",
     type=click.IntRange(1),
     metavar="N",
-    help=f"So many at most; without it, --sample makes {_SAMPLES:,}, or goes on where it has a --rate.",
+    help=f"The maximum number of records; --sample: {_SAMPLES:,}, or unlimited with --rate.",
 )
 def command(
     invocation: Invocation,
@@ -67,13 +67,13 @@ def command(
     rate: float | None,
     limit: int | None,
 ) -> Result:
-    """Write records to a topic, each confirmed by the broker.
+    """Write records to a topic; the broker acknowledges each one.
 
-    To the pipeline's Kafka, or to the embedded broker where there is no pipeline around; there, a
-    topic that is missing is made. A line of a file is a record: JSON is checked and sent as it
-    stands, a CSV row becomes an object, in which numbers, true and false stand without quotes and
-    nothing is null. Empty lines are no records. A line that is wrong ends it, with its number and
-    the count of those that were delivered. Ctrl-C ends it cleanly.
+    Writes to the Kafka of the pipeline, or to the embedded broker outside of a pipeline; the embedded
+    broker creates a missing topic. Each line of a file is one record. JSON is checked and sent as it is.
+    A CSV row becomes a JSON object: numbers, true and false are written without quotes, and an empty
+    cell becomes null. Empty lines are skipped. An invalid line ends the command, which prints the line
+    and how many records were delivered before. Ctrl-C stops after the records that are being sent.
     """
     _check(file, sample, schema, form, key)
     from headrace.cli.kafka import reach_kafka
@@ -118,15 +118,13 @@ def command(
 def _check(file: Path | None, sample: bool, schema: str | None, form: str | None, key: str | None) -> None:
     wrong = None
     if (file is None) is not sample:
-        wrong = "give the records by --file PATH, or let them be made by --sample" + (
-            "" if file is None else ": not both"
-        )
+        wrong = "use either --file PATH or --sample" + ("" if file is None else ", not both")
     elif schema is not None and not sample:
-        wrong = "--schema says what --sample makes, and a file holds its records already"
+        wrong = "--schema can only be used with --sample"
     elif form is not None and sample:
-        wrong = "--format says how a file is written, and --sample reads none"
+        wrong = "--format can only be used with --file"
     elif form == "text" and key is not None:
-        wrong = "--key takes a field of JSON or CSV, and lines of text have none"
+        wrong = "--key needs JSON or CSV; lines of text have no fields"
     if wrong is not None:
         raise CommandLineError(
             wrong, remedies=["headrace produce --help"], params={"command": "headrace produce"}
@@ -180,7 +178,7 @@ class _Shown:
 
     def waiting(self, left: int) -> None:
         """The broker is slow to acknowledge the last records."""
-        text = f"Waiting for the broker to confirm {left:,} {_records(left)}; Ctrl-C once more gives them up"
+        text = f"Waiting for the broker to acknowledge {left:,} {_records(left)}; Ctrl-C again stops waiting"
         if self._status is not None:
             self._status.update(text)
         else:
@@ -201,7 +199,7 @@ def _summary(produced: Produced, topic: str, kafka: ReachedKafka, skipped: int) 
         *_places(produced),
     ]
     if produced.unconfirmed:
-        parts.append(f"{produced.unconfirmed:,} more were sent, and the broker has not confirmed them")
+        parts.append(f"{produced.unconfirmed:,} more were sent but not acknowledged")
     if skipped:
         parts.append(f"{skipped:,} empty {'line' if skipped == 1 else 'lines'} skipped")
     return " · ".join(parts)

@@ -30,15 +30,19 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("table", shell_complete=complete_dataset, metavar="TABLE|PATH")
-@click.option("--where", metavar="SQL", help="Only rows for which this holds.")
-@click.option("--limit", type=click.IntRange(1), default=20, show_default=True, help="How many rows at most.")
-@click.option("--columns", metavar="A,B", help="Which columns; a dot leads into a struct.")
-@click.option("--version", type=click.IntRange(0), metavar="N", help="This version, instead of the newest.")
+@click.option("--where", metavar="SQL", help="Show only rows that match this condition.")
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
+)
+@click.option("--columns", metavar="A,B", help="The columns to show; a dot selects a field of a struct.")
+@click.option(
+    "--version", type=click.IntRange(0), metavar="N", help="Read this version of the table, not the newest."
+)
 @click.option(
     "--timestamp",
     callback=read_moment,
     metavar="TIME",
-    help="The version that was the newest then: a moment in UTC, or an age such as 2h.",
+    help="Read the version that was the newest at this time: a time in UTC, or an age such as 2h.",
 )
 def command(
     invocation: Invocation,
@@ -51,8 +55,8 @@ def command(
 ) -> Result:
     """Show rows of a table.
 
-    A dataset of the pipeline, or any folder that is a Delta table. Starts no Spark; which rows come
-    first is up to the table's files.
+    Reads a dataset of the pipeline, or any folder that is a Delta table. Starts no Spark. The order of
+    the rows is not defined.
     """
     from headrace.observe.read import Selection, read_rows
     from headrace.project.reading import locate_table
@@ -79,6 +83,6 @@ def _rendered(rows: Rows) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    more = ", there are more: --limit" if rows.is_cut else ""
+    more = "; use --limit to see more" if rows.is_cut else ""
     count = f"{counted(len(rows.rows))} of {rows.table} v{rows.version}{more}"
     return Group(rows_table(rows.columns, rows.types, rows.rows), Text(count, style="dim"))

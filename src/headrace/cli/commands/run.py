@@ -35,27 +35,27 @@ def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
-@click.option("--continuous", is_flag=True, help="Go on with what arrives, until it is stopped.")
+@click.option("--continuous", is_flag=True, help="Keep running and process new records until stopped.")
 @click.option(
     "--resume-from-table",
     "resume",
     multiple=True,
     metavar="FLOW",
-    help="The flow's checkpoint is lost: open a new one at the positions that the table holds.",
+    help="Create a new checkpoint for FLOW at the positions that its table records.",
 )
 @click.option(
     "--new-checkpoint",
     "generation",
     multiple=True,
     metavar="FLOW",
-    help="The flow reads other sources: keep the rows, read on where any was left, and new ones whole.",
+    help="Create a new checkpoint for FLOW: keep the rows, continue known sources, read new ones whole.",
 )
 @click.option(
     "--rename-flow",
     multiple=True,
     callback=read_renames,
     metavar="OLD=NEW",
-    help="The flow OLD is now called NEW.",
+    help="Continue the checkpoint of the former flow OLD in the flow NEW.",
 )
 @log_options
 def command(
@@ -70,8 +70,8 @@ def command(
 ) -> Result:
     """Bring the tables up to date, once or continuously.
 
-    Without --continuous: everything that is there now, in dependency order, then it ends. Ctrl-C
-    stops it cleanly; the next start goes on where this one ended.
+    Without --continuous, processes everything that the sources hold now, in dependency order, and ends.
+    Ctrl-C stops between two batches; the next run continues there.
     """
     from headrace.cli.watching import Watch, show_outcome, stopping
     from headrace.model.remedies import Remedies

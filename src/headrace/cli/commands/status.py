@@ -35,8 +35,8 @@ _STYLES = {
 def command(invocation: Invocation) -> Result:
     """Show datasets, flows, lag and freshness.
 
-    From what is on disk and in the broker: nothing is started, and a broker that is down costs only
-    the lag. A cluster that turns this client away ends it with 1.
+    Reads the storage, and asks the broker for the lag; starts nothing. If the broker does not answer, the
+    lag is unknown. Exit code 1 if the cluster refuses the login.
     """
     from headrace.observe.log import newest_log
 
