@@ -239,7 +239,7 @@ def test_the_command_shows_rows_and_says_what_was_read(
     assert said["sources"][0]["read"] == 6
     assert run([*command, "--limit", "1"]) == 0
     out = capsys.readouterr().out
-    assert "1 row of" in out and "there are more: --limit" in out
+    assert "1 row of" in out and "use --limit to see more" in out
     assert f"kafka {shop.topic}: 6 of 6 records" in out
 
 

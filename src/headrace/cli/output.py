@@ -256,7 +256,7 @@ def discard_stdout() -> None:
 
 def _not_confirmed(question: str, remedy: str) -> NotConfirmedError:
     return NotConfirmedError(
-        "this command asks before it goes on, and nobody is there to answer",
+        "this command asks for confirmation, and it does not run in a terminal",
         facts=[question, "nothing was done"],
         remedies=[remedy],
         params={"question": question},

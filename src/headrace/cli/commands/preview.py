@@ -62,7 +62,7 @@ def _rendered(preview: Preview) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    more = ", there are more: --limit" if preview.is_cut else ""
+    more = "; use --limit to see more" if preview.is_cut else ""
     lines = [f"{counted(len(preview.rows))} of {preview.dataset}{more}", *map(str, preview.sources)]
     table = rows_table(preview.columns, preview.types, preview.rows)
     return Group(table, *(Text(line, style="dim") for line in lines))
