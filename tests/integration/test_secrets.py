@@ -12,10 +12,10 @@ from pyspark.sql import SparkSession
 
 from conftest import PASSWORD, PLANTED
 from headrace.cli.main import run
-from headrace.runtime.broker import Broker
 from headrace.runtime.places import cache_folder
 from headrace.runtime.session import RunningSpark
 from proof.ledger import ProducerLedger, create_topic
+from secured_broker import SecuredBroker
 
 MARK = "pl4nted"
 """A part of every secret, so no form of one gets past."""
@@ -72,12 +72,12 @@ def wrong():
 
 
 @pytest.fixture
-def folder(secured_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(secured_broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     bootstrap = secured_broker.start()
     create_topic(bootstrap, "secret_orders", 1)
     ProducerLedger(bootstrap).produce("secret_orders", 10, 1)
     spec = SPEC.replace("BROKER", secured_broker.address("SASL_SSL"))
-    spec = spec.replace("AUTHORITY", str(secured_broker.certificates.authority))
+    spec = spec.replace("AUTHORITY", str(secured_broker.authority))
     (tmp_path / "headrace.yml").write_text(spec)
     (tmp_path / "tables.py").write_text(TABLES)
     (tmp_path / "token").write_text(f"{PLANTED[1]}\n")

@@ -81,11 +81,18 @@ def _load(
     session: Callable[[], SparkSession],
     schema_files: dict[str, str],
 ) -> Declarations:
-    registry = Registry(settings.database)
-    active = ActivePipeline(settings, session, registry, schema_files)
     _forget_modules()
     _set_import_path(settings.root)
     before = set(sys.modules)
+
+    def marked_session() -> SparkSession:
+        # A file can send code of the pipeline to a worker while it loads: `spark.dataSource.register(..)`.
+        found = session()
+        _mark_modules(set(sys.modules) - before, settings.root)
+        return found
+
+    registry = Registry(settings.database)
+    active = ActivePipeline(settings, marked_session, registry, schema_files)
     with ExitStack() as stack:
         stack.enter_context(activate(active))
         if any(_SPARK_PIPELINES.search(_source(file)) for file in files):
