@@ -198,7 +198,7 @@ def test_a_table_that_leaves_a_query_is_known_when_it_comes_back(shop: Shop, tmp
         append(two, number)
     read(one, two)
     error = shop.refused(generation="silver")
-    assert (error.code, str(two) in error.facts[0]) == ("UPSTREAM_REWRITTEN", True)
+    assert (error.code, str(two) in error.summary) == ("UPSTREAM_REWRITTEN", True)
 
 
 def test_a_start_that_sql_gives_is_where_the_stream_starts(shop: Shop, tmp_path: Path) -> None:
