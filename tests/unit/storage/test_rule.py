@@ -1,0 +1,95 @@
+"""What lies in a storage is reached through `headrace.storage`, and not through paths of this machine."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import headrace
+
+ROOT = Path(headrace.__file__).parent
+ROOMS = ("observe", "plan", "project", "run", "sinks", "sources", "state")
+FILE_MODULES = {"pathlib", "shutil", "glob", "tempfile", "fcntl"}
+
+THIS_MACHINE = {
+    "observe/log.py": "logs",
+    "plan/catalog.py": "the scratch catalog",
+    "plan/evaluate.py": "the pipeline's files",
+    "plan/explain.py": "the pipeline's files",
+    "plan/fingerprint.py": "the pipeline's files",
+    "plan/intercept.py": "the pipeline's files",
+    "plan/names.py": "paths in queries",
+    "plan/notes.py": "the pipeline's files",
+    "project/engine.py": "logs",
+    "project/pipeline.py": "the pipeline's files",
+    "project/preview.py": "logs",
+    "project/preview_sources.py": "files that are read",
+    "project/reading.py": "the pipeline's files",
+    "run/context.py": "logs",
+    "run/failpoints.py": "markers of tests",
+    "run/failures.py": "logs",
+    "run/update.py": "logs",
+    "sources/files/bad_files.py": "files that are read",
+    "sources/files/guard.py": "files that are read",
+    "sources/files/source.py": "files that are read",
+    "sources/kafka/source.py": "the pipeline's files",
+    "sources/other/source.py": "the pipeline's files",
+    "sources/record_lines.py": "files that are produced",
+    "sources/schemas.py": "the pipeline's files",
+    "sources/source.py": "the pipeline's files",
+}
+"""Modules that work with files of this machine that are not in a storage."""
+
+NOT_CONVERTED: set[str] = {
+    "observe/read.py",
+    "observe/recent_commits.py",
+    "observe/snapshot.py",
+    "observe/versions.py",
+    "plan/changes.py",
+    "plan/delta_options.py",
+    "plan/resolver.py",
+    "plan/stored.py",
+    "project/noop_check.py",
+    "project/refresh.py",
+    "run/batch_ranges.py",
+    "run/opening.py",
+    "run/preflight.py",
+    "run/survey.py",
+    "run/tables.py",
+    "run/views.py",
+    "sinks/delta/append.py",
+    "sinks/delta/checkpointer.py",
+    "sinks/delta/commit.py",
+    "sinks/delta/replace.py",
+    "sinks/delta/table.py",
+    "sinks/delta/transaction.py",
+    "sources/delta/source.py",
+    "sources/delta/starting.py",
+    "sources/ranges.py",
+    "state/file_log.py",
+    "state/files.py",
+    "state/history.py",
+    "state/identity.py",
+    "state/ledger.py",
+    "state/offset_log.py",
+    "state/table_log.py",
+}
+"""Modules that still take a table or a checkpoint as a path of this machine."""
+
+
+def imported(file: Path) -> set[str]:
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}
+
+
+def test_no_other_module_works_with_paths_of_this_machine() -> None:
+    own = ("project/demo/", "project/template/")
+    found = {
+        name
+        for room in ROOMS
+        for file in (ROOT / room).rglob("*.py")
+        if not (name := str(file.relative_to(ROOT))).startswith(own) and imported(file) & FILE_MODULES
+    }
+    assert found == {*THIS_MACHINE, *NOT_CONVERTED}
