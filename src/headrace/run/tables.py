@@ -28,10 +28,10 @@ from headrace.sinks.delta.table import (
     read_state,
     register_table,
 )
-from headrace.state.files import unwritable
 from headrace.state.identity import generations, load_identity
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ def open_table(
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unwritable(path, error) from error
+        raise locate(path).unwritable(error) from error
     if opening.creates:
         if _create(stage, path, spark):
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from headrace.declare.spec_schema import SCHEMA_FILE, build_schema
 from headrace.errors import FileExistsInTheWayError
-from headrace.state.files import unwritable
+from headrace.storage.locate import locate
 
 TOPIC = "sales"
 """The topic that the example pipeline reads."""
@@ -78,7 +78,7 @@ def write_template(folder: Path) -> tuple[Path, ...]:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise unwritable(file, error) from error
+            raise locate(file).unwritable(error) from error
     return tuple(wanted)
 
 
