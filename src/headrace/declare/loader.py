@@ -7,7 +7,7 @@ import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -95,6 +95,7 @@ def _load(
     active = ActivePipeline(settings, marked_session, registry, schema_files)
     with ExitStack() as stack:
         stack.enter_context(activate(active))
+        stack.enter_context(_without_bytecode())
         if any(_SPARK_PIPELINES.search(_source(file)) for file in files):
             stack.enter_context(_spark_registry(active))
         try:
@@ -243,6 +244,17 @@ def _forget_modules() -> None:
 
 class _PipelineFolder(str):
     """An entry of ``sys.path`` that a load has added, and that the next load removes."""
+
+
+@contextmanager
+def _without_bytecode() -> Iterator[None]:
+    """Write no cached code for imported modules: an edit in the same second would not replace it."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _set_import_path(root: Path) -> None:
