@@ -32,8 +32,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
 
         module = ModuleType("tables")
         monkeypatch.setitem(sys.modules, "tables", module)
-        module.__dict__.update(declare=declare, __file__="/work/tables.py", **names)
-        exec(compile(source, "/work/tables.py", "exec"), module.__dict__)
+        module.__dict__.update(declare=declare, __file__="/shop/tables.py", **names)
+        exec(compile(source, "/shop/tables.py", "exec"), module.__dict__)
         return queries
 
     yield execute
@@ -241,8 +241,8 @@ cache, unread = 2, 2
 
 def test_a_helper_of_another_module_is_followed(run: Run) -> None:
     helpers = ModuleType("helpers")
-    helpers.__dict__["__file__"] = "/work/helpers.py"
-    exec(compile("k = 0\ndef make(): return k", "/work/helpers.py", "exec"), helpers.__dict__)
+    helpers.__dict__["__file__"] = "/shop/helpers.py"
+    exec(compile("k = 0\ndef make(): return k", "/shop/helpers.py", "exec"), helpers.__dict__)
     source = """
 for n in [1, 2]:
     helpers.k = n
