@@ -9,6 +9,8 @@ from headrace.model.ranges import Position
 from headrace.state.facts import FlowFacts, ListOrigin, Losses, Open, Reason, TableFacts
 from headrace.state.history import History
 
+_STATEFUL = "its query is stateful, and a new checkpoint has no state"
+
 
 def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: Reason) -> Open:
     """Continue each source where the flow's checkpoints ended; read a new one from its beginning.
