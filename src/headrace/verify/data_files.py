@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from headrace.verify.delta_log import DataFile, TableLog
 
 _READERS = 8
-_DECODED_BYTES = 16 << 20
+DECODED_BYTES = 256 << 20
+"""The strings of the newest files are decoded, up to so many bytes of files in each table. It takes about
+a second; without a bound, `verify` would read the whole of a large table at each run."""
+
+_CHUNK_BYTES = 16 << 20
 """Bytes that are decoded at a time; several files are read at once."""
 
 
@@ -35,6 +40,7 @@ class FileFacts:
         rows: By its footer.
         problem: Why the footer cannot be read.
         bounds: By dotted column path, integer columns only.
+        decoded: Whether the strings were decoded.
         undecodable: The first string column with bytes that are not valid UTF-8.
     """
 
@@ -43,25 +49,22 @@ class FileFacts:
     rows: int | None = None
     problem: str | None = None
     bounds: Mapping[str, ColumnBounds] | None = None
+    decoded: bool = False
     undecodable: str | None = None
 
-    @property
-    def is_missing(self) -> bool:
-        return self.size is None
 
-
-def load_facts(log: TableLog, paths: Iterable[str], active: Collection[str]) -> dict[str, FileFacts]:
-    """Read each file's size, age and footer, and decode the strings of the active ones.
+def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
+    """Read each file's size, age and footer, and decode the strings of the newest active files.
 
     Args:
         log: The table's log.
         paths: The files.
-        active: Those that the table consists of now.
     """
-    wanted = sorted(set(paths))
+    wanted = set(paths)
+    decoded = _newest((file for file in log.active().values() if file.path in wanted), DECODED_BYTES)
 
     def load(path: str) -> FileFacts:
-        return _facts(log.file_path(path), decode=path in active)
+        return _facts(log.file_path(path), decode=path in decoded)
 
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(wanted, pool.map(load, wanted), strict=True))
@@ -102,6 +105,17 @@ def _tolerance_ms(file: DataFile) -> int:
     return 1000 if file.modified_ms % 1000 == 0 else 2
 
 
+def _newest(files: Iterable[DataFile], limit: int) -> set[str]:
+    """The newest files with at most `limit` bytes together; at least one."""
+    newest = sorted(files, key=lambda file: file.modified_ms)[::-1]
+    sums = accumulate(file.size for file in newest)
+    return {
+        file.path
+        for number, (file, total) in enumerate(zip(newest, sums, strict=True))
+        if number == 0 or total <= limit
+    }
+
+
 def _facts(path: Path, *, decode: bool) -> FileFacts:
     try:
         stat = path.stat()
@@ -123,6 +137,7 @@ def _facts(path: Path, *, decode: bool) -> FileFacts:
         modified_ms=modified_ms,
         rows=footer.num_rows,
         bounds=bounds,
+        decoded=decode,
         undecodable=undecodable,
     )
 
@@ -135,7 +150,7 @@ def _find_undecodable(file: Any) -> str | None:
     columns = [footer.schema.column(index) for index in range(footer.num_columns)]
     strings = [column.path for column in columns if column.logical_type.type == "STRING"]
     size = sum(footer.row_group(index).total_byte_size for index in range(footer.num_row_groups))
-    rows = max(1, _DECODED_BYTES * footer.num_rows // (size + 1))
+    rows = max(1, _CHUNK_BYTES * footer.num_rows // (size + 1))
     for name in strings:
         for batch in file.iter_batches(batch_size=rows, columns=[name], use_threads=False):
             try:

@@ -108,8 +108,7 @@ def load_evidence(
     lineages = build_lineages(metadata, ledger, log.first_version, log.metadata.properties)
     baseline = _find_baseline(log, metadata, ledger, lineages, version)
     lineages = tuple(one for one in lineages if one.in_force or _outlives(one, baseline))
-    active = {path for path, _ in log.active()}
-    facts = load_facts(log, files_to_inspect(log, baseline), active) if inspect else {}
+    facts = load_facts(log, files_to_inspect(log, baseline)) if inspect else {}
     return Evidence(
         dataset=dataset,
         log=log,

@@ -26,6 +26,7 @@ from headrace.verify.cross_checks import (
     describe_checkpoint,
     pending_batch,
 )
+from headrace.verify.data_files import DECODED_BYTES
 from headrace.verify.delta_log import LogDamagedError, has_log
 from headrace.verify.evidence import (
     Evidence,
@@ -156,6 +157,12 @@ def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, 
     notes = describe_others(evidence.balance)
     if evidence.since is not None:
         notes.append(f"judged from version {evidence.since} on")
+    undecoded = _count_undecoded(evidence)
+    if undecoded:
+        notes.append(
+            f"strings were decoded in the newest {DECODED_BYTES >> 20} MiB of files, "
+            f"and not in {counted(undecoded, 'older file')}"
+        )
     return DatasetProof(
         dataset=evidence.dataset,
         kind=evidence.kind,
@@ -164,7 +171,14 @@ def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, 
         flows=flows,
         view=view,
         notes=tuple(notes),
+        undecoded=undecoded,
     )
+
+
+def _count_undecoded(evidence: Evidence) -> int:
+    """The files of the table whose strings were not decoded."""
+    facts = [evidence.facts.get(path) for path, _ in evidence.balance.files]
+    return sum(one is not None and one.rows is not None and not one.decoded for one in facts)
 
 
 def _unreadable(ledger: Ledger) -> Iterator[Finding]:

@@ -133,6 +133,7 @@ class DatasetProof:
     Args:
         version: The table version that was judged; nothing newer was read.
         table: The equation of the whole table: every row in it accounted for.
+        undecoded: Older files of a large table whose strings were not decoded.
     """
 
     dataset: TableName
@@ -142,6 +143,7 @@ class DatasetProof:
     flows: tuple[FlowProof, ...] = ()
     view: ViewProof | None = None
     notes: tuple[str, ...] = ()
+    undecoded: int = 0
 
     @property
     def reports(self) -> tuple[GradeReport, ...]:
@@ -166,6 +168,7 @@ class DatasetProof:
             "flows": [flow.to_json() for flow in self.flows],
             "view": None if self.view is None else self.view.to_json(),
             "notes": list(self.notes),
+            "undecoded": self.undecoded,
         }
 
 

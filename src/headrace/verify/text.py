@@ -68,7 +68,9 @@ def _judged(proof: Proof) -> str:
     records = [report for report in reports if report.grade == "records"]
     left = [report for report in reports if report.is_open]
     missing = [str(one.dataset) for one in proof.datasets if one.is_not_created]
+    undecoded = [str(one.dataset) for one in proof.datasets if one.undecoded]
     more = f" Not created yet: {', '.join(missing)}." if missing else ""
+    more += f" Strings of older files were not decoded: {', '.join(undecoded)}." if undecoded else ""
     if not left:
         is_whole = records and all(report.applies for report in records)
         return ("Proven (records)." if is_whole else "Proven.") + more

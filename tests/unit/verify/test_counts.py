@@ -11,6 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 from lake import HandFlow, Lake, LakeTable, replace_file, rows
 
+from headrace.verify import data_files
+from headrace.verify.text import conclusion
+
 Verify = Any
 
 
@@ -141,6 +144,33 @@ class TestFiles:
         assert finding.place["file"] == add["path"]
         assert ("column note.name:" if nested else "column note:") in finding.text
         assert verify().exit_code == 1
+
+    def test_older_than_the_bound_are_not_decoded_and_the_last_line_says_so(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for batch in range(3):
+            flow.append({0: (batch, batch + 1)})
+        adds = table.active()
+        for add in adds:
+            path = table.path / add["path"]
+            content = pq.read_table(path)
+            pq.write_table(content.append_column("note", as_string([b"\xff"] * content.num_rows)), path)
+            os.utime(path, (path.stat().st_mtime, add["modificationTime"] / 1000))
+        monkeypatch.setattr(data_files, "DECODED_BYTES", adds[0]["size"] * 2)
+        dataset = verify.dataset()
+        found = [one.place["file"] for one in dataset.findings if one.code == "FILE_NOT_UTF8"]
+        assert found == [add["path"] for add in adds[1:]]
+        assert dataset.undecoded == 1
+        assert "not in 1 older file" in dataset.notes[-1]
+
+    def test_at_least_the_newest_is_decoded(
+        self, table: LakeTable, flow: HandFlow, verify: Verify, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(data_files, "DECODED_BYTES", 1)
+        flow.append({0: (0, 3)})
+        assert verify.dataset().undecoded == 0
+        flow.append({0: (3, 6)})
+        assert conclusion(verify())[-1].endswith("Strings of older files were not decoded: default.bronze.")
 
     def test_with_a_topic_that_is_not_utf_8(
         self, table: LakeTable, flow: HandFlow, verify: Verify, broker: Any
