@@ -14,7 +14,7 @@ from headrace.verify.commits import PROPERTY_COORDINATES
 from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata
 from headrace.verify.ranges import Place
 from headrace.verify.spans import Layers, Spans
-from headrace.verify.vectors import VectorDamagedError, load_deleted_rows
+from headrace.verify.vectors import DeletedRows, VectorDamagedError
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
@@ -97,6 +97,7 @@ class CoordinateReader:
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, FileKey, Columns], Present] = {}
+        self._deleted = DeletedRows()
 
     def read(self, log: TableLog, file: DataFile, columns: Columns) -> Present:
         """The coordinates of the rows of a file that its deletion vector leaves.
@@ -106,7 +107,7 @@ class CoordinateReader:
         """
         key = (str(log.path), file.key, columns)
         if key not in self._read:
-            self._read[key] = _load(log, file, columns)
+            self._read[key] = _load(log, file, columns, self._deleted)
         return self._read[key]
 
     def read_all(self, log: TableLog, files: Iterable[DataFile], columns: Columns) -> Present:
@@ -127,7 +128,7 @@ def _physical(schema: Mapping[str, Any], path: str) -> str:
     return ".".join(names)
 
 
-def _load(log: TableLog, file: DataFile, columns: Columns) -> Present:
+def _load(log: TableLog, file: DataFile, columns: Columns, deleted: DeletedRows) -> Present:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -137,7 +138,7 @@ def _load(log: TableLog, file: DataFile, columns: Columns) -> Present:
             table = parquet.read(columns=[p for p in wanted.values() if p not in file.partition_values])
         if file.deletion_vector is not None:
             kept = np.ones(table.num_rows, dtype=bool)
-            kept[load_deleted_rows(log.path, file.deletion_vector)] = False
+            kept[deleted.load(log, file)] = False
             table = table.filter(pa.array(kept))
         found = {name: _column(table, path, file) for name, path in wanted.items()}
         return _grouped(found["topic"], found["partition"], found["offset"])

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -32,17 +33,10 @@ class LogDamagedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DeletionVector:
-    """Which rows of a file are deleted: where the bitmap lies, and how many bits it has set."""
+    """Which rows of a file are deleted: the vector's unique id, and how many rows it marks."""
 
-    storage: str
-    place: str
-    offset: int | None
-    size: int
+    id: str
     cardinality: int
-
-    @property
-    def id(self) -> str:
-        return f"{self.storage}{self.place}" + ("" if self.offset is None else f"@{self.offset}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +157,17 @@ class TableLog:
             if self.base_version < commit.version <= last:
                 _apply(commit, active)
         return active
+
+    @cached_property
+    def _newest_keys(self) -> frozenset[FileKey]:
+        return frozenset(self.active())
+
+    def version_with(self, file: DataFile) -> int:
+        """A version whose state holds this file with this deletion vector; the newest if it does."""
+        if file.key in self._newest_keys:
+            return self.version
+        added = (commit.version for commit in reversed(self.commits) if file in commit.added)
+        return next(added, self.base_version)
 
     def file_path(self, path: str) -> Path:
         """Where a file of the log lies on this machine."""
@@ -384,7 +389,7 @@ def _data_file(value: Mapping[str, Any]) -> DataFile:
     elif value.get("stats_parsed"):
         rows = value["stats_parsed"].get("numRecords")
     return DataFile(
-        path=_decoded(value["path"]),
+        path=decode_path(value["path"]),
         size=int(value["size"]),
         modified_ms=int(value.get("modificationTime") or 0),
         rows=None if rows is None else int(rows),
@@ -397,19 +402,16 @@ def _data_file(value: Mapping[str, Any]) -> DataFile:
 
 def _key(value: Mapping[str, Any]) -> FileKey:
     vector = _vector(value)
-    return (_decoded(value["path"]), "" if vector is None else vector.id)
+    return (decode_path(value["path"]), "" if vector is None else vector.id)
 
 
 def _vector(value: Mapping[str, Any]) -> DeletionVector | None:
     vector = value.get("deletionVector")
     if not vector or vector.get("storageType") is None:
         return None
-    offset = vector.get("offset")
+    offset = "" if vector.get("offset") is None else f"@{vector['offset']}"
     return DeletionVector(
-        storage=vector["storageType"],
-        place=vector["pathOrInlineDv"],
-        offset=None if offset is None else int(offset),
-        size=int(vector["sizeInBytes"]),
+        id=f"{vector['storageType']}{vector['pathOrInlineDv']}{offset}",
         cardinality=int(vector["cardinality"]),
     )
 
@@ -423,7 +425,7 @@ def _metadata(value: Mapping[str, Any]) -> TableMetadata:
     )
 
 
-def _decoded(path: str) -> str:
+def decode_path(path: str) -> str:
     """A path of the log is a URI: relative and percent-encoded, or absolute with a scheme."""
     parts = urlsplit(path)
     return unquote(parts.path) if parts.scheme == "file" else unquote(path)
