@@ -16,10 +16,11 @@ from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import FlowState, LastFailure, load_failures
 from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewState, ViewStatus
+from headrace.sources.answers import Lag
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.ranges import range_of
 from headrace.sources.registry import kind_of
-from headrace.sources.source import Lag, Systems
+from headrace.sources.systems import Systems
 from headrace.state.identity import generations
 from headrace.state.lease import Driver, find_driver
 from headrace.state.ledger import Ledger

@@ -15,8 +15,10 @@ from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.options import ADAPTIVE
 from headrace.plan.stages import Plan, PlannedFlow, RunFlowStage
+from headrace.sources.answers import Found
 from headrace.sources.registry import build_source
-from headrace.sources.source import Found, Source, StreamRead, Systems
+from headrace.sources.source import Source
+from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.identity import generations
 

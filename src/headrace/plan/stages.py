@@ -18,7 +18,8 @@ from headrace.model.declarations import (
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.sources.source import Found, Source
+from headrace.sources.answers import Found
+from headrace.sources.source import Source
 
 Declared = Flow | TemporaryView
 """A declaration that has a query."""

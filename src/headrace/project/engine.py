@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
-    from headrace.sources.source import Systems
+    from headrace.sources.systems import Systems
 
 _LOG = logging.getLogger(__name__)
 _NO_ADDRESS = "127.0.0.1:9"
@@ -179,7 +179,7 @@ class Engine:
             asks_once: Whether a system that did not answer is not asked again.
         """
         from headrace.sources.kafka.clusters import KafkaClusters
-        from headrace.sources.source import Systems
+        from headrace.sources.systems import Systems
 
         clusters = KafkaClusters(lambda: settings.kafka, publishes=publishes, asks_once=asks_once)
         return Systems(storage=settings.storage, kafka=clusters, read_table=self.read_table)

@@ -37,7 +37,7 @@ from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.registry import load_source
 from headrace.sources.schemas import SchemaFile, read_schema
-from headrace.sources.source import Systems
+from headrace.sources.systems import Systems
 from headrace.state.facts import Continue
 from headrace.state.opening import decide
 from headrace.state.table_log import commit_mark

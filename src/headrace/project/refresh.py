@@ -23,7 +23,7 @@ from headrace.run.views import inputs_of
 from headrace.sinks.delta.table import is_table
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
-from headrace.sources.source import Systems
+from headrace.sources.systems import Systems
 from headrace.state.file_lists import FileLists
 from headrace.state.lease import Lease
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from headrace.errors import CheckpointBehindTableError
 from headrace.sinks.target import BatchStamp
+from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_ranges
-from headrace.sources.source import FlowRun
 
 
 class BatchRanges:

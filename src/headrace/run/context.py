@@ -16,7 +16,7 @@ from headrace.plan.stages import Plan
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sources.kafka.cluster import Offsets
-from headrace.sources.source import Systems
+from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
 
 if TYPE_CHECKING:

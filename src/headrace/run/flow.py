@@ -30,10 +30,10 @@ from headrace.run.sizing import most_tasks
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
 from headrace.run.targets import flow_target
+from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_next_positions
 from headrace.sources.registry import kind_of
-from headrace.sources.source import FlowRun
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import is_seeded

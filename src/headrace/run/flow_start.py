@@ -9,7 +9,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.survey import ReadTable, survey_flow, survey_sources
 from headrace.sinks.delta.table import TableState, is_table
-from headrace.sources.source import Systems
+from headrace.sources.systems import Systems
 from headrace.state.facts import CheckpointFacts, Open, Opening, SourceFacts
 from headrace.state.opening import decide
 

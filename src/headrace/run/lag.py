@@ -6,7 +6,7 @@ import time
 
 from headrace.model.ranges import SourceRange
 from headrace.sources.registry import kind_of
-from headrace.sources.source import Systems
+from headrace.sources.systems import Systems
 
 _INTERVAL_S = 1.0
 """Least seconds between two measurements: a batch must not wait for them."""

@@ -19,8 +19,9 @@ from headrace.run.survey import find_unfinished
 from headrace.run.targets import flow_target
 from headrace.sinks.delta.table import TableState, read_state
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
+from headrace.sources.answers import Seed
 from headrace.sources.registry import kind_of
-from headrace.sources.source import Seed, Seeding, Systems
+from headrace.sources.systems import Seeding, Systems
 from headrace.state.facts import CheckpointFacts, Continue, Open, RenameFlow, SourceFacts
 from headrace.state.file_lists import FileLists
 from headrace.state.identity import (

@@ -26,7 +26,7 @@ from headrace.run.tables import check_table
 from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
-from headrace.sources.source import Systems
+from headrace.sources.systems import Systems
 
 
 def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:

@@ -21,7 +21,7 @@ from headrace.plan.stages import PlannedFlow
 from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState
 from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions
 from headrace.sources.registry import describe_source
-from headrace.sources.source import Past, Systems
+from headrace.sources.systems import Past, Systems
 from headrace.state.facts import CheckpointFacts, FlowFacts, SourceFacts, TableFacts
 from headrace.state.file_lists import FileLists
 from headrace.state.history import History, load_history

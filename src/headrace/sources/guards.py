@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 from headrace.errors import HeadraceError
 from headrace.model.ranges import Position, SourceRange
+from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.registry import kind_of
-from headrace.sources.source import FlowRun, Guard
 
 
 class SourceGuards:

@@ -10,7 +10,8 @@ from headrace.sources.delta.source import DeltaKind
 from headrace.sources.files.source import FilesKind
 from headrace.sources.kafka.source import KafkaKind
 from headrace.sources.other.source import OtherKind
-from headrace.sources.source import Source, SourceKind, StreamRead
+from headrace.sources.source import Source, SourceKind
+from headrace.sources.systems import StreamRead
 from headrace.state.identity import SourceIdentity
 
 _KINDS: tuple[SourceKind, ...] = (KafkaKind(), DeltaKind(), FilesKind(), OtherKind())
@@ -42,7 +43,7 @@ def build_source(read: StreamRead) -> Source:
 
 def load_source(value: Mapping[str, Any], location: SourceLocation) -> Source:
     """The source behind `Source.to_json`."""
-    return kind_of(value["kind"]).load(value, location)
+    return kind_of(value["kind"]).source.from_json(value, location)
 
 
 def describe_source(source: SourceIdentity) -> str:

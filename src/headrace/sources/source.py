@@ -1,205 +1,34 @@
-"""What a source of streams is: one kind of class for each system, and what the rest of Headrace asks of it.
+"""The protocol of a source of streams: what a new kind of source implements.
 
-A system has four classes: a `Source` (a streaming read of a query), its `Facts` (the source as it is now,
-for `state.opening.decide`), a `Guard` (checks while a flow runs) and a `SourceKind` (what is known from a
-checkpoint or a commit alone).
+A kind has a folder with a `Source` (a streaming read of a query), its `Facts` (the source as it is now) and
+a `SourceKind` (what is known from a checkpoint or a commit alone); where it needs them, also a `Guard`
+(checks while a flow runs) and a `Meter` (sizes of batches). One line of `sources/registry.py` adds it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import Any, ClassVar, Self
 
 from headrace.errors import SourceLocation
-from headrace.model.declarations import AppendFlow
 from headrace.model.names import TableName
-from headrace.model.project import OnDataLoss, ProjectSettings
+from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
-from headrace.sources.kafka.clusters import KafkaClusters
-from headrace.sources.limits import Taken
-from headrace.state.facts import (
-    FlowFacts,
-    ListOrigin,
-    Losses,
-    NextPosition,
-    ReadBefore,
-    SourceFacts,
-)
-from headrace.state.file_lists import FileLists, ReadFile
+from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
+from headrace.sources.guard import Guard
+from headrace.sources.meter import Meter
+from headrace.sources.systems import Past, Seeding, StreamRead, Systems
+from headrace.state.facts import ListOrigin, SourceFacts
+from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
-from headrace.state.ledger import Ledger
-from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
-class TableLook(Protocol):
-    """A table's newest snapshot, as far as sources ask."""
-
-    @property
-    def table_id(self) -> str: ...
-    @property
-    def properties(self) -> Mapping[str, str]: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Systems:
-    """The systems that sources are read from.
-
-    Args:
-        storage: Where the pipeline's tables are.
-        kafka: The Kafka clusters.
-        read_table: Reads a table's newest snapshot: through Spark, or without a JVM.
-    """
-
-    storage: Storage
-    kafka: KafkaClusters
-    read_table: Callable[[Path], TableLook]
-
-
-@dataclass(frozen=True, kw_only=True)
-class StreamRead:
-    """A streaming read of a query, as Spark's plan has it.
-
-    Args:
-        format: Spark's name of the format.
-        table: The dataset that is read, if it is one of the storage.
-        settings: The pipeline's settings.
-
-    The other arguments are those of `Source`.
-    """
-
-    format: str
-    index: int
-    folder: int
-    read: int
-    location: SourceLocation
-    options: Mapping[str, str]
-    adaptive: bool
-    table: TableName | None
-    settings: ProjectSettings
-
-
-@dataclass(frozen=True, kw_only=True)
-class Past:
-    """A flow, and what it has read before.
-
-    Args:
-        flow: The flow.
-        history: How far it has read its sources.
-        lists: The lists of the files that it has read.
-        opens: Whether a new checkpoint may be opened, so that all that was read must be known.
-    """
-
-    flow: AppendFlow
-    history: History = field(default_factory=History)
-    lists: FileLists | None = None
-    opens: bool = False
-
-
-@dataclass(frozen=True)
-class Seeding:
-    """What seeds of new checkpoints are made from.
-
-    Args:
-        lists: The lists of the files that the flow has read.
-        setting: Gives one of Spark's settings.
-    """
-
-    lists: FileLists
-    setting: Callable[[str], str | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Seed:
-    """What a new checkpoint holds of a source that starts at a position.
-
-    Args:
-        marks: What the opening commit says of the source's range.
-        contents: Files of the checkpoint, by path within it.
-        read: Files that earlier checkpoints have read.
-    """
-
-    marks: Mapping[str, Any] = field(default_factory=dict)
-    contents: Mapping[str, str] = field(default_factory=dict)
-    read: tuple[ReadFile, ...] = ()
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a source holds now, for a plan.
-
-    Args:
-        text: In words, such as ``4 partitions``.
-        names: The topics that its pattern matches; ``None`` for a source without a pattern.
-    """
-
-    text: str = ""
-    names: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Lag:
-    """What a source holds beyond a position.
-
-    Args:
-        count: Records, rows or files.
-        size_bytes: Their bytes, where they are known.
-    """
-
-    count: int
-    size_bytes: int | None = None
-
-    def __add__(self, other: Lag) -> Lag:
-        sizes = [size for size in (self.size_bytes, other.size_bytes) if size is not None]
-        return Lag(self.count + other.count, sum(sizes) if sizes else None)
-
-
-@dataclass(frozen=True)
-class Unrecoverable:
-    """What a flow has read and its sources no longer hold.
-
-    Args:
-        text: What it is, as the rest of a sentence about a table.
-        count: Records at most, or files; ``None`` where they are not counted.
-    """
-
-    text: str
-    count: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts(ABC):
-    """A source as it is now; see `SourceFacts`. These are the answers of a source without surprises."""
-
-    source: SourceIdentity
-
-    @property
-    def can_resume(self) -> bool:
-        return True
-
-    def check(self, flow: FlowFacts) -> None:
-        return
-
-    def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
-        return self.source.identity == then.source.identity
-
-    @abstractmethod
-    def next_position(self, flow: FlowFacts, history: History) -> NextPosition | None: ...
-
-    def check_position(
-        self, flow: FlowFacts, history: History, position: Position, *, continues: bool
-    ) -> tuple[Position, Losses]:
-        return position, ()
-
-    def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
-        return None
+_NOT_KEPT = frozenset({"location", "options", "adaptive"})
+"""Fields that the JSON form of a source leaves out; options can hold secrets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,6 +46,8 @@ class Source(ABC):
     """
 
     kind: ClassVar[str]
+    kept_options: ClassVar[tuple[str, ...]] = ()
+    """The options that the JSON form keeps."""
 
     index: int
     folder: int
@@ -244,6 +75,20 @@ class Source(ABC):
         folder = None if self.folder == self.index else self.folder
         return SourceIdentity(index=self.index, kind=self.kind, identity=identity, folder=folder)
 
+    # -- its JSON form
+
+    def to_json(self) -> dict[str, Any]:
+        """The source without its secrets; `from_json` reads it."""
+        own = {one: _with(list, getattr(self, one)) for one in _kept(self)}
+        options = {name: value for name in self.kept_options if (value := self.option(name)) is not None}
+        return {"kind": self.kind, **own, "options": options}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], location: SourceLocation) -> Self:
+        """The source behind `to_json`."""
+        own = {one: _with(tuple, value[one]) for one in _kept(cls)}
+        return cls(location=location, options=value["options"], **own)
+
     # -- what a plan says
 
     @abstractmethod
@@ -265,10 +110,6 @@ class Source(ABC):
     def details(self) -> str:
         """What a plan adds to the name: where a new flow starts."""
         return ""
-
-    @abstractmethod
-    def to_json(self) -> dict[str, Any]:
-        """The source without its secrets; `SourceKind.load` reads it."""
 
     def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         """What both read, in words, if they read the same.
@@ -315,105 +156,16 @@ class Source(ABC):
         return None
 
 
-class Meter(ABC):
-    """Measures the batches of one source, to choose how much the next one may read."""
-
-    counts_records: ClassVar[bool] = False
-    """Whether limits are numbers of records, which are set when the query is built."""
-
-    least: ClassVar[int] = 1
-    """What every batch may read, unless its records are too large."""
-
-    @abstractmethod
-    def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
-        """How much the first batch may read."""
-
-    @abstractmethod
-    def taken(self, one: SourceRange, limit: int, duration_s: float) -> Taken:
-        """What a batch has read."""
-
-    def close(self) -> None:
-        """Close connections."""
-        return
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlowRun:
-    """A flow that runs with a checkpoint.
-
-    Args:
-        flow: The flow.
-        checkpoint: The checkpoint's folder.
-        checkpoint_id: The checkpoint's id.
-        sources: The sources as they are now.
-        planned: The sources as the query reads them.
-        systems: The systems.
-        ledger: The flow's ledger.
-        on_data_loss: The pipeline's policy.
-        session: The session that the query is started in.
-    """
-
-    flow: AppendFlow
-    checkpoint: Location
-    checkpoint_id: str
-    sources: tuple[SourceIdentity, ...]
-    planned: tuple[Source, ...]
-    systems: Systems
-    ledger: Ledger
-    on_data_loss: OnDataLoss
-    session: SparkSession
-
-
-class Guard:
-    """Checks the sources of one kind while a flow runs; one batch at a time.
-
-    Args:
-        run: The flow.
-        sources: Its sources of this kind.
-    """
-
-    def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
-        self.run = run
-        self.sources = {source.index: source for source in sources}
-
-    def open(self, positions: Mapping[int, Position]) -> None:
-        """Check the checkpoint before the query starts.
-
-        Args:
-            positions: Where what the table does not hold yet begins, by source.
-        """
-        return
-
-    def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
-        """Complete the ranges of a batch before its rows are read."""
-        yield from ranges
-
-    def check(self, ranges: Sequence[SourceRange]) -> None:
-        """Check before the commit that the sources are still those that the batch has read."""
-        return
-
-    def explain(self, error: Exception) -> None:
-        """Raise the error that explains why the batch failed, where a source explains it."""
-        return
-
-    def committed(self) -> None:
-        """Note that the target holds the batch."""
-        return
-
-    def is_replay(self, batch: int) -> bool:
-        """Whether a batch that the target holds was made of the same input, as far as that is known."""
-        return True
-
-    def check_same_rows(self, batch: int) -> None:
-        """Check that a batch which the target holds would give the same rows if it were computed again."""
-        return
-
-
 class SourceKind(ABC):
     """A kind of source: what is known of its sources from a checkpoint or a commit alone."""
 
-    name: ClassVar[str]
+    source: ClassVar[type[Source]]
     guard: ClassVar[type[Guard]] = Guard
+
+    @property
+    def name(self) -> str:
+        """The name of the kind in checkpoints and commits."""
+        return self.source.kind
 
     @abstractmethod
     def opens(self, format: str) -> bool:
@@ -426,10 +178,6 @@ class SourceKind(ABC):
         Raises:
             UsageError: The read's options cannot be used.
         """
-
-    @abstractmethod
-    def load(self, value: Mapping[str, Any], location: SourceLocation) -> Source:
-        """The source behind `Source.to_json`."""
 
     @abstractmethod
     def position(self, value: Any) -> Position:
@@ -488,17 +236,33 @@ class SourceKind(ABC):
         """
         return Seed()
 
-    @abstractmethod
+    def key(self, source: SourceIdentity) -> str:
+        """The part of a source's identity that stays the same when the query reads it in another way."""
+        return str(source.identity)
+
     def unrecoverable(
         self, history: History, sources: Sequence[SourceFacts], lists: FileLists
     ) -> Iterator[Unrecoverable]:
-        """What a flow has read of sources of this kind and a full refresh would not find again.
+        """The data that a flow has read of sources of this kind and a full refresh would not find again.
 
         Args:
             history: How far the flow has read.
             sources: Its sources of this kind as they are now.
             lists: The lists of the files that it has read.
         """
+        still_read = {self.key(facts.source) for facts in sources}
+        for source in history.sources(self.name, self.key):
+            if self.key(source) in still_read:
+                yield from self.removed(source, history, lists)
+            else:
+                name = self.describe(source)
+                yield Unrecoverable(
+                    f"the rows from {name} cannot be read again: the query no longer reads it"
+                )
+
+    def removed(self, source: SourceIdentity, history: History, lists: FileLists) -> Iterator[Unrecoverable]:
+        """The data that a flow has read of a source and that the source no longer holds."""
+        return iter(())
 
     def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
         """Show the system how far a flow has read, where it keeps such a record.
@@ -509,3 +273,15 @@ class SourceKind(ABC):
             group: The name of the consumer group.
         """
         return
+
+
+def _kept(source: Source | type[Source]) -> list[str]:
+    """The fields of a source that its JSON form has."""
+    return [one.name for one in fields(source) if one.name not in _NOT_KEPT]
+
+
+def _with(sequence: type[list[Any] | tuple[Any, ...]], value: Any) -> Any:
+    """A value with its lists and tuples as one of the two: JSON knows lists only."""
+    if isinstance(value, list | tuple):
+        return sequence(_with(sequence, one) for one in value)
+    return {key: _with(sequence, one) for key, one in value.items()} if isinstance(value, Mapping) else value

@@ -32,9 +32,10 @@ from headrace.plan.stages import (
     RunFlowStage,
     TableRead,
 )
+from headrace.sources.answers import Found
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.kafka.source import KafkaSource
-from headrace.sources.source import Found, Source
+from headrace.sources.source import Source
 from headrace.storage.layout import Storage
 
 ROOT = Path("/home/me/shop")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from headrace.errors import SourcesChangedError, UpstreamRewrittenError
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.source import Facts
+from headrace.sources.facts import Facts
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity

@@ -14,25 +14,16 @@ from headrace.errors import SourceLocation, UpstreamMissingError, UpstreamRewrit
 from headrace.model.declarations import AppendFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
-from headrace.sources.delta.facts import DeltaFacts, is_table, reads_of
+from headrace.sources.answers import Lag, Seed
+from headrace.sources.delta.facts import DeltaFacts, reads_of
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.delta.starting import ERASURES_ONLY, check_table_start, starting_version
+from headrace.sources.guard import Guard
 from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, LEAST_BYTES, Taken
-from headrace.sources.source import (
-    Guard,
-    Lag,
-    Meter,
-    Past,
-    Seed,
-    Seeding,
-    Source,
-    SourceKind,
-    StreamRead,
-    Systems,
-    Unrecoverable,
-)
+from headrace.sources.meter import Meter
+from headrace.sources.source import Source, SourceKind
+from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.state.table_log import (
@@ -77,15 +68,12 @@ class DeltaSource(Source):
         return f"delta {f'./{path.relative_to(root)}' if path.is_relative_to(root) else path}"
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "index": self.index,
-            "kind": self.kind,
-            "folder": self.folder,
-            "read": self.read,
-            "table": None if self.table is None else str(self.table),
-            "path": self.path,
-            "erasures_only": self.erasures_only,
-        }
+        return {**super().to_json(), "table": None if self.table is None else str(self.table)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], location: SourceLocation) -> DeltaSource:
+        table = value["table"]
+        return super().from_json({**value, "table": table and TableName.parse(table, "")}, location)
 
     def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         same = isinstance(other, DeltaSource) and (self.table, self.path) == (other.table, other.path)
@@ -197,7 +185,7 @@ class DeltaGuard(Guard):
 class DeltaKind(SourceKind):
     """Tables."""
 
-    name = "delta"
+    source = DeltaSource
     guard = DeltaGuard
 
     def opens(self, format: str) -> bool:
@@ -211,26 +199,10 @@ class DeltaKind(SourceKind):
             options.pop("path", None)
             path = str(read.settings.storage.table(read.table))
         return DeltaSource(
-            index=read.index,
-            folder=read.folder,
-            read=read.read,
-            location=read.location,
-            options=options,
-            adaptive=read.adaptive,
+            **replace(read, options=options).common,
             path=absolute_path(path) if path else path,
             table=read.table,
             erasures_only=erasures_only,
-        )
-
-    def load(self, value: Mapping[str, Any], location: SourceLocation) -> DeltaSource:
-        return DeltaSource(
-            index=value["index"],
-            folder=value["folder"],
-            read=value["read"],
-            location=location,
-            path=value["path"],
-            table=None if value["table"] is None else TableName.parse(value["table"], ""),
-            erasures_only=value["erasures_only"],
         )
 
     def position(self, value: Mapping[str, Any]) -> DeltaPosition:
@@ -239,16 +211,8 @@ class DeltaKind(SourceKind):
     def describe(self, source: SourceIdentity) -> str:
         return f"delta {source.identity.get('path')}"
 
-    def unrecoverable(
-        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
-    ) -> Iterator[Unrecoverable]:
-        still_read = [facts.source for facts in sources]
-        for source in history.sources(self.name, lambda one: str(one.identity.get("table_id"))):
-            if not any(is_table(source, one) for one in still_read):
-                path = source.identity["path"]
-                yield Unrecoverable(
-                    f"the rows from {path} cannot be read again: the query no longer reads it"
-                )
+    def key(self, source: SourceIdentity) -> str:
+        return str(source.identity.get("table_id"))
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         """The rows of the commits ahead; other writers' commits do not say how many rows they have."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headrace.sources.facts import Facts
 from headrace.sources.files.position import FilePosition
-from headrace.sources.source import Facts
 from headrace.state.facts import FlowFacts, ListOrigin, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity

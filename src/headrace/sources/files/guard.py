@@ -24,7 +24,7 @@ from headrace.model.folders import local_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
 from headrace.sources.files.position import FilePosition
-from headrace.sources.source import FlowRun, Guard
+from headrace.sources.guard import FlowRun, Guard
 from headrace.state.file_lists import FileLists, ReadFile, covers, describe_files
 from headrace.state.file_log import last_entry, load_entries, load_seen
 from headrace.state.identity import SourceIdentity, folder_of

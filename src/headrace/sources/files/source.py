@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import FeatureUnsupportedError, HeadraceError, SourceLocation
+from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, local_path
 from headrace.model.ranges import Position, SourceRange
+from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.files.facts import FileFacts, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
 from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.limits import FILES_MAX_AGE, Taken
-from headrace.sources.source import (
-    Found,
-    Lag,
-    Meter,
-    Past,
-    Seed,
-    Seeding,
-    Source,
-    SourceKind,
-    StreamRead,
-    Systems,
-    Unrecoverable,
-)
+from headrace.sources.meter import Meter
+from headrace.sources.source import Source, SourceKind
+from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.file_lists import FileLists, ReadFile, are_whole, describe_files
 from headrace.state.file_log import COMPACT_INTERVAL, last_entry, load_seen, seed_log
@@ -38,8 +29,6 @@ from headrace.state.identity import SourceIdentity, folder_of, load_identity
 from headrace.storage.location import Location
 
 FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
-_CHOOSING = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
-"""Options that say which files a source reads."""
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
 
@@ -53,6 +42,7 @@ class FileSource(Source):
     """
 
     kind = "files"
+    kept_options = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
 
     path: str
     format: str
@@ -69,18 +59,6 @@ class FileSource(Source):
         path = Path(self.path)
         shown = f"./{path.relative_to(root)}" if path.is_relative_to(root) else path
         return f"{self.format} files {shown}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "index": self.index,
-            "kind": self.kind,
-            "folder": self.folder,
-            "read": self.read,
-            "path": self.path,
-            "format": self.format,
-            # The other options can hold secrets.
-            "options": {name: value for name in _CHOOSING if (value := self.option(name)) is not None},
-        }
 
     def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         same = isinstance(other, FileSource) and _plain(self.path) == _plain(other.path)
@@ -151,7 +129,7 @@ class FileMeter(Meter):
 class FilesKind(SourceKind):
     """Folders of files."""
 
-    name = "files"
+    source = FileSource
     guard = FileGuard
 
     def opens(self, format: str) -> bool:
@@ -159,6 +137,7 @@ class FilesKind(SourceKind):
 
     def build(self, read: StreamRead) -> FileSource:
         options = dict(read.options)
+        format = options.pop(FORMAT_OPTION, read.format)
         path = options.get("path", "")
         if local_path(path) is None:
             raise FeatureUnsupportedError(
@@ -168,25 +147,9 @@ class FilesKind(SourceKind):
                 params={"path": path},
             )
         return FileSource(
-            index=read.index,
-            folder=read.folder,
-            read=read.read,
-            location=read.location,
-            format=options.pop(FORMAT_OPTION, read.format),
-            options=options,
-            adaptive=read.adaptive,
+            **replace(read, options=options).common,
+            format=format,
             path=path,
-        )
-
-    def load(self, value: Mapping[str, Any], location: SourceLocation) -> FileSource:
-        return FileSource(
-            index=value["index"],
-            folder=value["folder"],
-            read=value["read"],
-            location=location,
-            options=value["options"],
-            path=value["path"],
-            format=value["format"],
         )
 
     def position(self, value: Mapping[str, Any]) -> FilePosition:
@@ -195,25 +158,18 @@ class FilesKind(SourceKind):
     def describe(self, source: SourceIdentity) -> str:
         return f"files {source.identity.get('path')}"
 
-    def unrecoverable(
-        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
-    ) -> Iterator[Unrecoverable]:
-        still_read = [facts.source for facts in sources]
-        for source in history.sources(self.name, lambda one: str(one.identity.get("path"))):
-            if not any(is_folder(source, one) for one in still_read):
-                path = source.identity["path"]
-                yield Unrecoverable(
-                    f"the rows from {path} cannot be read again: the query no longer reads it"
-                )
-                continue
-            files = [file for read in reads_of(source, history) for file in _listed(read, lists)]
-            paths = [local_path(file.path) for file in files if not file.lost]
-            gone = [path for path in paths if path is not None and not Path(path).exists()]
-            if gone:
-                more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
-                count = "1 file" if len(gone) == 1 else f"{len(gone):,} files"
-                text = f"the rows of {count} cannot be read again, the files no longer exist{more}"
-                yield Unrecoverable(text, len(gone))
+    def key(self, source: SourceIdentity) -> str:
+        return str(source.identity.get("path"))
+
+    def removed(self, source: SourceIdentity, history: History, lists: FileLists) -> Iterator[Unrecoverable]:
+        files = [file for read in reads_of(source, history) for file in _listed(read, lists)]
+        paths = [local_path(file.path) for file in files if not file.lost]
+        gone = [path for path in paths if path is not None and not Path(path).exists()]
+        if gone:
+            more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
+            count = "1 file" if len(gone) == 1 else f"{len(gone):,} files"
+            text = f"the rows of {count} cannot be read again, the files no longer exist{more}"
+            yield Unrecoverable(text, len(gone))
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         if checkpoint is None:

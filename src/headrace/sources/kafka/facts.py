@@ -17,8 +17,8 @@ from headrace.errors import (
 )
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
+from headrace.sources.facts import Facts
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.source import Facts
 from headrace.state.facts import FlowFacts, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible

@@ -8,7 +8,7 @@ from headrace.sources.kafka.facts import KafkaFacts
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_size import RecordSizes
 from headrace.sources.limits import LEAST_RECORDS, Taken, first_limit
-from headrace.sources.source import Meter
+from headrace.sources.meter import Meter
 from headrace.state.facts import SourceFacts
 
 _BACKLOG = 20

@@ -12,11 +12,12 @@ from headrace.errors import (
     FeatureUnsupportedError,
     HeadraceError,
     OptionInvalidError,
-    SourceLocation,
     TopicNotFoundError,
 )
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
+from headrace.sources.answers import Found, Lag, Unrecoverable
+from headrace.sources.guard import Guard
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import same_servers
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
@@ -26,17 +27,8 @@ from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import Subscription, matching, shown
 from headrace.sources.kafka.topics import count_partitions
-from headrace.sources.source import (
-    Found,
-    Guard,
-    Lag,
-    Past,
-    Source,
-    SourceKind,
-    StreamRead,
-    Systems,
-    Unrecoverable,
-)
+from headrace.sources.source import Source, SourceKind
+from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.file_lists import FileLists
 from headrace.state.history import History
@@ -82,18 +74,6 @@ class KafkaSource(Source):
     def details(self) -> str:
         recorded = " (lost records are recorded)" if self.on_data_loss == "record" else ""
         return f"{recorded}, {Start.of(self.options, default='latest').describe()}"
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "index": self.index,
-            "kind": self.kind,
-            "folder": self.folder,
-            "read": self.read,
-            "topics": list(self.topics),
-            "topic_pattern": self.pattern,
-            "partitions": {topic: list(parts) for topic, parts in self.partitions.items()},
-            "on_data_loss": self.on_data_loss,
-        }
 
     def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
         if not isinstance(other, KafkaSource):
@@ -231,7 +211,7 @@ class KafkaGuard(Guard):
 class KafkaKind(SourceKind):
     """Topics."""
 
-    name = "kafka"
+    source = KafkaSource
     guard = KafkaGuard
 
     def opens(self, format: str) -> bool:
@@ -248,29 +228,12 @@ class KafkaKind(SourceKind):
         _check_servers(lowered.get("kafka.bootstrap.servers", ""), read)
         policy = lowered.get(LOSS_POLICY.lower())
         return KafkaSource(
-            index=read.index,
-            folder=read.folder,
-            read=read.read,
-            location=read.location,
-            options=read.options,
-            adaptive=read.adaptive,
+            **read.common,
             topics=subscription.topics,
             pattern=subscription.pattern,
             partitions=subscription.partitions,
             allow_no_topics=lowered.get(ALLOW_NO_TOPICS.lower()) == "true",
             on_data_loss="refuse" if policy == "refuse" else "record" if policy == "record" else None,
-        )
-
-    def load(self, value: Mapping[str, Any], location: SourceLocation) -> KafkaSource:
-        return KafkaSource(
-            index=value["index"],
-            folder=value["folder"],
-            read=value["read"],
-            location=location,
-            topics=tuple(value["topics"]),
-            pattern=value["topic_pattern"],
-            partitions={topic: tuple(parts) for topic, parts in value["partitions"].items()},
-            on_data_loss=value["on_data_loss"],
         )
 
     def position(self, value: Mapping[str, Any]) -> KafkaOffsets:

@@ -6,23 +6,18 @@ again, and a new checkpoint cannot start at a position of an old one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SourceLocation, SourceUnsupportedError
+from headrace.errors import SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
-from headrace.sources.source import (
-    Facts,
-    Past,
-    Source,
-    SourceKind,
-    StreamRead,
-    Systems,
-    Unrecoverable,
-)
-from headrace.state.facts import FlowFacts, NextPosition, SourceFacts
+from headrace.sources.answers import Unrecoverable
+from headrace.sources.facts import Facts
+from headrace.sources.source import Source, SourceKind
+from headrace.sources.systems import Past, StreamRead, Systems
+from headrace.state.facts import FlowFacts, NextPosition
 from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
@@ -50,15 +45,6 @@ class OtherSource(Source):
     def label(self, root: Path) -> str:
         return f"stream {self.format}"
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "index": self.index,
-            "kind": self.kind,
-            "folder": self.folder,
-            "read": self.read,
-            "format": self.format,
-        }
-
     def look(self, systems: Systems, past: Past) -> OtherFacts:
         return OtherFacts(source=self.identity({"format": self.format}))
 
@@ -84,7 +70,7 @@ class OtherFacts(Facts):
 class OtherKind(SourceKind):
     """Streams of any format."""
 
-    name = "other"
+    source = OtherSource
 
     def opens(self, format: str) -> bool:
         return True
@@ -98,33 +84,17 @@ class OtherKind(SourceKind):
                 remedies=["send the records to a Kafka topic, and read the topic"],
                 params={"format": read.format},
             )
-        return OtherSource(
-            index=read.index,
-            folder=read.folder,
-            read=read.read,
-            location=read.location,
-            options=read.options,
-            format=read.format,
-        )
-
-    def load(self, value: Mapping[str, Any], location: SourceLocation) -> OtherSource:
-        return OtherSource(
-            index=value["index"],
-            folder=value["folder"],
-            read=value["read"],
-            location=location,
-            format=value["format"],
-        )
+        return OtherSource(**read.common, format=read.format)
 
     def position(self, value: Any) -> OpaquePosition:
         return OpaquePosition(value)
 
-    def unrecoverable(
-        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
-    ) -> Iterator[Unrecoverable]:
-        for source in history.sources(self.name, lambda one: str(one.identity.get("format"))):
-            name = self.describe(source)
-            yield Unrecoverable(f"gets back from the {name} only what that still holds, which is not known")
+    def key(self, source: SourceIdentity) -> str:
+        return str(source.identity.get("format"))
+
+    def removed(self, source: SourceIdentity, history: History, lists: FileLists) -> Iterator[Unrecoverable]:
+        name = self.describe(source)
+        yield Unrecoverable(f"a full refresh reads what the {name} still holds, which is not known")
 
     def describe(self, source: SourceIdentity) -> str:
         return f"stream {source.identity.get('format')}"

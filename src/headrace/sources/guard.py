@@ -1,0 +1,92 @@
+"""What checks the sources of a flow while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.model.declarations import AppendFlow
+from headrace.model.project import OnDataLoss
+from headrace.model.ranges import Position, SourceRange
+from headrace.sources.systems import Systems
+from headrace.state.identity import SourceIdentity
+from headrace.state.ledger import Ledger
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from headrace.sources.source import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowRun:
+    """A flow that runs with a checkpoint.
+
+    Args:
+        flow: The flow.
+        checkpoint: The checkpoint's folder.
+        checkpoint_id: The checkpoint's id.
+        sources: The sources as they are now.
+        planned: The sources as the query reads them.
+        systems: The systems.
+        ledger: The flow's ledger.
+        on_data_loss: The pipeline's policy.
+        session: The session that the query is started in.
+    """
+
+    flow: AppendFlow
+    checkpoint: Location
+    checkpoint_id: str
+    sources: tuple[SourceIdentity, ...]
+    planned: tuple[Source, ...]
+    systems: Systems
+    ledger: Ledger
+    on_data_loss: OnDataLoss
+    session: SparkSession
+
+
+class Guard:
+    """Checks the sources of one kind while a flow runs; one batch at a time.
+
+    Args:
+        run: The flow.
+        sources: Its sources of this kind.
+    """
+
+    def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
+        self.run = run
+        self.sources = {source.index: source for source in sources}
+
+    def open(self, positions: Mapping[int, Position]) -> None:
+        """Check the checkpoint before the query starts.
+
+        Args:
+            positions: Where what the table does not hold yet begins, by source.
+        """
+        return
+
+    def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Complete the ranges of a batch before its rows are read."""
+        yield from ranges
+
+    def check(self, ranges: Sequence[SourceRange]) -> None:
+        """Check before the commit that the sources are still those that the batch has read."""
+        return
+
+    def explain(self, error: Exception) -> None:
+        """Raise the error that explains why the batch failed, where a source explains it."""
+        return
+
+    def committed(self) -> None:
+        """Note that the target holds the batch."""
+        return
+
+    def is_replay(self, batch: int) -> bool:
+        """Whether a batch that the target holds was made of the same input, as far as that is known."""
+        return True
+
+    def check_same_rows(self, batch: int) -> None:
+        """Check that a batch which the target holds would give the same rows if it were computed again."""
+        return

@@ -1,0 +1,100 @@
+"""What sources are made of and asked with: a query's read, the systems, and what a flow has read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from headrace.errors import SourceLocation
+from headrace.model.declarations import AppendFlow
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.sources.kafka.clusters import KafkaClusters
+from headrace.state.file_lists import FileLists
+from headrace.state.history import History
+from headrace.storage.layout import Storage
+
+
+class TableLook(Protocol):
+    """A table's newest snapshot, as far as sources ask."""
+
+    @property
+    def table_id(self) -> str: ...
+    @property
+    def properties(self) -> Mapping[str, str]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Systems:
+    """The systems that sources are read from.
+
+    Args:
+        storage: Where the pipeline's tables are.
+        kafka: The Kafka clusters.
+        read_table: Reads a table's newest snapshot: through Spark, or without a JVM.
+    """
+
+    storage: Storage
+    kafka: KafkaClusters
+    read_table: Callable[[Path], TableLook]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRead:
+    """A streaming read of a query, as Spark's plan has it.
+
+    Args:
+        format: Spark's name of the format.
+        table: The dataset that is read, if it is one of the storage.
+        settings: The pipeline's settings.
+
+    The other arguments are those of `Source`.
+    """
+
+    format: str
+    index: int
+    folder: int
+    read: int
+    location: SourceLocation
+    options: Mapping[str, str]
+    adaptive: bool
+    table: TableName | None
+    settings: ProjectSettings
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """The arguments that every kind of source takes."""
+        own = ("format", "table", "settings")
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name not in own}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """A flow, and what it has read before.
+
+    Args:
+        flow: The flow.
+        history: How far it has read its sources.
+        lists: The lists of the files that it has read.
+        opens: Whether a new checkpoint may be opened, so that all that was read must be known.
+    """
+
+    flow: AppendFlow
+    history: History = field(default_factory=History)
+    lists: FileLists | None = None
+    opens: bool = False
+
+
+@dataclass(frozen=True)
+class Seeding:
+    """What seeds of new checkpoints are made from.
+
+    Args:
+        lists: The lists of the files that the flow has read.
+        setting: Gives one of Spark's settings.
+    """
+
+    lists: FileLists
+    setting: Callable[[str], str | None]
