@@ -26,7 +26,7 @@ from headrace.verify.coordinates import (
 from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import Evidence, load_evidence
 from headrace.verify.file_lists import judge_lists
-from headrace.verify.file_records import judge_folder, reads_files_only
+from headrace.verify.file_records import judge_folder
 from headrace.verify.layout import Storage
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.records import (
@@ -34,9 +34,8 @@ from headrace.verify.records import (
     compare,
     judge_records,
     offsets_to_ask,
-    unjudged_records,
 )
-from headrace.verify.report import GradeReport
+from headrace.verify.report import GradeReport, unjudged_records
 from headrace.verify.source_range import OPAQUE, SourceRange
 from headrace.verify.table_records import read_others, read_table_records
 from headrace.verify.upstream import find_upstream
@@ -90,7 +89,9 @@ class RecordsJudge:
     def judge(self, evidence: Evidence) -> dict[str, GradeReport]:
         """The third grade of every flow of a table, by flow."""
         of_files = {
-            one.flow: _judge_files(evidence, one) for one in evidence.lineages if reads_files_only(one)
+            one.flow: _judge_files(evidence, one)
+            for one in evidence.lineages
+            if one.source_kinds == {"files"}
         }
         if of_files:
             reason = "another flow of the table reads files, whose rows have no coordinates in Kafka"
@@ -143,8 +144,7 @@ class RecordsJudge:
         }
 
     def _claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
-        kinds = {source.kind for batch in lineage.batches for source in batch.sources}
-        match sorted(kinds):
+        match sorted(lineage.source_kinds):
             case [] | ["kafka"]:
                 self._ask_topics()
                 return build_kafka_claims(lineage, self._topics, evidence.since, self._silence)

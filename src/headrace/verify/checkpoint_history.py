@@ -56,6 +56,21 @@ class Lineage:
         return self.generations[-1].checkpoint
 
     @property
+    def names(self) -> set[str]:
+        """The flow's name, and those that it had before."""
+        return {self.flow, *(batch.flow for batch in self.batches)}
+
+    @property
+    def source_kinds(self) -> set[str]:
+        """The kinds of all sources that it has read."""
+        return {source.kind for batch in self.batches for source in batch.sources}
+
+    @property
+    def fenced(self) -> set[str]:
+        """The checkpoints that later generations have fenced."""
+        return {g.opening.fences for g in self.generations if g.opening is not None and g.opening.fences}
+
+    @property
     def number(self) -> int:
         """The generation's number, 0 where nothing says it."""
         opening = self.generations[-1].opening

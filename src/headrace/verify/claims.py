@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.coordinates import Present
 from headrace.verify.offsets import Topic
-from headrace.verify.ranges import Place, kafka_positions, topic_id
+from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
 
 ANY = 1 << 62
@@ -48,7 +48,7 @@ class Claims:
         unread: Offsets on the broker that the flow has not read yet.
     """
 
-    places: Mapping[Place, Claim] = field(default_factory=dict)
+    places: Mapping[TopicPartition, Claim] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     upstream: str | None = None
     excused: int = 0
@@ -59,9 +59,9 @@ class Claims:
         return sum(getattr(claim, layer).total for claim in self.places.values())
 
 
-def join_claims(several: Iterable[Claims]) -> dict[Place, Claim]:
+def join_claims(several: Iterable[Claims]) -> dict[TopicPartition, Claim]:
     """What all flows of a table claim together."""
-    parts: dict[Place, list[Claim]] = {}
+    parts: dict[TopicPartition, list[Claim]] = {}
     for claims in several:
         for place, claim in claims.places.items():
             parts.setdefault(place, []).append(claim)
@@ -87,7 +87,7 @@ def build_kafka_claims(
         since: Batches before this version are not judged.
     """
     reasons: list[str] = []
-    parts: dict[Place, list[Claim]] = {}
+    parts: dict[TopicPartition, list[Claim]] = {}
     committed, early = _committed(lineage, since)
     expired: list[str] = []
     for (topic, identity, partition), spans in sorted(committed.items(), key=lambda item: str(item[0])):
@@ -169,9 +169,9 @@ def _committed(
     for batch in lineage.batches:
         target = early if since is not None and batch.first_version < since else judged
         for source in batch.sources:
-            start = kafka_positions(source, source.start)
-            for (topic, partition), until in kafka_positions(source, source.until).items():
-                spans = target.setdefault((topic, topic_id(source, topic), partition), [])
+            start = source.starts
+            for (topic, partition), until in source.ends.items():
+                spans = target.setdefault((topic, source.topic_id(topic), partition), [])
                 low = start.get((topic, partition), until)
                 if spans and spans[-1][1] == low:
                     spans[-1] = (spans[-1][0], until)
@@ -192,10 +192,10 @@ def _unread(lineage: Lineage, topics: Mapping[str, Topic | None]) -> int:
     """The offsets that the broker holds behind the last batch, in the partitions that the flow reads."""
     unread = 0
     for source in () if lineage.last is None else lineage.last.sources:
-        ends = kafka_positions(source, source.until)
+        ends = source.ends
         for topic in {topic for topic, _ in ends}:
             now = topics.get(topic)
-            if now is None or topic_id(source, topic) not in (None, now.id):
+            if now is None or source.topic_id(topic) not in (None, now.id):
                 continue
             chosen = source.identity.get("partitions", {}).get(topic, now.high)
             for partition, high in now.high.items():

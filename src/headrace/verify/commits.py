@@ -59,6 +59,11 @@ class Batches:
     def name(self) -> str:
         return f"batch {self.first}" if self.first == self.last else f"batches {self.first} to {self.last}"
 
+    @property
+    def place(self) -> dict[str, int]:
+        """Its first batch and version, for findings."""
+        return {"batch": self.first, "version": self.first_version}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Opening:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.verify.commits import PROPERTY_COORDINATES
 from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata
-from headrace.verify.ranges import Place
+from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Layers, Spans
 from headrace.verify.vectors import DeletedRows, VectorDamagedError
 
@@ -38,13 +38,13 @@ class Present:
         rows: All rows.
     """
 
-    places: Mapping[Place, Spans] = field(default_factory=dict)
+    places: Mapping[TopicPartition, Spans] = field(default_factory=dict)
     without: int = 0
     rows: int = 0
 
     @classmethod
     def joined(cls, several: Iterable[Present]) -> Present:
-        parts: dict[Place, list[Spans]] = {}
+        parts: dict[TopicPartition, list[Spans]] = {}
         without = rows = 0
         for one in several:
             without += one.without

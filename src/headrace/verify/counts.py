@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from statistics import median
 
@@ -12,7 +12,7 @@ from headrace.verify.commits import Batches, CommitClaims, Other, Role, declares
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
 from headrace.verify.equations import RowCounts
-from headrace.verify.report import Finding, GradeReport, verdict_of
+from headrace.verify.report import Finding, GradeReport, Judgement
 from headrace.verify.wording import counted
 
 _COPIED_MS = 10_000
@@ -46,6 +46,11 @@ class RowDelta:
     @property
     def is_erasure(self) -> bool:
         return is_erasure(self.commit)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another writer made it."""
+        return self.role in ("foreign", "unnumbered")
 
     @property
     def text(self) -> str:
@@ -103,14 +108,8 @@ class Baseline:
     others: tuple[Other, ...] = ()
 
 
-@dataclass(frozen=True)
-class FileFindings:
-    """Files that differ from the log, by the version that added them (``None``: unknown)."""
-
-    by_version: Mapping[int | None, tuple[Finding, ...]] = field(default_factory=dict)
-
-    def of(self, versions: Iterable[int | None]) -> tuple[Finding, ...]:
-        return tuple(finding for version in versions for finding in self.by_version.get(version, ()))
+FileFindings = Mapping[int | None, list[Finding]]
+"""Findings in data files, by the version that added the file (``None``: unknown)."""
 
 
 def files_to_inspect(log: TableLog, baseline: Baseline) -> set[str]:
@@ -179,38 +178,29 @@ def judge_files(balance: RowBalance, facts: Mapping[str, FileFacts]) -> FileFind
             continue
         version = balance.origins.get(key)
         where = "" if version is None else f" of version {version}"
+        place = {"file": file.path} if version is None else {"file": file.path, "version": version}
         for code, words in contradictions(file, facts[file.path], judge_age=not balance.copied):
-            place = {"file": file.path, **({} if version is None else {"version": version})}
-            found.setdefault(version, []).append(
-                Finding(code=code, text=f"file {file.path}{where} {words}", place=place)
-            )
-    return FileFindings({version: tuple(findings) for version, findings in found.items()})
+            finding = Finding(code=code, text=f"file {file.path}{where} {words}", place=place)
+            found.setdefault(version, []).append(finding)
+    return found
 
 
 def judge_counts(lineage: Lineage, balance: RowBalance, files: FileFindings) -> GradeReport:
     """Judge the second grade of one flow: batch by batch, and the files of its batches."""
-    findings: list[Finding] = []
-    reasons: list[str] = []
+    found = Judgement()
     for batch in lineage.batches:
-        findings += _judge_balance(batch)
+        _judge_equations(batch, found)
         delta = balance.deltas.get(batch.first_version) if batch.first == batch.last else None
         if delta is not None:
-            _judge_delta(batch, delta, findings, reasons)
-    findings += files.of({batch.first_version for batch in lineage.batches if batch.first == batch.last})
-    summed = [batch for batch in lineage.batches if batch.first_version not in balance.deltas]
+            _judge_delta(batch, delta, found)
+    for version in {batch.first_version for batch in lineage.batches if batch.first == batch.last}:
+        found.findings += files.get(version, [])
     total = reduce(RowCounts.plus, (batch.counts for batch in lineage.batches), RowCounts.parse({}))
     text = total.text
+    summed = [b.last_version for b in lineage.batches if b.first_version not in balance.deltas]
     if summed:
-        last = max(batch.last_version for batch in summed)
-        text += f", up to version {last} in sum"
-    return GradeReport(
-        grade="counts",
-        verdict=verdict_of(findings, reasons),
-        text=text,
-        reasons=tuple(reasons),
-        findings=tuple(findings),
-        figures=total.by_name,
-    )
+        text += f", up to version {max(summed)} in sum"
+    return found.report("counts", text, total.by_name)
 
 
 def judge_table(
@@ -220,90 +210,124 @@ def judge_table(
     lineages: Sequence[Lineage],
     files: FileFindings,
 ) -> GradeReport:
-    """Judge the equation of the whole table: every row in it is somebody's."""
-    findings = list(
-        files.of({None, *balance.deltas} - {b.first_version for x in lineages for b in x.batches})
-    )
-    reasons: list[str] = []
+    """Judge the equation of the whole table: every row in it is accounted for."""
+    found = Judgement()
+    for version in {None, *balance.deltas} - {b.first_version for one in lineages for b in one.batches}:
+        found.findings += files.get(version, [])
     for version, why in sorted(metadata.repeated.items()):
         if version > balance.baseline:
             text = f"version {version} does not count as a batch: {why}"
-            findings.append(Finding(code="COMMIT_UNNUMBERED", text=text, place={"version": version}))
-    _judge_baseline(balance, baseline, lineages, findings, reasons)
-    ours = foreign = removed = moved = 0
+            found.find("COMMIT_UNNUMBERED", text, version=version)
+    _judge_baseline(balance, baseline, lineages, found)
+    _judge_earlier(balance, found)
+    _judge_rewrites(balance, found)
+    _judge_foreign(balance, found)
+    sums = _sum_deltas(balance)
+    _judge_sum(balance, sums, found)
+    made = "by refreshes" if metadata.refreshes else "accepted"
+    text = _equation(balance, sums, baseline.why, made)
+    figures = {"rows": balance.rows, "accepted": sums.ours, "foreign": sums.foreign, "removed": sums.removed}
+    return found.report("counts", text, figures)
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """The rows that commits added since the baseline, by who did; and those that others removed."""
+
+    ours: int
+    foreign: int
+    moved: int
+    removed: int
+
+    @property
+    def net(self) -> int:
+        return self.ours + self.foreign + self.moved - self.removed
+
+
+def _sum_deltas(balance: RowBalance) -> _Sums:
+    ours = foreign = moved = removed = 0
     for delta in balance.deltas.values():
-        match delta.role:
-            case "batch" | "opening" | "view":
-                ours += delta.net
-            case "rewrite":
-                moved += delta.net
-                if delta.net != 0 and not delta.unknown:
-                    findings.append(_rewrite_differs(delta))
-            case _:
-                _judge_foreign(delta, findings, reasons)
-                if delta.removed > delta.added:
-                    removed -= delta.net
-                else:
-                    foreign += delta.net
-    for other in balance.earlier:
-        if not other.erasure and other.removed != 0:
-            reasons.append(
-                f"{other.text}: whether rows of this pipeline were among them is not known any more"
-            )
+        if delta.role in ("batch", "opening", "view"):
+            ours += delta.net
+        elif delta.role == "rewrite":
+            moved += delta.net
+        elif delta.net < 0:
+            removed -= delta.net
+        else:
+            foreign += delta.net
+    return _Sums(ours, foreign, moved, removed)
+
+
+def _equation(balance: RowBalance, sums: _Sums, why: str, made: str) -> str:
+    """``60 rows in 3 files = 40 accepted + 25 by other writers - 5 removed``."""
+    parts = [
+        (balance.opened_with, why),
+        (sums.ours, made),
+        (sums.foreign, "by other writers"),
+        (sums.moved, "by rewrites"),
+    ]
+    shown = [f"{number:,} {words}" for number, words in parts if number or words == made]
+    removed = f" - {sums.removed:,} removed" if sums.removed else ""
+    rows = f"{counted(balance.rows, 'row')} in {counted(len(balance.files), 'file')}"
+    return f"{rows} = {' + '.join(shown)}{removed}"
+
+
+def _judge_sum(balance: RowBalance, sums: _Sums, found: Judgement) -> None:
+    """The rows of the table are those that its commits added and did not remove."""
     unknown = sorted({path for delta in balance.deltas.values() for path in delta.unknown})
+    expected = balance.opened_with + sums.net
     if unknown:
-        reasons.append(
+        found.reasons.append(
             f"{counted(len(unknown), 'file')} without statistics cannot be counted: no longer on disk "
             f"({unknown[0]}{', ..' if len(unknown) > 1 else ''})"
         )
-    expected = balance.opened_with + ours + foreign + moved - removed
-    if balance.rows != expected and not unknown:
-        text = f"the table has {balance.rows:,} rows, and its commits make {expected:,}"
-        findings.append(Finding(code="ROWS_DIFFER", text=text))
-    text = f"{counted(balance.rows, 'row')} in {counted(len(balance.files), 'file')}"
-    made = "by refreshes" if metadata.refreshes else "accepted"
-    parts = [
-        (balance.opened_with, baseline.why),
-        (ours, made),
-        (foreign, "by other writers"),
-        (moved, "by rewrites"),
-    ]
-    sums = [f"{number:,} {words}" for number, words in parts if number or words == made]
-    text += " = " + " + ".join(sums) + (f" - {removed:,} removed" if removed else "")
-    return GradeReport(
-        grade="counts",
-        verdict=verdict_of(findings, reasons),
-        text=text,
-        reasons=tuple(reasons),
-        findings=tuple(findings),
-        figures={"rows": balance.rows, "accepted": ours, "foreign": foreign, "removed": removed},
-    )
+    elif balance.rows != expected:
+        found.find("ROWS_DIFFER", f"the table has {balance.rows:,} rows, and its commits make {expected:,}")
 
 
-def _judge_foreign(delta: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
+def _judge_earlier(balance: RowBalance, found: Judgement) -> None:
+    """What other writers removed before the baseline may have been rows of ours."""
+    for other in balance.earlier:
+        if not other.erasure and other.removed != 0:
+            found.reasons.append(
+                f"{other.text}: whether rows of this pipeline were among them is not known any more"
+            )
+
+
+def _judge_rewrites(balance: RowBalance, found: Judgement) -> None:
+    """A commit that states that it changes no data leaves the number of rows as it was."""
+    for version, delta in balance.deltas.items():
+        if delta.role == "rewrite" and delta.net != 0 and not delta.unknown:
+            text = (
+                f"version {version}, {delta.commit.operation}, states that it changes no data, but wrote "
+                f"{delta.added:,} rows in place of {delta.removed:,}"
+            )
+            found.find("REWRITE_DIFFERS", text, version=version)
+
+
+def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
     """Another writer may delete rows of ours; it may not replace them, or undo commits."""
-    if delta.is_erasure or not delta.removed_ours:
-        return
-    if delta.commit.operation == "RESTORE" and delta.added >= delta.removed:
-        reasons.append(f"{delta.text}: counts cannot tell whether they are the same rows")
-        return
-    text = (
-        f"{delta.text}: {counted(delta.removed_ours, 'row')} of this pipeline replaced; only a commit "
-        "that deletes, or one that is declared as an erasure, may remove them"
-    )
-    findings.append(Finding(code="ROWS_REWRITTEN", text=text, place={"version": delta.commit.version}))
+    for version, delta in balance.deltas.items():
+        if not delta.is_foreign or delta.is_erasure or not delta.removed_ours:
+            continue
+        if delta.commit.operation == "RESTORE" and delta.added >= delta.removed:
+            found.reasons.append(f"{delta.text}: counts cannot tell whether they are the same rows")
+            continue
+        text = (
+            f"{delta.text}: {counted(delta.removed_ours, 'row')} of this pipeline replaced; only a commit "
+            "that deletes, or one that is declared as an erasure, may remove them"
+        )
+        found.find("ROWS_REWRITTEN", text, version=version)
 
 
 def describe_others(balance: RowBalance) -> list[str]:
     """What others did to the table, and what was only moved within it."""
     notes = [other.text for other in balance.earlier]
-    rewrites = [m for m in balance.deltas.values() if m.role == "rewrite"]
-    for delta in balance.deltas.values():
-        if delta.role in ("foreign", "unnumbered"):
-            notes.append(delta.text)
+    notes += [delta.text for delta in balance.deltas.values() if delta.is_foreign]
+    rewrites = [delta for delta in balance.deltas.values() if delta.role == "rewrite"]
     if rewrites:
-        kinds = ", ".join(sorted({m.commit.operation for m in rewrites}))
-        moved = sum(m.added for m in rewrites)
+        kinds = ", ".join(sorted({delta.commit.operation for delta in rewrites}))
+        moved = sum(delta.added for delta in rewrites)
         notes.append(
             f"{counted(len(rewrites), 'rewrite')} ({kinds}), the last in version "
             f"{rewrites[-1].commit.version}, moved {counted(moved, 'row')} to other files"
@@ -313,75 +337,58 @@ def describe_others(balance: RowBalance) -> list[str]:
     return notes
 
 
-def _judge_balance(batch: Batches) -> Iterator[Finding]:
-    place = {"batch": batch.first, "version": batch.first_version}
+def _judge_equations(batch: Batches, found: Judgement) -> None:
     for equation in batch.counts.broken:
-        yield Finding(code="COUNTS_UNBALANCED", text=f"{batch.name}: {equation}", place=place)
+        found.find("COUNTS_UNBALANCED", f"{batch.name}: {equation}", **batch.place)
     if batch.counts.quarantined:
         rows = counted(batch.counts.quarantined, "row")
         text = f"{batch.name} quarantined {rows}, and the table has no quarantine"
-        yield Finding(code="QUARANTINE_MISSING", text=text, place=place)
+        found.find("QUARANTINE_MISSING", text, **batch.place)
 
 
-def _judge_delta(batch: Batches, delta: RowDelta, findings: list[Finding], reasons: list[str]) -> None:
-    place = {"batch": batch.first, "version": batch.first_version}
+def _judge_delta(batch: Batches, delta: RowDelta, found: Judgement) -> None:
+    """A batch added the rows that its commit states, and removed none."""
     if delta.unknown:
-        reasons.append(f"{batch.name} cannot be counted: {delta.unknown[0]} has no statistics and is gone")
+        missing = f"{delta.unknown[0]} has no statistics and is gone"
+        found.reasons.append(f"{batch.name} cannot be counted: {missing}")
     elif delta.added != batch.counts.added:
         text = (
             f"{batch.name} states that it added {counted(batch.counts.added, 'row')}; "
             f"the files of version {batch.first_version} hold {delta.added:,}"
         )
-        findings.append(Finding(code="COUNTS_DIFFER", text=text, place=place))
+        found.find("COUNTS_DIFFER", text, **batch.place)
     if delta.removed and delta.role == "batch":
         text = f"{batch.name} removed {counted(delta.removed, 'row')} of the table"
-        findings.append(Finding(code="BATCH_REMOVES", text=text, place=place))
+        found.find("BATCH_REMOVES", text, **batch.place)
 
 
 def _judge_baseline(
-    balance: RowBalance,
-    baseline: Baseline,
-    lineages: Sequence[Lineage],
-    findings: list[Finding],
-    reasons: list[str],
+    balance: RowBalance, baseline: Baseline, lineages: Sequence[Lineage], found: Judgement
 ) -> None:
-    early = [
-        batch
-        for lineage in lineages
-        for batch in lineage.batches
-        if batch.last_version <= baseline.version and batch.counts.added
-    ]
+    """The state that the balance begins with has the rows that the ledger states."""
+    version = baseline.version
+    batches = (batch for lineage in lineages for batch in lineage.batches)
+    early = [batch for batch in batches if batch.last_version <= version and batch.counts.added]
     if baseline.expected == 0 and early:
-        text = f"{early[0].name} of {early[0].flow} was removed by the refresh of version {baseline.version}"
-        findings.append(Finding(code="REFRESH_REMOVED", text=text, place={"version": baseline.version}))
+        text = f"{early[0].name} of {early[0].flow} was removed by the refresh of version {version}"
+        found.find("REFRESH_REMOVED", text, version=version)
     if baseline.expected is None or balance.opened_with == baseline.expected:
         return
     difference = balance.opened_with - baseline.expected
     uncounted = [other for other in baseline.others if other.net is None]
     if uncounted:
-        reasons.append(f"rows up to version {baseline.version} cannot be counted: {uncounted[0].text}")
+        found.reasons.append(f"rows up to version {version} cannot be counted: {uncounted[0].text}")
     elif any(lineage.unwitnessed for lineage in lineages):
-        reasons.append(f"rows up to version {baseline.version} cannot be counted: their commits are gone")
+        found.reasons.append(f"rows up to version {version} cannot be counted: their commits are gone")
     elif difference < 0 or baseline.exact:
-        text = (
-            f"version {baseline.version} has {counted(balance.opened_with, 'row')}, "
-            f"and {baseline.expected:,} are {baseline.why or 'expected'}"
-        )
-        findings.append(Finding(code="ROWS_DIFFER", text=text, place={"version": baseline.version}))
+        text = f"version {version} has {counted(balance.opened_with, 'row')}, "
+        text += f"and {baseline.expected:,} are {baseline.why or 'expected'}"
+        found.find("ROWS_DIFFER", text, version=version)
     else:
-        reasons.append(
-            f"{counted(difference, 'row')} from before version {baseline.version + 1} belong to no batch: "
-            "whose they are, only commits that are gone could tell"
+        found.reasons.append(
+            f"{counted(difference, 'row')} from before version {version + 1} belong to no batch: "
+            "only commits that are gone could tell which writer added them"
         )
-
-
-def _rewrite_differs(delta: RowDelta) -> Finding:
-    version = delta.commit.version
-    text = (
-        f"version {version}, {delta.commit.operation}, states that it changes no data, but wrote "
-        f"{delta.added:,} rows in place of {delta.removed:,}"
-    )
-    return Finding(code="REWRITE_DIFFERS", text=text, place={"version": version})
 
 
 def _live(file: DataFile, facts: Mapping[str, FileFacts]) -> tuple[int, str]:

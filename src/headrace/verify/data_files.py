@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,15 +21,6 @@ _CHUNK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnBounds:
-    """What a footer says of one integer column; ``None`` where it does not say it."""
-
-    least: int | None
-    most: int | None
-    nulls: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class FileFacts:
     """A data file as it lies on disk.
 
@@ -39,7 +29,6 @@ class FileFacts:
         modified_ms: When it was last written to.
         rows: By its footer.
         problem: Why the footer cannot be read.
-        bounds: By dotted column path, integer columns only.
         decoded: Whether the strings were decoded.
         undecodable: The first string column with bytes that are not valid UTF-8.
     """
@@ -48,7 +37,6 @@ class FileFacts:
     modified_ms: int = 0
     rows: int | None = None
     problem: str | None = None
-    bounds: Mapping[str, ColumnBounds] | None = None
     decoded: bool = False
     undecodable: str | None = None
 
@@ -85,8 +73,6 @@ def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list
         found.append(("FILE_UNREADABLE", f"cannot be read: {facts.problem}"))
     elif file.rows is not None and facts.rows != file.rows:
         found.append(("FILE_ROWS_DIFFER", f"has {facts.rows:,} rows; the log states {file.rows:,}"))
-    else:
-        found += [("FILE_STATS_DIFFER", words) for words in _differing_columns(file, facts)[:1]]
     if facts.undecodable is not None:
         text = (
             f"has bytes that are not valid UTF-8 in the string column {facts.undecodable}: "
@@ -127,7 +113,6 @@ def _facts(path: Path, *, decode: bool) -> FileFacts:
     try:
         with pq.ParquetFile(path) as file:
             footer = file.metadata
-            bounds = _bounds(footer)
             undecodable = _find_undecodable(file) if decode else None
     except (OSError, ValueError) as error:
         problem = str(error).splitlines()[0]
@@ -136,7 +121,6 @@ def _facts(path: Path, *, decode: bool) -> FileFacts:
         size=stat.st_size,
         modified_ms=modified_ms,
         rows=footer.num_rows,
-        bounds=bounds,
         decoded=decode,
         undecodable=undecodable,
     )
@@ -158,52 +142,3 @@ def _find_undecodable(file: Any) -> str | None:
             except pa.ArrowInvalid:
                 return str(name)
     return None
-
-
-def _bounds(footer: Any) -> dict[str, ColumnBounds]:
-    """Bounds of the integer columns that do not repeat, over all row groups."""
-    found: dict[str, ColumnBounds] = {}
-    schema = footer.schema
-    for index in range(footer.num_columns):
-        column = schema.column(index)
-        if column.max_repetition_level > 0 or column.physical_type not in ("INT32", "INT64"):
-            continue
-        if column.logical_type.type not in ("NONE", "INT"):
-            continue
-        groups = [footer.row_group(g).column(index).statistics for g in range(footer.num_row_groups)]
-        if not groups or any(group is None for group in groups):
-            continue
-        limits = [(g.min, g.max) for g in groups if g.has_min_max]
-        found[column.path] = ColumnBounds(
-            least=min((low for low, _ in limits), default=None),
-            most=max((high for _, high in limits), default=None),
-            nulls=sum(g.null_count for g in groups) if all(g.has_null_count for g in groups) else None,
-        )
-    return found
-
-
-def _differing_columns(file: DataFile, facts: FileFacts) -> list[str]:
-    if file.stats is None or file.deletion_vector is not None or not facts.bounds:
-        # With a deletion vector the log's bounds may be wider than the rows that are left.
-        return []
-    stats = json.loads(file.stats)
-    found = []
-    for path, bounds in facts.bounds.items():
-        for name, actual in (("minValues", bounds.least), ("maxValues", bounds.most)):
-            stated = _at(stats.get(name), path)
-            if stated is not None and actual is not None and stated != actual:
-                word = "least" if name == "minValues" else "most"
-                found.append(f"holds {actual} as the {word} {path}, and the log states {stated}")
-        nulls = _at(stats.get("nullCount"), path)
-        if nulls is not None and bounds.nulls is not None and nulls != bounds.nulls:
-            found.append(f"has {bounds.nulls:,} rows without {path}, and the log states {nulls:,}")
-    return found
-
-
-def _at(values: Any, path: str) -> int | None:
-    """A statistic by its path; anything but a whole number is not compared."""
-    for part in path.split("."):
-        if not isinstance(values, dict):
-            return None
-        values = values.get(part)
-    return values if isinstance(values, int) and not isinstance(values, bool) else None

@@ -49,7 +49,6 @@ class DataFile:
         modified_ms: When it was written, as the log says.
         rows: Rows in the file, by the log's statistics; ``None`` where it keeps none.
         data_change: Whether the rows are new; a rewrite of rows that the table had says no.
-        stats: The statistics as the log holds them.
         partition_values: By column.
         deletion_vector: Rows of the file that do not count.
     """
@@ -59,7 +58,6 @@ class DataFile:
     modified_ms: int
     rows: int | None
     data_change: bool
-    stats: str | None = None
     partition_values: Mapping[str, str | None] = field(default_factory=dict)
     deletion_vector: DeletionVector | None = None
 
@@ -382,19 +380,14 @@ def _checkpoint_actions(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _data_file(value: Mapping[str, Any]) -> DataFile:
-    stats = value.get("stats")
-    rows = None
-    if stats:
-        rows = json.loads(stats).get("numRecords")
-    elif value.get("stats_parsed"):
-        rows = value["stats_parsed"].get("numRecords")
+    stats = json.loads(value["stats"]) if value.get("stats") else value.get("stats_parsed") or {}
+    rows = stats.get("numRecords")
     return DataFile(
         path=decode_path(value["path"]),
         size=int(value["size"]),
         modified_ms=int(value.get("modificationTime") or 0),
         rows=None if rows is None else int(rows),
         data_change=bool(value.get("dataChange", True)),
-        stats=stats,
         partition_values=value.get("partitionValues") or {},
         deletion_vector=_vector(value),
     )

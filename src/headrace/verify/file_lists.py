@@ -13,12 +13,11 @@ from headrace.model.folders import local_path
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches, Ledger
-from headrace.verify.report import Finding
+from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import SourceRange
 from headrace.verify.wording import counted
 
 _ATTEMPTS = 5
-_SHOWN = 5
 _NOTHING = hashlib.sha256(b"").hexdigest()
 
 
@@ -63,20 +62,31 @@ Lists = Mapping[str, CheckpointLists]
 
 
 @dataclass
-class ListJudgement:
+class ListJudgement(Judgement):
     """What the lists of a flow show.
 
     Args:
         read: The files that the flow has read, by path; those that are lost are among them.
         by_source: The same by the source that gave them.
-        count: How many files the commits speak of.
+        count: How many files the commits state.
     """
 
-    findings: list[Finding] = field(default_factory=list)
-    reasons: list[str] = field(default_factory=list)
     read: dict[str, ListedFile] = field(default_factory=dict)
     by_source: dict[tuple[int, str], ListedFile] = field(default_factory=dict)
     count: int = 0
+
+    def add_to(self, ranges: GradeReport) -> GradeReport:
+        """The first grade of the flow with what the lists show."""
+        text = f"{counted(self.count, 'file')}, {ranges.text.replace('files source, ', '')}"
+        if self.findings:
+            text = text.replace(", no gap, no overlap", "")
+        both = Judgement([*ranges.findings, *self.findings], [*ranges.reasons, *self.reasons])
+        return both.report("ranges", text, {**ranges.figures, "files": self.count})
+
+    def find_files(self, code: str, uris: Iterable[str], words: str) -> None:
+        """Add a finding about files."""
+        paths = [local_path(uri) or uri for uri in sorted(uris)]
+        self.find(code, f"{named_files(paths)}: {words}", files=paths)
 
 
 def load_lists(folder: Path) -> dict[str, CheckpointLists]:
@@ -107,20 +117,26 @@ def judge_lists(
     """
     found = ListJudgement()
     by_checkpoint = {log.checkpoint: log for log in logs}
-    fenced = {g.opening.fences for g in lineage.generations if g.opening is not None}
     lost = {(str(one.get("checkpoint")), str(one.get("path"))) for one in ledger.losses if "path" in one}
     for generation in lineage.generations:
         mine = lists.get(generation.checkpoint, CheckpointLists())
-        found.findings += [Finding(code="LIST_DAMAGED", text=words) for words in mine.damaged]
+        for words in mine.damaged:
+            found.find("LIST_DAMAGED", words)
         for batch in generation.batches:
             for source in batch.sources:
                 if source.kind == "files":
                     _judge_range(batch, source, mine, found)
         _judge_files(generation, mine, lineage, lost, found)
         log = by_checkpoint.get(generation.checkpoint)
-        if log is not None and generation.checkpoint not in fenced and lineage.since is None:
+        if log is not None and generation.checkpoint not in lineage.fenced and lineage.since is None:
             _compare_log(generation, mine, log, found)
     return found
+
+
+def named_files(paths: Sequence[str], shown: int = 5) -> str:
+    """``a, b and 3 more files``."""
+    more = len(paths) - shown
+    return ", ".join(paths[:shown]) + (f" and {counted(more, 'more file')}" if more > 0 else "")
 
 
 def _load(paths: Iterable[Path]) -> CheckpointLists:
@@ -165,14 +181,9 @@ def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, fo
         return
     sums = [lists.sums.get((number, source.index), _NOTHING) for number in numbers]
     if source.files["sha256"] not in (None, _chained(sums)) or listed != stated:
-        found.findings.append(
-            Finding(
-                code="FILES_DIFFER",
-                text=f"{batch.name}: its commit states {counted(stated, 'file')}, "
-                f"and the ledger's list of {listed} differs",
-                place={"batch": batch.first, "version": batch.first_version, "source": source.index},
-            )
-        )
+        text = f"{batch.name}: its commit states {counted(stated, 'file')}, "
+        text += f"and the ledger's list of {listed} differs"
+        found.find("FILES_DIFFER", text, **batch.place, source=source.index)
 
 
 def _chained(sums: Sequence[str]) -> str:
@@ -197,18 +208,18 @@ def _judge_files(
     skipped = [one.path for one in committed if one.carried and one.path not in before]
     if skipped and knows_all and before:
         text = "marked as read by a new checkpoint, but no batch read it"
-        found.findings.append(_finding("FILES_SKIPPED", skipped, text))
+        found.find_files("FILES_SKIPPED", skipped, text)
     for one in committed:
         # A query that reads a folder twice gives each of its files twice.
         earlier = found.by_source.get((one.source, one.path))
         if earlier is not None and not one.carried:
             text = f"read twice: in batch {earlier.batch} and in batch {one.batch}"
-            found.findings.append(_finding("FILE_TWICE", [one.path], text))
+            found.find_files("FILE_TWICE", [one.path], text)
         if earlier is None or not one.carried:
             found.read[one.path] = found.by_source[one.source, one.path] = one
         if one.lost and not one.carried and (generation.checkpoint, one.path) not in lost:
             text = "lost, and the ledger does not record the loss"
-            found.findings.append(_finding("LOSS_UNRECORDED", [one.path], text))
+            found.find_files("LOSS_UNRECORDED", [one.path], text)
 
 
 def _committed(generation: Generation, lists: CheckpointLists) -> Iterator[ListedFile]:
@@ -235,13 +246,7 @@ def _compare_log(
         listed = {one.path for one in _committed(generation, lists) if one.source == source.index}
         if listed and named - listed and not found.reasons:
             text = "in the checkpoint's log of files, but in no batch"
-            found.findings.append(_finding("FILES_MISSING", sorted(named - listed), text))
+            found.find_files("FILES_MISSING", named - listed, text)
         if listed - named:
             text = "read, but not in the checkpoint's log of files: the next run is refused"
-            found.findings.append(_finding("FILES_UNKNOWN", sorted(listed - named), text))
-
-
-def _finding(code: str, uris: Sequence[str], words: str) -> Finding:
-    paths = [local_path(uri) or uri for uri in uris]
-    named = ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else "")
-    return Finding(code=code, text=f"{named}: {words}", place={"files": paths})
+            found.find_files("FILES_UNKNOWN", listed - named, text)

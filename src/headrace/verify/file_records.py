@@ -7,17 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from headrace.model.folders import FileFolder, FoundFile, local_path
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.file_lists import ListedFile
-from headrace.verify.report import GradeReport
+from headrace.verify.file_lists import ListedFile, named_files
+from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import SourceRange
 from headrace.verify.wording import counted
-
-_SHOWN = 3
-
-
-def reads_files_only(lineage: Lineage) -> bool:
-    """Whether all that a flow has read are files."""
-    return {source.kind for batch in lineage.batches for source in batch.sources} == {"files"}
 
 
 def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: bool) -> GradeReport:
@@ -28,16 +21,13 @@ def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: boo
         read: What it has read, by URI.
         is_known: Whether that is all that it has read.
     """
-    last = lineage.last
-    sources = () if last is None else last.sources
+    sources = () if lineage.last is None else lineage.last.sources
     try:
         now = {file.path: file for source in sources for file in _folder(source).files()}
     except OSError as error:
-        reason = f"the folder cannot be listed: {error}"
-        return GradeReport(grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,))
+        return unjudged_records(f"the folder cannot be listed: {error}")
     if not is_known:
-        reason = "the ledger does not hold the names of all files that were read"
-        return GradeReport(grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,))
+        return unjudged_records("the ledger does not hold the names of all files that were read")
     there = {**_left_behind(lineage, sources), **now}
     known = {local_path(uri) or uri: file for uri, file in read.items() if not file.lost}
     lost = [local_path(uri) or uri for uri, file in read.items() if file.lost]
@@ -76,29 +66,24 @@ def _report(
     parts = [f"{counted(len(known), 'file')} read {sign} {same:,} in the folder, unchanged"]
     parts += [f"{len(pending):,} not read yet"] if pending else []
     parts += [f"{len(lost):,} lost, as recorded"] if lost else []
-    reasons = []
+    report = Judgement()
     if changed:
-        reasons.append(f"changed since they were read, and not read again: {_named(changed)}")
+        report.reasons.append(f"changed since they were read, and not read again: {_named(changed)}")
     if gone:
-        reasons.append(f"removed since they were read: {_named(gone)}")
+        report.reasons.append(f"removed since they were read: {_named(gone)}")
     ages = {str(source.identity["max_age"]) for source in sources if "max_age" in source.identity}
     if pending and ages:
-        reasons.append(f"not read yet, or skipped by maxFileAge={', '.join(ages)}: {_named(pending)}")
-    return GradeReport(
-        grade="records",
-        verdict="partial" if reasons else "proven",
-        text=", ".join(parts),
-        reasons=tuple(reasons),
-        figures={
-            "files": len(known),
-            "bytes": sum(file.size or 0 for file in known.values()),
-            "unchanged": same,
-            **{name: len(paths) for name, paths in found.items()},
-        },
-        details={name: list(paths) for name, paths in found.items() if paths},
-    )
+        age = f"maxFileAge={', '.join(ages)}"
+        report.reasons.append(f"not read yet, or skipped by {age}: {_named(pending)}")
+    figures = {
+        "files": len(known),
+        "bytes": sum(file.size or 0 for file in known.values()),
+        "unchanged": same,
+        **{name: len(paths) for name, paths in found.items()},
+    }
+    details = {name: list(paths) for name, paths in found.items() if paths}
+    return report.report("records", ", ".join(parts), figures, details)
 
 
 def _named(paths: Sequence[str]) -> str:
-    more = len(paths) - _SHOWN
-    return ", ".join(paths[:_SHOWN]) + (f" and {counted(more, 'more file')}" if more > 0 else "")
+    return named_files(paths, shown=3)

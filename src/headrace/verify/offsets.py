@@ -13,7 +13,7 @@ import numpy as np
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
 from headrace.verify.broker_requests import BrokerRequests, Explain, unexplained
-from headrace.verify.ranges import Place
+from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
 
 if TYPE_CHECKING:
@@ -101,10 +101,10 @@ def _topics(
 
 def load_offsets(
     connection: KafkaConnection,
-    asked: Mapping[Place, Spans],
+    asked: Mapping[TopicPartition, Spans],
     stall_s: float,
     explain: Explain = unexplained,
-) -> dict[Place, Spans]:
+) -> dict[TopicPartition, Spans]:
     """The offsets within ``asked`` that hold a committed record.
 
     Transaction markers, aborted records and what compaction took away are not among them.
@@ -120,7 +120,7 @@ def load_offsets(
     """
     from confluent_kafka import Consumer, KafkaException
 
-    found: dict[Place, list[Spans]] = {place: [] for place in asked}
+    found: dict[TopicPartition, list[Spans]] = {place: [] for place in asked}
     todo = {place: spans.pairs() for place, spans in asked.items()}
     asking = BrokerRequests(connection, explain)
     settings: dict[str, Any] = {
@@ -156,7 +156,10 @@ def _connection_errors(connection: KafkaConnection) -> None:
 
 
 def _read_round(
-    consumer: Consumer, wanted: dict[Place, tuple[int, int]], found: dict[Place, list[Spans]], stall_s: float
+    consumer: Consumer,
+    wanted: dict[TopicPartition, tuple[int, int]],
+    found: dict[TopicPartition, list[Spans]],
+    stall_s: float,
 ) -> None:
     """Read one span of each partition, all partitions at once."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -164,7 +167,7 @@ def _read_round(
     consumer.assign([TopicPartition(topic, part, wanted[topic, part][0]) for topic, part in wanted])
     # What the round before has paused stays paused: librdkafka keeps it through a new assignment.
     consumer.resume([TopicPartition(topic, part) for topic, part in wanted])
-    offsets: dict[Place, list[int]] = {place: [] for place in wanted}
+    offsets: dict[TopicPartition, list[int]] = {place: [] for place in wanted}
     left = dict(wanted)
     deadline = time.monotonic() + stall_s
     while left:
@@ -190,7 +193,7 @@ def _read_round(
         found[place].append(Spans.of_offsets(np.array(several, dtype=np.int64)))
 
 
-def _finish(consumer: Consumer, left: dict[Place, tuple[int, int]], place: Place) -> None:
+def _finish(consumer: Consumer, left: dict[TopicPartition, tuple[int, int]], place: TopicPartition) -> None:
     """A partition that has reached its end must not fill the queue any more."""
     from confluent_kafka import TopicPartition
 

@@ -6,8 +6,8 @@ No Spark, no JVM, and none of the code that wrote what is judged here.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.commits import Ledger
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
 from headrace.verify.cross_checks import (
     compare_checkpoints,
@@ -27,7 +26,7 @@ from headrace.verify.cross_checks import (
     pending_batch,
 )
 from headrace.verify.data_files import DECODED_BYTES
-from headrace.verify.delta_log import LogDamagedError, has_log
+from headrace.verify.delta_log import LogDamagedError, has_log, load_table_log
 from headrace.verify.evidence import (
     Evidence,
     in_reading_order,
@@ -42,7 +41,7 @@ from headrace.verify.expected import (
     prove_not_created,
     prove_unread,
 )
-from headrace.verify.file_lists import ListJudgement, judge_lists
+from headrace.verify.file_lists import judge_lists
 from headrace.verify.layout import Storage
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
@@ -51,8 +50,8 @@ from headrace.verify.report import (
     FlowProof,
     Grade,
     GradeReport,
+    Judgement,
     Proof,
-    verdict_of,
 )
 from headrace.verify.source_range import SourceRange
 from headrace.verify.upstream import find_upstream
@@ -89,173 +88,170 @@ def verify_pipeline(
     """
     from headrace.verify.broker_side import RecordsJudge
 
-    expected = load_expected(_storage(settings), settings.name)
-    names = _chosen(settings, datasets, expected)
-    evidence: dict[TableName, Evidence] = {}
-    unread: list[DatasetProof] = []
-    replaced: dict[TableName, Finding] = {}
-    for name in names:
-        table = expected.get(name)
-        if not has_log(_storage(settings).table(name)):
-            if table is not None and table.was_made:
-                unread.append(prove_missing(_storage(settings), table))
-            else:
-                unread.append(prove_not_created(name))
-            continue
-        try:
-            found = load_evidence(_storage(settings), name, since)
-        except LogDamagedError as error:
-            finding = Finding(code="LOG_DAMAGED", text=str(error), place={"dataset": str(name)})
-            unread.append(prove_unread(name, "the log cannot be read", finding))
-            continue
-        if (replacement := find_replacement(found, table, settings.name)) is not None:
-            replaced[name] = replacement
-        if is_of_pipeline(found) and (datasets or found.pipeline in (None, settings.name)):
-            evidence[name] = found
-        elif replacement is not None:
-            unread.append(prove_unread(name, "replaced", replacement))
-    if not evidence and not any(one.findings for one in unread):
+    storage = Storage(settings.storage.root.local_path)
+    tables = _load_tables(storage, settings, datasets, since)
+    if not tables.evidence and not any(one.findings for one in tables.unread):
         raise NothingToVerifyError(
             f"the storage {settings.storage.root} holds no dataset of the pipeline {settings.name}",
             remedies=("headrace run",),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
-    records = RecordsJudge(_storage(settings), evidence, connection, _ANSWER_S, explain)
+    records = RecordsJudge(storage, tables.evidence, connection, _ANSWER_S, explain)
+    judge = _DatasetJudge(storage, settings.database)
     proofs = []
-    for name in in_reading_order(evidence):
-        proof = _judge(settings, evidence[name], records.judge(evidence[name]))
-        findings = [replaced[name]] if name in replaced else []
-        proofs.append(replace(proof, table=_with_findings(proof.table, findings)))
-    return Proof(pipeline=settings.name, datasets=(*proofs, *unread), require=require)
+    for name in in_reading_order(tables.evidence):
+        evidence = tables.evidence[name]
+        proof = judge.judge(evidence, records.judge(evidence))
+        proofs.append(replace(proof, table=proof.table.with_findings(tables.replaced.get(name, []))))
+    return Proof(pipeline=settings.name, datasets=(*proofs, *tables.unread), require=require)
+
+
+@dataclass
+class _Tables:
+    """The tables of a pipeline.
+
+    Args:
+        evidence: What can be judged.
+        unread: The reports of tables that are missing, unreadable or not the pipeline's.
+        replaced: Findings of tables that are judged, but were replaced.
+    """
+
+    evidence: dict[TableName, Evidence] = field(default_factory=dict)
+    unread: list[DatasetProof] = field(default_factory=list)
+    replaced: dict[TableName, list[Finding]] = field(default_factory=dict)
+
+
+def _load_tables(
+    storage: Storage,
+    settings: ProjectSettings,
+    datasets: Sequence[TableName],
+    since: datetime | int | None,
+) -> _Tables:
+    """Read the tables that are named, or all that the storage holds or should hold."""
+    # Before the tables: what a run makes meanwhile must not look like a table that is missing.
+    expected = load_expected(storage, settings.name)
+    tables = _Tables()
+    for name in _chosen(storage, datasets, expected):
+        table = expected.get(name)
+        if not has_log(storage.table(name)):
+            missing = prove_missing(storage, table) if table is not None and table.was_made else None
+            tables.unread.append(missing or prove_not_created(name))
+            continue
+        try:
+            evidence = load_evidence(storage, name, since)
+        except LogDamagedError as error:
+            finding = Finding(code="LOG_DAMAGED", text=str(error), place={"dataset": str(name)})
+            tables.unread.append(prove_unread(name, "the log cannot be read", finding))
+            continue
+        replacement = find_replacement(evidence, table, settings.name)
+        if is_of_pipeline(evidence) and (datasets or evidence.pipeline in (None, settings.name)):
+            tables.evidence[name] = evidence
+            tables.replaced[name] = [] if replacement is None else [replacement]
+        elif replacement is not None:
+            tables.unread.append(prove_unread(name, "replaced", replacement))
+    return tables
 
 
 def _chosen(
-    settings: ProjectSettings, datasets: Sequence[TableName], expected: Iterable[TableName]
+    storage: Storage, datasets: Sequence[TableName], expected: Iterable[TableName]
 ) -> list[TableName]:
-    """The tables to judge: those that are named, or all that the storage holds or should hold."""
-    there = sorted({*list_tables(_storage(settings)), *expected})
+    known = sorted({*list_tables(storage), *expected})
     for name in datasets:
-        if name not in there:
-            known = [str(one) for one in there]
-            near = difflib.get_close_matches(str(name), known, n=1)
+        if name not in known:
+            near = difflib.get_close_matches(str(name), [str(one) for one in known], n=1)
             raise TableUnknownError(
-                f"the storage {settings.storage.root} holds no table {name}",
+                f"the storage {storage.root} holds no table {name}",
                 remedies=(f"did you mean `{near[0]}`?" if near else "headrace status",),
-                params={"table": str(name), "known": known},
+                params={"table": str(name), "known": [str(one) for one in known]},
             )
-    return sorted(set(datasets)) or there
+    return sorted(set(datasets)) or known
 
 
-def _judge(settings: ProjectSettings, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
-    files = judge_files(evidence.balance, evidence.facts)
-    flows = tuple(
-        _judge_flow(settings, evidence, lineage, files, records[lineage.flow]) for lineage in evidence.judged
-    )
-    table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
-    view, findings = judge_view(evidence.metadata, evidence.balance, lambda name: _find_input(settings, name))
-    findings += _unreadable(evidence.ledger)
+class _DatasetJudge:
+    """Judges datasets; what they have read of other tables is looked up in the storage."""
+
+    def __init__(self, storage: Storage, database: str) -> None:
+        self._storage = storage
+        self._database = database
+
+    def judge(self, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
+        """The report of one dataset.
+
+        Args:
+            evidence: The dataset.
+            records: The third grade of each flow.
+        """
+        files = judge_files(evidence.balance, evidence.facts)
+        found = Judgement()
+        view = judge_view(evidence.metadata, evidence.balance, self._find_input, found)
+        for file, reason in evidence.ledger.damaged.items():
+            found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", file=file)
+        table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
+        undecoded = _count_undecoded(evidence)
+        return DatasetProof(
+            dataset=evidence.dataset,
+            kind=evidence.kind,
+            version=evidence.log.version,
+            table=table.with_findings(found.findings),
+            flows=tuple(self._judge_flow(evidence, one, files, records[one.flow]) for one in evidence.judged),
+            view=view,
+            notes=tuple(_notes(evidence, undecoded)),
+            undecoded=undecoded,
+        )
+
+    def _judge_flow(
+        self, evidence: Evidence, lineage: Lineage, files: FileFindings, records: GradeReport
+    ) -> FlowProof:
+        logs = [log for name in sorted(lineage.names) for log in evidence.checkpoints.get(name, ())]
+        ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
+        if "files" in lineage.source_kinds:
+            ranges = judge_lists(lineage, evidence.lists, logs, evidence.ledger).add_to(ranges)
+        found = Judgement()
+        compare_ledger(lineage, evidence.ledger, evidence.metadata, evidence.log.first_version, found)
+        compare_checkpoints(lineage, logs, evidence.log.transactions, found)
+        compare_upstream(lineage, self._find_table, found)
+        last = lineage.last
+        return FlowProof(
+            flow=lineage.flow,
+            checkpoint=lineage.checkpoint,
+            generation=lineage.number,
+            batch=None if last is None else last.last,
+            version=None if last is None else last.last_version,
+            grades=(
+                ranges.with_findings(found.findings),
+                judge_counts(lineage, evidence.balance, files),
+                records,
+            ),
+            pending=pending_batch(lineage, logs),
+            notes=tuple(describe_checkpoint(lineage, logs)),
+        )
+
+    def _find_table(self, source: SourceRange) -> Path | None:
+        found = find_upstream(self._storage, source)
+        return None if found is None else found.path
+
+    def _find_input(self, text: str) -> Input | None:
+        try:
+            log = load_table_log(self._storage.table(TableName.parse(text, self._database)))
+        except LogDamagedError:
+            return None
+        changes = [commit.version for commit in log.commits if commit.changes_data]
+        return Input(table_id=log.metadata.id, version=max(changes, default=log.base_version))
+
+
+def _notes(evidence: Evidence, undecoded: int) -> list[str]:
     notes = describe_others(evidence.balance)
     if evidence.since is not None:
         notes.append(f"judged from version {evidence.since} on")
-    undecoded = _count_undecoded(evidence)
     if undecoded:
         notes.append(
             f"strings were decoded in the newest {DECODED_BYTES >> 20} MiB of files, "
             f"and not in {counted(undecoded, 'older file')}"
         )
-    return DatasetProof(
-        dataset=evidence.dataset,
-        kind=evidence.kind,
-        version=evidence.log.version,
-        table=_with_findings(table, findings),
-        flows=flows,
-        view=view,
-        notes=tuple(notes),
-        undecoded=undecoded,
-    )
+    return notes
 
 
 def _count_undecoded(evidence: Evidence) -> int:
     """The files of the table whose strings were not decoded."""
     facts = [evidence.facts.get(path) for path, _ in evidence.balance.files]
     return sum(one is not None and one.rows is not None and not one.decoded for one in facts)
-
-
-def _unreadable(ledger: Ledger) -> Iterator[Finding]:
-    """The files of the ledger that cannot be read: what they held cannot be compared."""
-    for file, reason in ledger.damaged.items():
-        text = f"the ledger file {file} cannot be read: {reason}"
-        yield Finding(code="LEDGER_UNREADABLE", text=text, place={"file": file})
-
-
-def _judge_flow(
-    settings: ProjectSettings,
-    evidence: Evidence,
-    lineage: Lineage,
-    files: FileFindings,
-    records: GradeReport,
-) -> FlowProof:
-    names = {lineage.flow, *(batch.flow for batch in lineage.batches)}
-    logs = [log for name in sorted(names) for log in evidence.checkpoints.get(name, ())]
-    ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
-    if any(source.kind == "files" for batch in lineage.batches for source in batch.sources):
-        ranges = _with_lists(ranges, judge_lists(lineage, evidence.lists, logs, evidence.ledger))
-    others = compare_ledger(lineage, evidence.ledger, evidence.metadata, evidence.log.first_version)
-    others += compare_checkpoints(lineage, logs, evidence.log.transactions)
-    others += compare_upstream(lineage, lambda source: _find_table(settings, source))
-    last = lineage.last
-    return FlowProof(
-        flow=lineage.flow,
-        checkpoint=lineage.checkpoint,
-        generation=lineage.number,
-        batch=None if last is None else last.last,
-        version=None if last is None else last.last_version,
-        grades=(
-            _with_findings(ranges, others),
-            judge_counts(lineage, evidence.balance, files),
-            records,
-        ),
-        pending=pending_batch(lineage, logs),
-        notes=tuple(describe_checkpoint(lineage, logs)),
-    )
-
-
-def _with_lists(report: GradeReport, judged: ListJudgement) -> GradeReport:
-    findings, reasons = (*report.findings, *judged.findings), (*report.reasons, *judged.reasons)
-    text = f"{counted(judged.count, 'file')}, {report.text.replace('files source, ', '')}"
-    if judged.findings:
-        text = text.replace(", no gap, no overlap", "")
-    return replace(
-        report,
-        findings=findings,
-        reasons=reasons,
-        text=text,
-        verdict=verdict_of(findings, reasons),
-        figures={**report.figures, "files": judged.count},
-    )
-
-
-def _with_findings(report: GradeReport, findings: Sequence[Finding]) -> GradeReport:
-    if not findings:
-        return report
-    together = (*report.findings, *findings)
-    return replace(report, findings=together, verdict=verdict_of(together, report.reasons))
-
-
-def _find_table(settings: ProjectSettings, source: SourceRange) -> Path | None:
-    found = find_upstream(_storage(settings), source)
-    return None if found is None else found.path
-
-
-def _find_input(settings: ProjectSettings, text: str) -> Input | None:
-    name = TableName.parse(text, settings.database)
-    try:
-        found = load_evidence(_storage(settings), name, inspect=False)
-    except LogDamagedError:
-        return None
-    changes = [commit.version for commit in found.log.commits if commit.changes_data]
-    return Input(table_id=found.log.metadata.id, version=max(changes, default=found.log.base_version))
-
-
-def _storage(settings: ProjectSettings) -> Storage:
-    return Storage(settings.storage.root.local_path)

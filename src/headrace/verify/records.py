@@ -10,8 +10,8 @@ import numpy as np
 from headrace.verify.claims import ANY, Claim, Claims
 from headrace.verify.coordinates import Present
 from headrace.verify.offsets import Topic
-from headrace.verify.ranges import Place
 from headrace.verify.report import Finding, GradeReport, Verdict, verdict_of
+from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Layers, Spans
 from headrace.verify.wording import counted, spans_text
 
@@ -78,7 +78,9 @@ class TableRecords:
     unreadable: tuple[str, ...] = ()
 
 
-def offsets_to_ask(claims: Mapping[Place, Claim], table: TableRecords, limit: int) -> dict[Place, Spans]:
+def offsets_to_ask(
+    claims: Mapping[TopicPartition, Claim], table: TableRecords, limit: int
+) -> dict[TopicPartition, Spans]:
     """What has to be read from the broker to judge the claims.
 
     Args:
@@ -100,12 +102,12 @@ def offsets_to_ask(claims: Mapping[Place, Claim], table: TableRecords, limit: in
 
 
 def compare(
-    claims: Mapping[Place, Claim],
+    claims: Mapping[TopicPartition, Claim],
     table: TableRecords,
-    asked: Mapping[Place, Spans],
-    found: Mapping[Place, Spans],
+    asked: Mapping[TopicPartition, Spans],
+    found: Mapping[TopicPartition, Spans],
     topics: Mapping[str, Topic | None],
-) -> dict[Place, Comparison]:
+) -> dict[TopicPartition, Comparison]:
     """Compare what the flows claim with what the table and the broker hold."""
     places = {*claims, *table.present.places}
     return {
@@ -125,7 +127,7 @@ def compare(
 
 def judge_records(
     claims: Claims,
-    compared: Mapping[Place, Comparison],
+    compared: Mapping[TopicPartition, Comparison],
     table: TableRecords,
     *,
     is_first: bool,
@@ -168,18 +170,6 @@ def judge_records(
     )
 
 
-def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
-    """The third grade of a flow whose records cannot be compared.
-
-    Args:
-        reason: Why.
-        applies: False where no flow of this kind can be judged by this grade.
-    """
-    return GradeReport(
-        grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,), applies=applies
-    )
-
-
 def _compare_place(
     claim: Claim, rows: list[Spans], asked: Spans, found: Spans, topic: Topic | None
 ) -> Comparison:
@@ -209,7 +199,7 @@ def _repeated(layers: Layers, counts: np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def _judge_missing(
-    mine: Mapping[Place, Comparison],
+    mine: Mapping[TopicPartition, Comparison],
     claims: Claims,
     table: TableRecords,
     findings: list[Finding],
@@ -233,7 +223,7 @@ def _judge_missing(
 
 
 def _judge_surplus(
-    mine: Mapping[Place, Comparison],
+    mine: Mapping[TopicPartition, Comparison],
     claims: Claims,
     table: TableRecords,
     findings: list[Finding],
@@ -275,7 +265,7 @@ def _judge_nowhere(table: TableRecords, findings: list[Finding], reasons: list[s
 
 
 def _find(
-    findings: list[Finding], code: str, places: Mapping[Place, Spans], words: str, claims: Claims
+    findings: list[Finding], code: str, places: Mapping[TopicPartition, Spans], words: str, claims: Claims
 ) -> None:
     for (topic, partition), spans in places.items():
         ranges = spans.pairs()
@@ -289,7 +279,7 @@ def _find(
         )
 
 
-def _begins_later(missing: Mapping[Place, Spans], table: TableRecords) -> bool:
+def _begins_later(missing: Mapping[TopicPartition, Spans], table: TableRecords) -> bool:
     """Whether only the beginning is missing: a stream may have been told to start later."""
     rows = [table.present.places.get(place, _NONE) for place in missing]
     return any(rows) and all(
@@ -298,7 +288,7 @@ def _begins_later(missing: Mapping[Place, Spans], table: TableRecords) -> bool:
     )
 
 
-def _first(table: TableRecords, place: Place) -> int:
+def _first(table: TableRecords, place: TopicPartition) -> int:
     present = table.present.places.get(place, _NONE)
     return int(present.starts.min()) if present else 0
 
@@ -313,7 +303,7 @@ def _verdict(claims: Claims, findings: list[Finding], reasons: list[str]) -> Ver
 
 def _text(
     claims: Claims,
-    mine: Mapping[Place, Comparison],
+    mine: Mapping[TopicPartition, Comparison],
     table: TableRecords,
     findings: list[Finding],
     readers: int,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -60,8 +60,14 @@ class GradeReport:
         """Whether the grade could be judged, and was not, or was only in part."""
         return self.applies and self.verdict in ("partial", "unjudged")
 
+    def with_findings(self, findings: Sequence[Finding]) -> GradeReport:
+        """This report with more findings."""
+        together = (*self.findings, *findings)
+        verdict = verdict_of(together, self.reasons) if findings else self.verdict
+        return replace(self, findings=together, verdict=verdict)
+
     def to_json(self) -> dict[str, Any]:
-        data = {
+        data: dict[str, Any] = {
             "verdict": self.verdict,
             "text": self.text,
             "reasons": list(self.reasons),
@@ -71,11 +77,52 @@ class GradeReport:
         return {**data, "details": dict(self.details)} if self.details else data
 
 
-def verdict_of(findings: Iterable[Finding], reasons: Iterable[str]) -> Verdict:
+def verdict_of(findings: Sequence[Finding], reasons: Sequence[str]) -> Verdict:
     """The verdict of a grade that could be judged at all."""
-    if any(True for _ in findings):
+    if findings:
         return "refuted"
-    return "partial" if any(True for _ in reasons) else "proven"
+    return "partial" if reasons else "proven"
+
+
+@dataclass
+class Judgement:
+    """Collects the findings of a grade, and the reasons why parts of it cannot be judged."""
+
+    findings: list[Finding] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+    def find(self, code: str, text: str, **place: Any) -> None:
+        self.findings.append(Finding(code=code, text=text, place=place))
+
+    def report(
+        self,
+        grade: Grade,
+        text: str,
+        figures: Mapping[str, int] | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> GradeReport:
+        """The grade with everything that was collected."""
+        return GradeReport(
+            grade=grade,
+            verdict=verdict_of(self.findings, self.reasons),
+            text=text,
+            reasons=tuple(self.reasons),
+            findings=tuple(self.findings),
+            figures=figures or {},
+            details=details or {},
+        )
+
+
+def unjudged_records(reason: str, *, applies: bool = True) -> GradeReport:
+    """The third grade of a flow whose records cannot be compared.
+
+    Args:
+        reason: Why.
+        applies: False where no flow of this kind can be judged by this grade.
+    """
+    return GradeReport(
+        grade="records", verdict="unjudged", text="cannot be judged", reasons=(reason,), applies=applies
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,8 @@ Position = Mapping[str, Any]
 * other: ``{"offset": <Spark's offset of that source, whatever it holds>}``
 """
 
+TopicPartition = tuple[str, int]
+
 OPAQUE = "other"
 """The kind of a source whose positions only Spark understands."""
 
@@ -44,3 +46,73 @@ class SourceRange:
     until: Position
     seen: Mapping[str, Any] | None = None
     files: Mapping[str, Any] | None = None
+
+    @property
+    def starts(self) -> dict[TopicPartition, int]:
+        """The first offset of each Kafka partition; empty for other kinds."""
+        return self._offsets(self.start)
+
+    @property
+    def ends(self) -> dict[TopicPartition, int]:
+        """The offset after the last one of each Kafka partition; empty for other kinds."""
+        return self._offsets(self.until)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The kind and the id of a source that is not Kafka."""
+        names = {"delta": "table_id", OPAQUE: "format"}
+        return (self.kind, str(self.identity.get(names.get(self.kind, "path"))))
+
+    @property
+    def name(self) -> str:
+        """The source, for people."""
+        if self.kind == "kafka":
+            topics = self.identity.get("topics", {})
+            return "Kafka " + ", ".join(f"{topic} ({id})" for topic, id in sorted(topics.items()))
+        if self.kind == OPAQUE:
+            return f"the stream {self.identity.get('format')}"
+        return f"{self.kind} {self.identity.get('path')}"
+
+    def topic_id(self, topic: str) -> str | None:
+        """The id of a topic as the batch knew it."""
+        found = self.identity.get("topics", {}).get(topic)
+        return None if found is None else str(found)
+
+    def is_same_source(self, other: SourceRange) -> bool:
+        """Whether both ranges are of one source; a topic pattern may come to match more topics."""
+        if self.kind != "kafka" or other.kind != "kafka":
+            return self.kind == other.kind and self.key == other.key
+        shared = set(self.until) & set(other.until)
+        return all(self.topic_id(topic) == other.topic_id(topic) for topic in shared)
+
+    def order_of(self, position: Position | None) -> tuple[int, ...]:
+        """What positions of one delta or files source compare by; empty for other kinds."""
+        if position is None or self.kind in ("kafka", OPAQUE):
+            return ()
+        if self.kind == "files":
+            return (int(position["logOffset"]),)
+        # The initial snapshot of version v comes before the changes of v and later.
+        return (
+            int(position["reservoirVersion"]),
+            int(not position.get("isStartingVersion")),
+            int(position["index"]),
+        )
+
+    def is_end(self, position: Position | None) -> bool:
+        """Whether a position of this source is where this range ends."""
+        match self.kind:
+            case "kafka":
+                return self._offsets(position) == self.ends
+            case "other":
+                return position == self.until
+            case _:
+                return self.order_of(position) == self.order_of(self.until)
+
+    def _offsets(self, position: Position | None) -> dict[TopicPartition, int]:
+        if self.kind != "kafka" or position is None:
+            return {}
+        return {
+            (topic, int(partition)): int(offset)
+            for topic, partitions in position.items()
+            for partition, offset in partitions.items()
+        }

@@ -47,7 +47,7 @@ def read_others(reader: CoordinateReader, log: TableLog, balance: RowBalance, co
     came_unknown = sum(_counted(other.came) for other in balance.earlier)
     gone_unknown = sum(_counted(other.gone) for other in balance.earlier)
     for delta in balance.deltas.values():
-        if delta.role not in ("foreign", "unnumbered"):
+        if not delta.is_foreign:
             continue
         try:
             before = reader.read_all(log, delta.gone, columns)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from headrace.verify.commits import CommitClaims, Refresh
 from headrace.verify.counts import RowBalance
-from headrace.verify.report import Finding, ViewProof
+from headrace.verify.report import Judgement, ViewProof
 from headrace.verify.wording import counted
 
 
@@ -25,34 +25,37 @@ class Input:
 
 
 def judge_view(
-    metadata: CommitClaims, balance: RowBalance, find_input: Callable[[str], Input | None]
-) -> tuple[ViewProof | None, list[Finding]]:
+    metadata: CommitClaims,
+    balance: RowBalance,
+    find_input: Callable[[str], Input | None],
+    found: Judgement,
+) -> ViewProof | None:
     """Whether a view is what its last refresh wrote, and whether its inputs have moved on since.
 
     Args:
         find_input: The table of a name, or ``None`` where the storage has none.
+        found: Takes the findings.
     """
     if not metadata.refreshes:
-        return None, []
+        return None
     last = metadata.refreshes[-1]
-    findings = []
     delta = balance.deltas.get(last.version)
     if delta is not None and last.rows is not None and delta.added != last.rows:
         text = (
-            f"the refresh of version {last.version} says that it wrote {counted(last.rows, 'row')}, "
+            f"the refresh of version {last.version} states that it wrote {counted(last.rows, 'row')}, "
             f"and its files hold {delta.added:,}"
         )
-        findings.append(Finding(code="COUNTS_DIFFER", text=text, place={"version": last.version}))
-    for version, delta in sorted(balance.deltas.items()):
-        if version > last.version and delta.role in ("foreign", "unnumbered"):
-            text = f"{delta.text}; since then it is not what its query gave"
-            findings.append(Finding(code="VIEW_CHANGED", text=text, place={"version": version}))
+        found.find("COUNTS_DIFFER", text, version=last.version)
+    for version, later in sorted(balance.deltas.items()):
+        if version > last.version and later.is_foreign:
+            text = f"{later.text}; since then it is not what its query gave"
+            found.find("VIEW_CHANGED", text, version=version)
     late = _moved_on(last, find_input)
     read = ", ".join(f"{name} v{version}" for name, (_, version) in sorted(last.inputs.items()))
     text = f"recomputed from {read or 'no table'}"
     text += f"; since then {', '.join(late)}" if late else ", the latest" if read else ""
     rows = balance.rows if delta is None else delta.added
-    return ViewProof(version=last.version, rows=rows, fresh=not late, text=text), findings
+    return ViewProof(version=last.version, rows=rows, fresh=not late, text=text)
 
 
 def _moved_on(last: Refresh, find_input: Callable[[str], Input | None]) -> list[str]:

@@ -15,8 +15,8 @@ from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
 from headrace.verify import broker_side, verify_pipeline
 from headrace.verify.offsets import Topic
-from headrace.verify.ranges import Place
 from headrace.verify.report import DatasetProof, GradeReport, Proof
+from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
 
 
@@ -36,7 +36,7 @@ class HandBroker:
 
     def __init__(self) -> None:
         self.topics: dict[str, HeldTopic] = {}
-        self.asked: dict[Place, Spans] = {}
+        self.asked: dict[TopicPartition, Spans] = {}
         self.silent = True
 
     def holds(
@@ -67,8 +67,12 @@ class HandBroker:
         }
 
     def load_offsets(
-        self, connection: KafkaConnection, asked: Mapping[Place, Spans], stall_s: float, explain: object
-    ) -> dict[Place, Spans]:
+        self,
+        connection: KafkaConnection,
+        asked: Mapping[TopicPartition, Spans],
+        stall_s: float,
+        explain: object,
+    ) -> dict[TopicPartition, Spans]:
         self.asked = dict(asked)
         found = {}
         for (topic, partition), spans in asked.items():

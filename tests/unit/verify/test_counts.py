@@ -111,16 +111,6 @@ class TestFiles:
         (finding,) = verify.grade("counts").findings
         assert (finding.code, finding.place["file"]) == ("FILE_REPLACED", add["path"])
 
-    def test_replaced_by_one_with_other_bounds_and_the_old_age(
-        self, table: LakeTable, flow: HandFlow, verify: Verify
-    ) -> None:
-        flow.append({0: (0, 10)})
-        (add,) = table.active()
-        path = table.path / add["path"]
-        replace_file(path, rows([1, 1, 2, 3, 4, 5, 6, 7, 8, 9]))
-        assert path.stat().st_size == add["size"]
-        assert verify.codes("counts") == ["FILE_STATS_DIFFER"]
-
     def test_that_is_no_parquet_any_more(self, table: LakeTable, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
         (add,) = table.active()
