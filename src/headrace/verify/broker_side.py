@@ -22,6 +22,8 @@ from headrace.verify.coordinates import (
     CoordinatesUnreadableError,
     Present,
     find_columns,
+    read_others,
+    read_table_records,
 )
 from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import Evidence, load_evidence
@@ -37,7 +39,6 @@ from headrace.verify.records import (
 )
 from headrace.verify.report import GradeReport, unjudged_records
 from headrace.verify.source_range import OPAQUE, SourceRange
-from headrace.verify.table_records import read_others, read_table_records
 from headrace.verify.upstream import find_upstream
 
 _END_INDEX = 1 << 62

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.coordinates import Present
+from headrace.verify.coordinates import ANY, Present
 from headrace.verify.offsets import Topic
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
-
-ANY = 1 << 62
-"""So many rows that every difference may be among them."""
 
 _NONE = Spans.of(())
 _NAMED = 6

@@ -1,4 +1,4 @@
-"""The places in Kafka that a table's rows carry, read column by column and file by file."""
+"""The Kafka coordinates of a table's rows, and of the rows that other writers added or removed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.verify.commits import PROPERTY_COORDINATES
+from headrace.verify.counts import RowBalance
 from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Layers, Spans
 from headrace.verify.vectors import DeletedRows, VectorDamagedError
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
+
+
+ANY = 1 << 62
+"""So many rows that every difference may be among them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,37 @@ class Present:
         return Present(places, without, rows + without)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Others:
+    """What other writers did to the rows that carry coordinates.
+
+    Args:
+        came: Rows that they added.
+        gone: Rows that they removed.
+        came_unknown: Rows that they added and that cannot be read any more; `ANY` where nobody
+            knows how many.
+        gone_unknown: Rows that they removed and that cannot be read any more; the same.
+    """
+
+    came: Present = field(default_factory=Present)
+    gone: Present = field(default_factory=Present)
+    came_unknown: int = 0
+    gone_unknown: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableRecords:
+    """What the third grade knows of a table: its rows' places, and what others did to them.
+
+    Args:
+        unreadable: Active files whose coordinates cannot be read, with the reason.
+    """
+
+    present: Present
+    others: Others = field(default_factory=Others)
+    unreadable: tuple[str, ...] = ()
+
+
 class CoordinatesUnreadableError(Exception):
     """A file's coordinates cannot be read, with the reason."""
 
@@ -112,6 +148,52 @@ class CoordinateReader:
 
     def read_all(self, log: TableLog, files: Iterable[DataFile], columns: Columns) -> Present:
         return Present.joined([self.read(log, file, columns) for file in files])
+
+
+def read_table_records(
+    reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns, *, all_files: bool = True
+) -> TableRecords:
+    """Read the coordinates of a table, column by column.
+
+    Args:
+        all_files: Read every active file, and not only those that were added since the balance begins.
+    """
+    parts, unreadable = [], []
+    for key, file in balance.files.items():
+        if all_files or key in balance.origins:
+            try:
+                parts.append(reader.read(log, file, columns))
+            except CoordinatesUnreadableError as error:
+                unreadable.append(str(error))
+    others = read_others(reader, log, balance, columns)
+    return TableRecords(present=Present.joined(parts), others=others, unreadable=tuple(unreadable))
+
+
+def read_others(reader: CoordinateReader, log: TableLog, balance: RowBalance, columns: Columns) -> Others:
+    """Which rows other writers added and removed, as far as the files are still there."""
+    came, gone = [], []
+    came_unknown = sum(ANY if other.came is None else other.came for other in balance.earlier)
+    gone_unknown = sum(ANY if other.gone is None else other.gone for other in balance.earlier)
+    for delta in balance.deltas.values():
+        if not delta.is_foreign:
+            continue
+        try:
+            before = reader.read_all(log, delta.gone, columns)
+            after = reader.read_all(log, delta.commit.added, columns)
+            # What is overwritten or rolled back is missed, unless other writers had added it.
+            erased = before if delta.is_erasure else reader.read_all(log, delta.gone_foreign, columns)
+        except CoordinatesUnreadableError:
+            came_unknown += max(delta.net, 0)
+            gone_unknown += max(-delta.net, 0) if delta.is_erasure else 0
+            continue
+        came.append(after.less(before) if before.rows else after)
+        gone.append(erased.less(after) if after.rows else erased)
+    return Others(
+        came=Present.joined(came),
+        gone=Present.joined(gone),
+        came_unknown=came_unknown,
+        gone_unknown=gone_unknown,
+    )
 
 
 def _physical(schema: Mapping[str, Any], path: str) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from headrace.verify.claims import ANY, Claim, Claims
-from headrace.verify.coordinates import Present
+from headrace.verify.claims import Claim, Claims
+from headrace.verify.coordinates import ANY, TableRecords
 from headrace.verify.offsets import Topic
-from headrace.verify.report import Finding, GradeReport, Verdict, verdict_of
+from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Layers, Spans
 from headrace.verify.wording import counted, spans_text
@@ -22,24 +22,6 @@ _REACH = 20_000
 """Gaps that lie closer than this are read in one go: asking anew costs more than reading on."""
 
 _NONE = Spans.of(())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Others:
-    """What other writers did to the rows that carry coordinates.
-
-    Args:
-        came: Rows that they added.
-        gone: Rows that they removed.
-        came_unknown: Rows that they added and that cannot be read any more; `ANY` where nobody
-            knows how many.
-        gone_unknown: Rows that they removed and that cannot be read any more; the same.
-    """
-
-    came: Present = field(default_factory=Present)
-    gone: Present = field(default_factory=Present)
-    came_unknown: int = 0
-    gone_unknown: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +45,6 @@ class Comparison:
     held: int = 0
     empty: int = 0
     whole: bool = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableRecords:
-    """What the third grade knows of a table: its rows' places, and what others did to them.
-
-    Args:
-        unreadable: Active files whose coordinates cannot be read, with the reason.
-    """
-
-    present: Present
-    others: Others = field(default_factory=Others)
-    unreadable: tuple[str, ...] = ()
 
 
 def offsets_to_ask(
@@ -147,27 +116,24 @@ def judge_records(
         for place in sorted(compared)
         if place in claims.places or (is_first and compared[place].strangers)
     }
-    findings: list[Finding] = []
-    reasons = list(claims.reasons)
-    _judge_missing(mine, claims, table, findings, reasons)
-    _judge_surplus(mine, claims, table, findings, reasons)
+    found = Judgement()
+    found.reasons += claims.reasons
+    _judge_missing(mine, claims, table, found)
+    _judge_surplus(mine, claims, table, found)
     if is_first:
-        _judge_nowhere(table, findings, reasons)
-    return GradeReport(
-        grade="records",
-        verdict=_verdict(claims, findings, reasons),
-        text=_text(claims, mine, table, findings, readers),
-        reasons=tuple(reasons),
-        findings=tuple(findings),
-        figures={
-            "rows": sum(table.present.places.get(place, _NONE).total for place in claims.places),
-            "held": sum(one.held for one in mine.values()),
-            **{
-                name: sum(getattr(one, name).total for one in mine.values())
-                for name in ("missing", "twice", "strangers", "phantoms")
-            },
+        _judge_nowhere(table, found)
+    figures = {
+        "rows": sum(table.present.places.get(place, _NONE).total for place in claims.places),
+        "held": sum(one.held for one in mine.values()),
+        **{
+            name: sum(getattr(one, name).total for one in mine.values())
+            for name in ("missing", "twice", "strangers", "phantoms")
         },
-    )
+    }
+    report = found.report("records", _text(claims, mine, table, found, readers), figures)
+    checked = claims.total("live") + claims.total("derived")
+    is_past = report.verdict == "partial" and not checked and claims.total("past") > 0
+    return replace(report, verdict="unjudged") if is_past else report
 
 
 def _compare_place(
@@ -202,81 +168,71 @@ def _judge_missing(
     mine: Mapping[TopicPartition, Comparison],
     claims: Claims,
     table: TableRecords,
-    findings: list[Finding],
-    reasons: list[str],
+    found: Judgement,
 ) -> None:
     missing = {place: one.missing for place, one in mine.items() if one.missing}
     total = sum(spans.total for spans in missing.values())
     if not total:
         return
     if total <= table.others.gone_unknown:
-        reasons.append(
+        found.reasons.append(
             f"{counted(total, 'record')} missing, and other writers removed "
             f"{_some(table.others.gone_unknown)} whose files are gone: which rows they were is not known"
         )
     elif claims.upstream is not None and _begins_later(missing, table):
         first = ", ".join(f"{t}/{p} from {_first(table, (t, p)):,} on" for t, p in missing)
-        reasons.append(f"it began to read at {first}; {counted(total, 'earlier record')} were not read")
+        found.reasons.append(f"it began to read at {first}; {counted(total, 'earlier record')} were not read")
     else:
         held = "the broker" if claims.upstream is None else claims.upstream
-        _find(findings, "RECORDS_MISSING", missing, f"on {held} and not in the table", claims)
+        _find(found, "RECORDS_MISSING", missing, f"on {held} and not in the table")
 
 
 def _judge_surplus(
     mine: Mapping[TopicPartition, Comparison],
     claims: Claims,
     table: TableRecords,
-    findings: list[Finding],
-    reasons: list[str],
+    found: Judgement,
 ) -> None:
     twice = {place: one.twice for place, one in mine.items() if one.twice}
-    _find(findings, "RECORDS_TWICE", twice, "in the table more than once", claims)
+    _find(found, "RECORDS_TWICE", twice, "in the table more than once")
     phantoms = {place: one.phantoms for place, one in mine.items() if one.phantoms}
     words = "in the table, and no committed record on the broker"
-    _find(findings, "RECORDS_UNCOMMITTED", phantoms, words, claims)
+    _find(found, "RECORDS_UNCOMMITTED", phantoms, words)
     strangers = {place: one.strangers for place, one in mine.items() if one.strangers}
     total = sum(spans.total for spans in strangers.values())
     excused = table.others.came_unknown + claims.excused
     if total and total <= excused:
-        reasons.append(
+        found.reasons.append(
             f"{counted(total, 'row')} outside the known ranges: which writer added them is not known"
         )
     else:
-        _find(findings, "RECORDS_STRANGE", strangers, "in the table, outside the committed ranges", claims)
+        _find(found, "RECORDS_STRANGE", strangers, "in the table, outside the committed ranges")
 
 
 def _some(rows: int) -> str:
     return "rows" if rows >= ANY else counted(rows, "row")
 
 
-def _judge_nowhere(table: TableRecords, findings: list[Finding], reasons: list[str]) -> None:
+def _judge_nowhere(table: TableRecords, found: Judgement) -> None:
     """Rows without coordinates can only be other writers', and every active file must be readable."""
     for words in table.unreadable:
-        text = f"coordinates cannot be read: {words}"
-        findings.append(Finding(code="RECORDS_UNREADABLE", text=text, place={"file": words.split(": ")[0]}))
+        file = words.split(": ")[0]
+        found.find("RECORDS_UNREADABLE", f"coordinates cannot be read: {words}", file=file)
     lacking = table.present.without - table.others.came.without + table.others.gone.without
     if lacking <= 0:
         return
     words = f"{counted(lacking, 'row')} in the table without coordinates"
     if lacking <= table.others.came_unknown:
-        reasons.append(f"{words}, which other writers may have added in files that are gone")
+        found.reasons.append(f"{words}, which other writers may have added in files that are gone")
     else:
-        findings.append(Finding(code="RECORDS_NOWHERE", text=words, place={"rows": lacking}))
+        found.find("RECORDS_NOWHERE", words, rows=lacking)
 
 
-def _find(
-    findings: list[Finding], code: str, places: Mapping[TopicPartition, Spans], words: str, claims: Claims
-) -> None:
+def _find(found: Judgement, code: str, places: Mapping[TopicPartition, Spans], words: str) -> None:
     for (topic, partition), spans in places.items():
         ranges = spans.pairs()
-        verb = "is" if spans.total == 1 else "are"
-        findings.append(
-            Finding(
-                code=code,
-                text=f"{topic}/{partition}: {spans_text(ranges)} {verb} {words}",
-                place={"topic": topic, "partition": partition, "ranges": [list(pair) for pair in ranges]},
-            )
-        )
+        text = f"{topic}/{partition}: {spans_text(ranges)} {'is' if spans.total == 1 else 'are'} {words}"
+        found.find(code, text, topic=topic, partition=partition, ranges=[list(pair) for pair in ranges])
 
 
 def _begins_later(missing: Mapping[TopicPartition, Spans], table: TableRecords) -> bool:
@@ -293,19 +249,11 @@ def _first(table: TableRecords, place: TopicPartition) -> int:
     return int(present.starts.min()) if present else 0
 
 
-def _verdict(claims: Claims, findings: list[Finding], reasons: list[str]) -> Verdict:
-    verdict = verdict_of(findings, reasons)
-    checked = claims.total("live") + claims.total("derived")
-    if verdict == "partial" and not checked and claims.total("past"):
-        return "unjudged"
-    return verdict
-
-
 def _text(
     claims: Claims,
     mine: Mapping[TopicPartition, Comparison],
     table: TableRecords,
-    findings: list[Finding],
+    found: Judgement,
     readers: int,
 ) -> str:
     present, came, gone = (
@@ -323,7 +271,7 @@ def _text(
         twice = any(one.twice or one.strangers for one in mine.values())
         return f"{counted(rows, 'row')} in the table{others}" + ("" if twice else ", none twice")
     equal = not any(one.missing or one.twice or one.phantoms or one.strangers for one in mine.values())
-    sign = "=" if equal else "and" if not findings else "≠"
+    sign = "=" if equal else "and" if not found.findings else "≠"
     if readers > 1:
         sign = f"by each of {readers} flows {sign}"
     if claims.upstream is not None:
