@@ -1242,7 +1242,7 @@ def test_changes_say_what_a_run_would_do(
     assert "the column id is INT in the table and BIGINT in the query" in kept
     assert "keeps the column gone" in kept
     assert "sets team = y (was x)" in altered
-    assert texts["old", "keep"] == ["no longer declared by any file; the table is kept"]
+    assert texts["old", "keep"] == ["no file declares it any more; the table is kept"]
     assert "foreign" not in {dataset for dataset, _ in texts}
     assert planned(ORDERS, offline=True).changes is None
 

@@ -113,8 +113,8 @@ def test_a_pipeline_that_never_ran_is_looked_at_from_end_to_end(shop: Shop) -> N
     assert totals(preview) == expected(shop)
     assert (preview.columns, preview.types[0], preview.is_cut) == (("name", "sales", "n"), "string", False)
     assert [str(source) for source in preview.sources] == [
-        f"table {shop.database}.silver: computed from its query, for no run has made it yet",
-        f"table {shop.database}.bronze: computed from its query, for no run has made it yet",
+        f"table {shop.database}.silver: computed from its query; the table does not exist yet",
+        f"table {shop.database}.bronze: computed from its query; the table does not exist yet",
         f"kafka {shop.topic}: 30 of 30 records",
     ]
     assert tree(shop.root) == before

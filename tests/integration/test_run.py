@@ -122,7 +122,7 @@ def test_what_reads_a_refused_table_is_not_started_and_plan_says_so(
     command = ["plan", "--project", str(shop.root), "--exit-code"]
     assert cli(command) == 1
     said = capsys.readouterr()
-    assert "`headrace run` would refuse 1 part of this" in said.out
+    assert "`headrace run` would stop with 1 error" in said.out
     assert "error[SCHEMA_MISMATCH]" in said.err and "value is BINARY in the table" in said.err
     assert cli([*command, "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
@@ -519,7 +519,7 @@ def test_no_record_is_blamed_for_what_fails_only_together(shop: Shop) -> None:
     (error,) = shop.run().errors
     assert error.code == "FLOW_FAILED"
     assert "offset" not in error.params
-    assert not any("it fails on" in fact for fact in error.facts)
+    assert not any("the query fails on" in fact for fact in error.facts)
 
 
 @pytest.mark.parametrize(

@@ -45,14 +45,14 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
         summary,
         location=location,
         facts=[line for line in rest if line.strip()][:_SHOWN_LINES],
-        remedies=[*_remedies(error), f"correct {location}; --debug shows the whole trace"],
+        remedies=[*_remedies(error), f"correct {location}; --debug prints the stack trace"],
         params={"file": shown, "exception": kind},
     )
 
 
 def _text(error: BaseException) -> str:
     # The text of a KeyError is only the key's repr.
-    return f"no key {error}" if isinstance(error, KeyError) else str(error)
+    return f"key {error} does not exist" if isinstance(error, KeyError) else str(error)
 
 
 def _remedies(error: BaseException) -> list[str]:

@@ -65,7 +65,9 @@ def read_files(
         folder = _folder(active, arguments, path, recursive, glob)
         limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger, chosen)
         if format == "text" and schema is not None:
-            raise arguments.invalid("schema", "is not for text, which has the one column `value`")
+            raise arguments.invalid(
+                "schema", 'cannot be used with format="text", which has one column, `value`'
+            )
         columns = declared_schema(active, arguments, schema)
         if active.folders is not None:
             folder = active.folders(folder, format, columns, chosen, arguments.location)

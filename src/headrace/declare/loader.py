@@ -157,15 +157,18 @@ def _check_pattern(root: Path, pattern: str) -> None:
     named = root / pattern
     is_glob = any(sign in pattern for sign in "*?[")
     if PurePath(pattern).is_absolute() or ".." in PurePath(pattern).parts:
-        problem, remedy = "is outside of the pipeline's folder", "name files below the folder of the spec"
+        problem, remedy = (
+            "is outside of the folder of the spec",
+            "move the files below the folder of the spec",
+        )
     elif is_glob or (named.is_file() and named.suffix in (".py", ".sql")):
         return
     elif named.is_dir():
         problem, remedy = "is a folder", f"write {pattern.rstrip('/')}/** for all files below it"
     else:
         problem, remedy = (
-            "is not a Python file there",
-            "name a .py file, or a glob",
+            "does not exist or is not a Python file",
+            "name a .py file, or a glob such as transformations/**",
         )
     raise PipelineFilesMissingError(
         f"`libraries` names {pattern}, which {problem}",

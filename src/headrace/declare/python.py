@@ -198,7 +198,9 @@ def temporary_view(
         target = scope.table_name(name)
         given = name if name is not None else getattr(function, "__name__", "")
         if "." in given:
-            raise scope.arguments.invalid("name", f"`{given}` has several parts; a temporary view has one")
+            raise scope.arguments.invalid(
+                "name", f"must have one part for a temporary view, not several: `{given}`"
+            )
         dataset = TemporaryView(
             name=target,
             query=scope.query,

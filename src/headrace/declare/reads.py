@@ -141,9 +141,12 @@ def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) ->
 def _check_connection(active: ActivePipeline, arguments: Arguments) -> None:
     if not active.settings.kafka.bootstrap_servers:
         raise SpecInvalidError(
-            f"read_kafka needs a Kafka broker, and the profile `{active.settings.profile}` has none",
+            f"read_kafka needs a Kafka broker, but the profile `{active.settings.profile}` sets none",
             location=arguments.location,
-            remedies=["set kafka: {bootstrap.servers: ..} in the spec; `embedded` is Headrace's own broker"],
+            remedies=[
+                "set kafka: {bootstrap.servers: HOST:PORT} in headrace.yml; "
+                "with `embedded`, Headrace starts a broker"
+            ],
             params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
         )
 

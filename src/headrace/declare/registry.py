@@ -106,8 +106,8 @@ def require_pipeline(what: str) -> ActivePipeline:
         raise NoActivePipelineError(
             f"{what} was used outside of a pipeline",
             remedies=[
-                "headrace plan        runs the pipeline's files with everything in place",
-                "use it inside a query function, or pass the function a session of your own in a test",
+                "run the files of the pipeline:   headrace plan",
+                "or, in a test, pass your own Spark session to the function",
             ],
             params={"what": what},
         )

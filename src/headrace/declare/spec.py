@@ -57,8 +57,8 @@ def find_spec(path: Path | None = None) -> Path:
     raise SpecNotFoundError(
         summary,
         remedies=[
-            "headrace init                  writes a pipeline to start from",
-            "headrace plan --project PATH   names the pipeline's folder",
+            "write a new pipeline:   headrace init shop",
+            "or name the folder of the pipeline with --project",
         ],
         params={"path": shown},
     )

@@ -18,11 +18,11 @@ from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.model.kafka_settings import FILES
 
 _SPARKS_OWN = {
-    "auto.offset.reset": "read_kafka(starting_offsets=..) says where a flow starts",
-    "enable.auto.commit": "a flow's position is committed with its rows",
-    "key.deserializer": "keys are read as bytes",
-    "value.deserializer": "values are read as bytes",
-    "interceptor.classes": "records are read as they are",
+    "auto.offset.reset": "use read_kafka(starting_offsets=..) instead",
+    "enable.auto.commit": "Spark does not use it; offsets are committed with the rows of a batch",
+    "key.deserializer": "Spark always reads keys as bytes",
+    "value.deserializer": "Spark always reads values as bytes",
+    "interceptor.classes": "Spark's Kafka source does not support it",
 }
 _SERVER = re.compile(r"\S+:\d+")
 _PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")

@@ -92,9 +92,7 @@ class Runtime(_Part):
     master: Text | None = None
     """the Spark master; by default all cores of the machine"""
 
-    memory: (
-        Annotated[Text, _matching(_MEMORY, "must be an amount of memory as -Xmx takes it, such as 2g")] | None
-    ) = None
+    memory: Annotated[Text, _matching(_MEMORY, "must be a JVM memory size, such as 2g or 512m")] | None = None
     """the JVM's heap, such as ``2g``; by default chosen by the machine"""
 
 

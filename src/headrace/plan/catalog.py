@@ -1,4 +1,4 @@
-"""Isolated sessions whose catalog has empty tables in place of datasets."""
+"""Isolated Spark sessions, whose catalog has an empty table for each dataset."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _FIRST_DEFAULT, _LAST_ARGUMENT = 6, 22
 
 
 class StandIns:
-    """Empty tables that answer batch and stream reads, with the columns of datasets.
+    """Empty tables with the columns of the datasets, for batch and streaming reads.
 
     Args:
-        session: A session whose catalog nobody else sees.
-        scratch: An empty folder for it.
+        session: A session with a catalog of its own.
+        scratch: An empty folder for the tables.
     """
 
     def __init__(self, session: SparkSession, scratch: Path) -> None:
@@ -51,13 +51,13 @@ class StandIns:
         self._names[folder.name] = name
 
     def add_stored(self, name: TableName, path: Path) -> None:
-        """Register a real Delta table, whose columns its own log knows."""
+        """Register an existing Delta table; its columns come from its log."""
         self.open_schema(name.schema)
         jvm: Any = self._session._jvm
         self._registrar.add(name, path.as_uri(), "delta", jvm.org.apache.spark.sql.types.StructType())
 
     def changes(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame:
-        """The change feed of a stand-in: its columns, and those that Delta adds."""
+        """The change data feed of an empty table: its columns, and those that Delta adds."""
         from pyspark.sql.types import StructType
 
         folder = next(folder for folder, known in self._names.items() if known == name)
@@ -66,14 +66,14 @@ class StandIns:
             struct = struct.add(column, kind)
         with suspended():
             reader = self._session.readStream if access.streaming else self._session.read
-            # The plan tells by the options what is read, and from where.
+            # The options in Spark's plan identify the read and its source location.
             asked = {key: value for key, value in access.options.items() if key.lower() != "path"}
             reader = reader.schema(struct).options(**{**asked, CHANGE_FEED[0]: "true"})
             reader = reader.option(LOCATION_OPTION, str(access.location))
             return reader.parquet(str(self._folder / folder))
 
     def copy_from(self, other: SparkSession, name: TableName) -> bool:
-        """Register a table that another session's catalog knows; ``False`` where it does not."""
+        """Register a table of another session's catalog; ``False`` if that catalog does not have it."""
         theirs = other._jsparkSession.sharedState().externalCatalog()
         schema, table = name.schema.lower(), name.name.lower()
         if not theirs.tableExists(schema, table):
@@ -85,7 +85,7 @@ class StandIns:
         return True
 
     def open_schema(self, schema: str) -> None:
-        """Make sure that the schema is there."""
+        """Create the schema if it does not exist."""
         catalog = self._session._jsparkSession.sharedState().externalCatalog()
         schema = schema.lower()
         if schema in self._schemas or catalog.databaseExists(schema):
@@ -98,7 +98,7 @@ class StandIns:
         self._schemas.add(schema)
 
     def name_of(self, path: str) -> TableName | None:
-        """The dataset that a stand-in's folder stands for."""
+        """The dataset whose empty table is in this folder."""
         folder = Path(path.removeprefix("file:"))
         return self._names.get(folder.name) if folder.parent == self._folder else None
 
@@ -115,11 +115,11 @@ class Registrar:
         self._defaults: tuple[Any, ...] | None = None
 
     def add(self, name: TableName, uri: str, provider: str, schema: Any) -> None:
-        """Register an external table; its schema (database) must be there.
+        """Register an external table; its schema (database) must exist.
 
         Args:
             name: The table's name.
-            uri: Where it lies.
+            uri: The location of the table.
             provider: Spark's name of the format.
             schema: Spark's own ``StructType`` in the JVM.
         """
@@ -156,24 +156,21 @@ class Registrar:
 
 @contextmanager
 def planning_session(spark: SparkSession, default_schema: str) -> Iterator[tuple[SparkSession, StandIns]]:
-    """An isolated session for stand-ins: a plan can be made while a run of the same pipeline has its
-    tables registered under the same names."""
+    """An isolated session for planning: a run of the same pipeline can register its tables under the same
+    names at the same time."""
     with isolated_session(spark, default_schema) as (session, stand_ins):
-        # The text of a plan is hashed, so no part of it may be left out.
+        # The text of Spark's plan is hashed, so it must be complete.
         session.conf.set("spark.sql.debug.maxToStringFields", "100000")
         yield session, stand_ins
 
 
 @contextmanager
 def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple[SparkSession, StandIns]]:
-    """A session with the settings, functions and temporary views of ``spark``, but an own empty catalog.
-
-    Nothing that is registered in it is seen elsewhere.
-    """
+    """A session with the settings, functions and temporary views of ``spark``, and its own empty catalog."""
     from pyspark.sql import SparkSession
 
     with tempfile.TemporaryDirectory(prefix="headrace-plan-") as folder, suspended():
-        # Spark resolves links in a table's place, so the names of stand-ins are kept resolved.
+        # Spark resolves symbolic links in the location of a table.
         scratch = Path(folder).resolve()
         jvm: Any = spark._jvm
         parent = spark._jsparkSession
@@ -199,8 +196,8 @@ def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple
         try:
             yield session, stand_ins
         finally:
-            # PySpark makes a session that has made rows the active one; whoever comes next would be
-            # given one that is gone.
+            # PySpark makes a session that has created rows the active one. The next caller of
+            # getActiveSession() would get this session, which is closed.
             SparkSession._activeSession = active
             if java_active.isDefined():
                 sessions.setActiveSession(java_active.get())
@@ -215,9 +212,9 @@ def _tabs(spark: SparkSession) -> int:
 
 
 def _forget(spark: SparkSession, java_session: Any, tabs: int) -> None:
-    """Take away what a session with a state of its own has added to the application.
+    """Remove the listener and the tab of a closed session from the Spark application.
 
-    Its listener on Spark's bus would keep it alive, and its tab would stand in Spark's web pages.
+    The listener would keep the session in memory, and the tab would stay in Spark's web UI.
     """
     context = spark.sparkContext._jsc.sc()
     listener = java_session.sharedState().statusStore().listener()

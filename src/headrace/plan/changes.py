@@ -64,7 +64,7 @@ def _table_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 dataset=name,
                 part="flow",
                 name=flow,
-                text=f"the flow {flow}, which fed it, is no longer declared; its checkpoint is kept",
+                text=f"flow {flow}, which wrote this table, is no longer declared; its checkpoint is kept",
             )
 
 
@@ -78,8 +78,8 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 dataset=stage.table.name,
                 part="query",
                 name=flow.name,
-                text=f"the query of flow {flow.name} has changed and applies to new records; "
-                f"`headrace full-refresh {shown(stage.table.name)}` reads the old ones again",
+                text=f"the query of flow {flow.name} has changed; it applies to new records only, "
+                f"`headrace full-refresh {shown(stage.table.name)}` applies it to all records",
             )
 
 
@@ -133,8 +133,8 @@ def _alterations(
     name = dataset.name
     replaced = isinstance(dataset, MaterializedView)
     if stored.kind != properties[KIND]:
-        was = _KINDS.get(stored.kind or "", "a table that Headrace did not make")
-        text = f"is {_KINDS[properties[KIND]]} now, and {was} in the storage"
+        was = _KINDS.get(stored.kind or "", "a table that Headrace did not create")
+        text = f"is declared as {_KINDS[properties[KIND]]}, but is {was} in the storage"
         yield Change(kind="alter", dataset=name, part="kind", text=text)
     wanted = find_alterations(
         dataset,
@@ -156,17 +156,17 @@ def _alterations(
         text = f"unsets {key}: the query's rows have no such column"
         yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
     if tuple(stored.partition_cols) != dataset.partition_cols and not replaced:
-        before = ", ".join(stored.partition_cols) or "nothing"
-        now = ", ".join(dataset.partition_cols) or "nothing"
+        before = ", ".join(stored.partition_cols) or "none"
+        now = ", ".join(dataset.partition_cols) or "none"
         yield Change(
             kind="keep",
             dataset=name,
             part="layout",
-            text=f"is partitioned by {before} and declared with {now}; an existing table keeps its layout",
+            text=f"declares partition columns {now}, but an existing table keeps its own: {before}",
         )
     if wanted.cluster_by:
-        before = f" (was by {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
-        text = f"is clustered by {', '.join(wanted.cluster_by)} from now on{before}"
+        before = f" (was {', '.join(stored.cluster_by)})" if stored.cluster_by else ""
+        text = f"clusters new files by {', '.join(wanted.cluster_by)}{before}"
         yield Change(kind="alter", dataset=name, part="layout", text=text)
 
 
@@ -197,7 +197,7 @@ def _column_changes(
             text = f"drops the column {column}"
             yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
         else:
-            text = f"keeps the column {column}, which the query no longer has: NULL in new rows"
+            text = f"keeps the column {column}, which the query no longer returns; it is NULL in new rows"
             yield Change(kind="keep", dataset=name, part="column", name=column, text=text)
 
 
@@ -208,7 +208,7 @@ def _kept(plan: Plan) -> Iterator[Change]:
             continue
         stored = load_stored(plan.project.storage, name)
         if stored is not None and stored.pipeline == plan.project.name:
-            yield Change(kind="keep", dataset=name, text="no longer declared by any file; the table is kept")
+            yield Change(kind="keep", dataset=name, text="no file declares it any more; the table is kept")
 
 
 def columns_text(schema: columns.Schema) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Node:
-    """A thing in the drawing.
+    """A source, a table or a view in the graph.
 
     Args:
-        key: Tells it from all others.
-        label: What is written.
+        key: The unique key of the node.
+        label: The text of the node.
         kind: ``source``, ``table``, ``view`` or ``temporary``; Mermaid gives each its shape.
     """
 
@@ -23,7 +23,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Graph:
-    """Nodes in the order of their appearance, and edges from what is read to what reads it."""
+    """Nodes in drawing order, and edges from a source to its reader."""
 
     nodes: tuple[Node, ...]
     edges: tuple[tuple[str, str], ...]
@@ -37,7 +37,7 @@ class Graph:
 
 
 def draw_text(graph: Graph) -> list[str]:
-    """The graph as text; what several things lead to is drawn whole once, and named elsewhere.
+    """The graph as text; a node with several sources is drawn once with its readers, then only named.
 
     Example:
         >>> nodes = (Node("k", "kafka orders", "source"), Node("o", "orders", "table"))

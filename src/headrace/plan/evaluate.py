@@ -137,9 +137,7 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
         raise QueryInvalidError(
             f"the query of `{name}` returns {given}, not a DataFrame",
             location=location,
-            remedies=[
-                "return the DataFrame that says what the table is" if frame is not None else "add `return`"
-            ],
+            remedies=["return a DataFrame: the rows of the table" if frame is not None else "add `return`"],
             params={"name": name, "returned": type(frame).__name__},
         )
     return frame if interception.session is None else bound(frame, interception.session)
@@ -154,9 +152,9 @@ def _check_arguments(query: Query, name: str) -> None:
     needed = [p.name for p in parameters if p.default is p.empty and p.kind not in variable]
     if needed:
         raise QueryInvalidError(
-            f"the query of `{name}` takes arguments ({', '.join(needed)}), and Headrace has none to give",
+            f"the query of `{name}` has parameters without a default: {', '.join(needed)}",
             location=query.location,
-            remedies=["give each argument a default; in a loop: def query(item=item)"],
+            remedies=["give each parameter a default; in a loop: def query(item=item)"],
             params={"name": name, "arguments": needed},
         )
 
@@ -208,7 +206,7 @@ def _missing_column(
     near = difflib.get_close_matches(parts[-1].lower(), [one.lower() for one in known], n=1) if parts else []
     meant = next((one for one in known if [one.lower()] == near), None)
     return ColumnNotFoundError(
-        f"the query of `{name}` uses the column `{column}`, which does not exist there",
+        f"the query of `{name}` uses the column `{column}`, which does not exist",
         location=location if location.column else pinpoint(location, column, root),
         facts=[f"similar columns: {', '.join(known)}"] if known and meant is None else [],
         remedies=[f"did you mean `{meant}`?" if meant else "correct the name, or add the column first"],
@@ -267,7 +265,7 @@ def bound(frame: DataFrame, session: SparkSession) -> DataFrame:
 
 @contextmanager
 def active_session(session: SparkSession) -> Iterator[None]:
-    """Make a session Spark's active one on this thread, as functions without a session need it."""
+    """Make a session the active session of this thread: functions without a session argument use it."""
     jvm: Any = session._jvm
     sessions = jvm.org.apache.spark.sql.classic.SparkSession
     before = sessions.getActiveSession()
@@ -302,7 +300,10 @@ def session_settings(
                 raise QueryFailedError(
                     f"Spark refuses the setting {key} of `{name}`: {shortened(str(error))}",
                     location=location,
-                    remedies=["leave it out of spark_conf; what holds for all flows goes to headrace.yml"],
+                    remedies=[
+                        "remove it from spark_conf; settings for the whole pipeline go under "
+                        "`configuration` in headrace.yml"
+                    ],
                     params={"name": name, "setting": key, "condition": error.getCondition()},
                 ) from error
         yield

@@ -1,4 +1,4 @@
-"""A plan as a person reads it, as JSON, and as a picture; pure."""
+"""A plan as text, as JSON, and as a graph; pure."""
 
 from __future__ import annotations
 
@@ -101,22 +101,25 @@ class Explanation:
 
     def _what_next(self) -> str:
         if self.plan.changes is None:
-            return "The storage was not looked at (--offline)."
+            return "The storage was not read (--offline)."
         if self.plan.refusals:
-            count = _count(len(self.plan.refusals), "part")
-            return f"`headrace run` would refuse {count} of this:"
+            count = _count(len(self.plan.refusals), "error")
+            return f"`headrace run` would stop with {count}:"
         if not self.plan.would_change:
-            return "No table would change; `headrace run` reads what is new."
+            return "No table would change; `headrace run` processes new records."
         return "`headrace run` does this."
 
     def _warnings(self) -> list[str]:
-        """What could not be checked: topics, if no broker answered."""
+        """The warnings: topics that were not checked, because no broker answered."""
         if not self.plan.unreached:
             return []
         kafka = self.plan.project.kafka
         place = kafka.place("bootstrap.servers")
         if self.plan.is_broker_stopped:
-            return ["the embedded broker is not running; topics were not checked   headrace broker start"]
+            return [
+                "the embedded broker is not running; topics were not checked. "
+                "Start it:   headrace broker start"
+            ]
         where = "" if place is None else f" ({place.path}:{place.line})"
         return [f"cannot reach {kafka.bootstrap_servers}{where}; topics were not checked"]
 
@@ -138,11 +141,11 @@ class Explanation:
             parts.append(f"joined with {self._names(static)}")
         parts.append("append")
         if planned.stateful:
-            parts.append("keeps state")
+            parts.append("stateful")
         if planned.coordinates is not None:
-            parts.append("keeps each record's place")
+            parts.append("keeps topic, partition and offset")
         if planned.flow.trigger is not None:
-            parts.append(f"reads {planned.flow.trigger}")
+            parts.append(f"trigger: {planned.flow.trigger}")
         text = " · ".join(parts)
         name = planned.flow.name
         own = name in (dataset.name.name, str(dataset.name))
@@ -154,7 +157,7 @@ class Explanation:
             return f"reads {self._names(reads)}" if reads else ""
         if not reads:
             return "recomputed by every run"
-        often = "" if planned.flow.trigger is None else f", at most {planned.flow.trigger}"
+        often = "" if planned.flow.trigger is None else f", trigger: {planned.flow.trigger}"
         return f"recomputed when {self._names(reads, 'or')} has a new version{often}"
 
     def _source_text(self, flow: str, source: Source) -> str:
@@ -207,7 +210,7 @@ class Explanation:
         return draw_mermaid(self.graph())
 
     def graph(self) -> Graph:
-        """What reads what: sources, tables and views."""
+        """The graph of sources, tables and views, with an edge for each read."""
         nodes: dict[str, Node] = {}
         edges: dict[tuple[str, str], None] = {}
         declared = {dataset.name: dataset for dataset in self.plan.datasets}
@@ -244,14 +247,14 @@ class Explanation:
     # -- parts of the plan -----------------------------------------------------------------------
 
     def datasets(self) -> list[Dataset]:
-        """The datasets that this plan is about: those with a stage, and the temporary views they read."""
+        """The datasets of this plan: those with a stage, and the temporary views that they read."""
         wanted = {target_of(stage) for stage in self.plan.stages}
         for name in tuple(wanted):
             wanted.update(self._through(name))
         return self._ordered([dataset for dataset in self.plan.datasets if dataset.name in wanted])
 
     def _ordered(self, datasets: list[Dataset]) -> list[Dataset]:
-        """What is read stands before what reads it; else in the order of the files."""
+        """The datasets in dependency order, otherwise in the order of the files."""
         found: list[Dataset] = []
         while datasets:
             left = {dataset.name for dataset in datasets}

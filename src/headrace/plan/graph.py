@@ -20,10 +20,10 @@ def build_levels(
     flows: Iterable[PlannedFlow],
     views: Iterable[RefreshViewStage],
 ) -> tuple[tuple[Stage, ...], ...]:
-    """Stages in dependency order: tables first, then each flow and view after what it reads.
+    """Stages in dependency order: first all tables, then each flow and view after the tables that it reads.
 
-    The stages of one level do not depend on each other. A dataset is ready when all flows that
-    feed it have run.
+    The stages of one level do not depend on each other. A dataset is ready when all flows that write it
+    have run.
     """
     opens, runs, refreshes = tuple(tables), tuple(flows), tuple(views)
     reads: dict[TableName, set[TableName]] = {}
@@ -46,7 +46,7 @@ def _tables(reads: Iterable[TableRead]) -> set[TableName]:
 
 
 def _depths(reads: Mapping[TableName, set[TableName]]) -> dict[TableName, int]:
-    """How many datasets lie before each, on the longest way; a read of itself does not count."""
+    """The length of the longest chain of datasets that each dataset reads, without reads of itself."""
     depths: dict[TableName, int] = {}
 
     def depth(name: TableName) -> int:

@@ -156,7 +156,7 @@ _FILES_REFUSED: Mapping[str, tuple[str, str]] = {
     ),
     "cleanSource": (
         "removes files that `verify` and a full refresh need",
-        "remove it, and clean up files that `headrace verify` has proven",
+        "remove it, and delete old files after `headrace verify` has compared them",
     ),
     "modifiedBefore": ("would skip files that a stream must read", "remove it"),
     "modifiedAfter": ("would skip files that a stream must read", "remove it"),
@@ -176,7 +176,7 @@ def _refuse_for_files(request: ReadRequest, location: SourceLocation) -> None:
         value = request.value(option)
         if value is not None and not (value.isdigit() and int(value) > 0):
             problem = f"{option}={value} is not a positive whole number"
-            raise _unsupported(problem, option, value, "write it in digits", location)
+            raise _unsupported(problem, option, value, "write a number such as 1000", location)
 
 
 def _unsupported(
@@ -223,7 +223,7 @@ def _refuse_uncommitted(request: ReadRequest, location: SourceLocation) -> None:
     raise OptionUnsupportedError(
         f"kafka.isolation.level={level} reads records of aborted transactions",
         location=location,
-        facts=["aborted records do not count as records of the topic, so `verify` could not prove the table"],
+        facts=["`headrace verify` counts committed records only, so it would find additional rows"],
         remedies=["remove the option: flows read with read_committed"],
         params={"option": "kafka.isolation.level", "value": level},
     )

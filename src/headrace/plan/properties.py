@@ -26,7 +26,7 @@ USER_SETTABLE: Final = frozenset({COORDINATES, TIMESTAMP})
 
 FORBIDDEN: Final[Mapping[str, str]] = {
     "delta.setTransactionRetentionDuration": (
-        "Delta would forget which batches the table has, and a replayed batch would be added twice"
+        "Delta would remove transaction ids of committed batches, and a replayed batch could be added twice"
     ),
 }
 
@@ -101,7 +101,7 @@ def _coordinates(text: str) -> Coordinates:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise PropertyInvalidError(
-            f"{COORDINATES} is not a JSON object of three columns",
+            f"the table property {COORDINATES} is not a JSON object with three columns",
             facts=[f"its value: {text}"],
             remedies=['write {"topic": "topic", "partition": "partition", "offset": "offset"}'],
             params={"property": COORDINATES, "value": text},

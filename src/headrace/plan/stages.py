@@ -27,7 +27,13 @@ Declared = Flow | TemporaryView
 
 @dataclass(frozen=True, kw_only=True)
 class TableRead:
-    """A query reads a table, of this pipeline or of another."""
+    """One read of a table by a query.
+
+    Args:
+        streaming: Whether the query reads the table as a stream.
+        location: Where the query reads it.
+        declared: Whether this pipeline declares the table.
+    """
 
     table: TableName
     streaming: bool
@@ -37,7 +43,7 @@ class TableRead:
 
 @dataclass(frozen=True, kw_only=True)
 class Coordinates:
-    """The columns of a table that hold each record's place in Kafka (dotted paths)."""
+    """The columns (dotted paths) of a table that hold topic, partition and offset of each record."""
 
     topic: str
     partition: str
@@ -56,10 +62,10 @@ class PlannedFlow:
         reads: The tables that the query reads, streaming or not, also through temporary views.
         sources: Its streaming sources.
         stateful: Whether the query keeps state (aggregation, deduplication, stream-stream join).
-        coordinates: Set where the query makes exactly one row of each record and keeps its place.
-        timestamp: The column (dotted path) that holds the Kafka timestamp, where one does.
+        coordinates: The coordinate columns, if the query returns one row for each record and keeps them.
+        timestamp: The column (dotted path) that holds the Kafka timestamp, if there is one.
         reads_target: Whether the query reads the table that it writes.
-        fingerprint: A hash of the query's plan, equal as long as the query means the same.
+        fingerprint: A hash of the query's logical plan.
         through: The temporary views that the query reads, also through each other.
     """
 
@@ -109,7 +115,7 @@ class PlannedView:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenTableStage:
-    """Create the table if it is missing, else bring its properties and new columns up to date."""
+    """Create the table if it is missing, otherwise update its properties and add new columns."""
 
     table: StreamingTable
     schema: Mapping[str, Any]
@@ -137,7 +143,7 @@ Stage = OpenTableStage | RunFlowStage | RefreshViewStage
 
 
 def target_of(stage: Stage) -> TableName:
-    """The dataset that a stage is about."""
+    """The dataset that a stage writes."""
     match stage:
         case OpenTableStage():
             return stage.table.name
@@ -152,12 +158,12 @@ ChangedPart = Literal["table", "kind", "column", "property", "comment", "layout"
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a run would change in the storage, or what it would leave there (``keep``).
+    """A change that a run would make in the storage, or something that it would keep (``keep``).
 
     Args:
         text: The change in one sentence.
-        part: What of the dataset it is about.
-        name: The column, the property or the flow that it is about, where it is about one.
+        part: The part of the dataset that changes.
+        name: The column, the property or the flow that changes, if it is one.
     """
 
     kind: Literal["create", "alter", "recompute", "remove", "keep"]
@@ -169,7 +175,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Note:
-    """A fact about the pipeline that may surprise its author; a run is not refused for it."""
+    """A warning or a hint about the pipeline; it does not stop a run."""
 
     level: Literal["warning", "note"]
     text: str
@@ -185,13 +191,13 @@ class Plan:
         all_levels: The stages of the whole pipeline in dependency order; the stages of one level do not
             depend on each other.
         views: The temporary views.
-        selected: The datasets that are to be run; ``None`` runs all.
-        changes: Against the storage; ``None`` when planned offline.
-        found: What each source holds now, by flow and source index, as far as its system answered.
+        selected: The datasets to run; ``None`` runs all.
+        changes: The changes that a run would make in the storage; ``None`` when planned offline.
+        found: What each source holds now, by flow and source index, if its system answered.
         unreached: Whether a system did not answer.
-        refusals: What a run would refuse as things stand, each with its remedy; not known offline.
+        refusals: The errors with which a run would stop; empty when planned offline.
         is_broker_stopped: Whether topics were not checked because the embedded broker does not run.
-        notes: Facts that may surprise the author.
+        notes: Warnings and hints.
     """
 
     project: ProjectSettings
@@ -216,7 +222,7 @@ class Plan:
 
     @property
     def levels(self) -> tuple[tuple[Stage, ...], ...]:
-        """The stages that are to be run, in dependency order."""
+        """The stages to run, in dependency order."""
         if self.selected is None:
             return self.all_levels
         levels = (tuple(s for s in level if target_of(s) in self.selected) for level in self.all_levels)
@@ -224,7 +230,7 @@ class Plan:
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The stages that are to be run, in one sequence."""
+        """The stages to run, in one sequence."""
         return tuple(stage for level in self.levels for stage in level)
 
     @property
@@ -262,7 +268,7 @@ class Plan:
         return tuple(one for one in self.flows if one.flow.target == table)
 
     def queries_of(self, dataset: Dataset) -> tuple[Declared, ...]:
-        """The queries whose rows a dataset consists of."""
+        """The queries that give the rows of a dataset."""
         if isinstance(dataset, TemporaryView):
             return (dataset,)
         planned: list[PlannedFlow | PlannedRefresh] = [*self.flows, *self.refreshes]
@@ -270,7 +276,7 @@ class Plan:
 
     @property
     def tables_read(self) -> tuple[TableName, ...]:
-        """The tables that any query reads, each once."""
+        """The tables that the queries read, each once."""
         resolved: list[PlannedFlow | PlannedRefresh | PlannedView] = [*self.flows, *self.refreshes]
         resolved += self.views
         return tuple(dict.fromkeys(read.table for one in resolved for read in one.reads))

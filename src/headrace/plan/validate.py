@@ -64,9 +64,9 @@ def _check_target(flow: AppendFlow, datasets: Mapping[str, Dataset]) -> Iterator
     else:
         kind = "materialized view" if isinstance(target, MaterializedView) else "temporary view"
         problem = f"which is a {kind} ({target.location})"
-        remedy = "choose a streaming table; the rows of a view come from its own query"
+        remedy = "choose a streaming table as the target; a view has no flows but its own query"
     yield TargetInvalidError(
-        f"the flow `{flow.name}` feeds `{shown(flow.target)}`, {problem}",
+        f"the target of the flow `{flow.name}` is `{shown(flow.target)}`, {problem}",
         location=flow.location,
         remedies=[remedy],
         params={"flow": flow.name, "target": str(flow.target)},
@@ -75,9 +75,9 @@ def _check_target(flow: AppendFlow, datasets: Mapping[str, Dataset]) -> Iterator
 
 def _without_flow(table: StreamingTable) -> TableWithoutFlowError:
     return TableWithoutFlowError(
-        f"no flow feeds the streaming table `{shown(table.name)}`",
+        f"no flow writes the streaming table `{shown(table.name)}`",
         location=table.location,
-        remedies=[f'add one: @hr.append_flow(target="{table.name}")'],
+        remedies=[f'add a flow: @hr.append_flow(target="{shown(table.name)}")'],
         params={"dataset": str(table.name)},
     )
 
@@ -89,7 +89,7 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
         if reason is None and key.lower().startswith("headrace.") and key not in USER_SETTABLE:
             reason = "this prefix is reserved for Headrace"
         if reason is None and key.lower() == "delta.appendonly" and isinstance(dataset, MaterializedView):
-            reason = "each refresh replaces the view's rows, and an append-only table refuses that"
+            reason = "each refresh replaces the rows of the view, which an append-only table does not allow"
         if reason is not None:
             yield PropertyForbiddenError(
                 f"`{shown(dataset.name)}` sets the table property {key}, which is not allowed",

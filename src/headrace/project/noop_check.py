@@ -64,7 +64,7 @@ class UpToDate:
 
 
 def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[str, str]) -> None:
-    """Leave behind what the plan was made of, for the next run.
+    """Store what the plan depends on, so that the next run can check without Spark for changes.
 
     Args:
         plan: The plan.
@@ -105,11 +105,11 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
 
 
 def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnection]) -> UpToDate | None:
-    """Whether a run would do nothing; ``None`` where Spark has to be asked.
+    """The flows and views of a pipeline whose run has nothing to do; ``None`` if Spark is needed to decide.
 
     Args:
         settings: The pipeline's settings.
-        connect: Gives the way to its broker; called where a flow reads Kafka.
+        connect: Gives the connection to the broker; called only if a flow reads Kafka.
     """
     try:
         record = (settings.storage.plans / _FILE).read_json()
@@ -122,7 +122,7 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
             _require_drained(planned, flows, settings, systems)
         views = tuple(_require_fresh(one, settings) for one in record["views"])
     except (_Uncertain, UnknownCode, HeadraceError, OSError, ValueError, KeyError, TypeError):
-        # Whatever is wrong, the run itself finds it, and says it better.
+        # The run finds the same problem, and reports it with its location.
         return None
     return UpToDate(flows=tuple((p.flow.name, p.flow.target) for p in flows), views=views)
 
@@ -167,7 +167,7 @@ def _require_drained(
 
 def _require_fresh(record: Mapping[str, Any], settings: ProjectSettings) -> TableName:
     name = TableName(*record["view"])
-    said = last_refresh(settings.storage.table(name))
+    latest = last_refresh(settings.storage.table(name))
     inputs = {}
     for parts in record["inputs"]:
         path = settings.storage.table(TableName(*parts))
@@ -178,7 +178,11 @@ def _require_fresh(record: Mapping[str, Any], settings: ProjectSettings) -> Tabl
             "version": table.version,
             "commit": mark,
         }
-    if not inputs or said is None or said["inputs"] != inputs or said["definition"] != record["definition"]:
+    is_current = latest is not None and (latest["inputs"], latest["definition"]) == (
+        inputs,
+        record["definition"],
+    )
+    if not inputs or not is_current:
         raise _Uncertain(f"{name} is stale")
     return name
 
@@ -191,7 +195,7 @@ def _read_table(path: Path) -> TableState:
 
 
 def _stub(record: Mapping[str, Any]) -> PlannedFlow:
-    """The planned flow as far as its sources go; nothing is run with it."""
+    """A planned flow with its sources only; it cannot be run."""
     sources = tuple(load_source(one, _NOWHERE) for one in record["sources"])
     return PlannedFlow(
         flow=AppendFlow(

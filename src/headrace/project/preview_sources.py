@@ -39,7 +39,7 @@ class SourceSeen:
         read: How many records or files.
         held: How many the source holds.
         version: The version of a table.
-        computed: Why a table was computed from its own query.
+        computed: The reason why a table was computed from its own query, or ``None`` if it was read.
     """
 
     kind: Literal["kafka", "files", "table"]
@@ -51,7 +51,7 @@ class SourceSeen:
 
     def __str__(self) -> str:
         if self.computed is not None:
-            return f"{self.kind} {self.name}: computed from its query, {self.computed}"
+            return f"{self.kind} {self.name}: computed from its query; {self.computed}"
         if self.version is not None:
             return f"{self.kind} {self.name}: v{self.version}"
         if self.held is None:
@@ -111,8 +111,8 @@ class PreviewReader:
             raise SourceUnsupportedError(
                 f"`{query.name}` reads a stream that was built outside of its function",
                 location=query.location,
-                facts=["only reads within query functions can be shown on what is there now"],
-                remedies=["build the stream within the function"],
+                facts=["a preview can replace only the reads inside of query functions"],
+                remedies=["move the read into the function"],
                 params={"name": str(query.name)},
             )
         return frame
@@ -131,7 +131,7 @@ class PreviewReader:
         version = None if stored is None else stored.version
         self._note(SourceSeen(kind="table", name=shown(name), version=version))
         if not access.streaming:
-            # The session's catalog has it: time travel and the like are Spark's affair.
+            # Spark reads the table from the session's catalog, with its options for time travel.
             return None
         if access.changes:
             return self._changes(self._session.read.table(quoted(name)), quoted(name), access.options)
@@ -139,11 +139,11 @@ class PreviewReader:
 
     def _reason_to_compute(self, dataset: Dataset, stored: StoredTable | None) -> str | None:
         if stored is None:
-            return "for no run has made it yet"
+            return "the table does not exist yet"
         there = {field["name"].casefold() for field in stored.schema["fields"]}
         wanted = [field["name"] for field in self._plan.schemas[dataset.name]["fields"]]
         lacking = [name for name in wanted if name.casefold() not in there]
-        return f"for the table lacks {', '.join(lacking)}" if lacking else None
+        return f"the table does not have {', '.join(lacking)} yet" if lacking else None
 
     def _compute(self, dataset: Dataset) -> DataFrame:
         if dataset.name in self._computing:

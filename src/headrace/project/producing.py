@@ -138,13 +138,13 @@ def _send_all(
 
 
 def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
-    """The error with how many records are in the topic already: sent again, they would be there twice."""
+    """The error with the number of records that were delivered, so that they are not sent a second time."""
     line = int(error.params["line"])
     count = f"{delivered:,} {'record' if delivered == 1 else 'records'}"
     said = f"{count} before it {'was' if delivered == 1 else 'were'} delivered"
     remedies = error.remedies
     if delivered and error.location is not None:
-        remedies = (*remedies, f"correct the line, and send what is left: from line {line} on")
+        remedies = (*remedies, f"correct the line, then send only the lines from {line} on")
     return RecordInvalidError(
         error.summary,
         location=error.location,

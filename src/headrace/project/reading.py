@@ -52,15 +52,15 @@ def read_delta(
         ReadVersionUnknownError: The table has no such version.
         ReadVersionGoneError: A vacuum has removed the version's files.
         TableUnreadableError: The table is damaged, or uses what the reader does not know.
-        ArgumentInvalidError: An argument is none of these.
+        ArgumentInvalidError: An argument has an invalid value.
     """
     if version is not None and timestamp is not None:
-        raise _wrong("version", version, "`version` and `timestamp` both name the version to read")
+        raise _wrong("version", version, "`version` and `timestamp` cannot both be given")
     for name, value, least in (("version", version, 0), ("limit", limit, 0)):
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-            raise _wrong(name, value, f"`{name}` is a whole number from {least} on, and not {value!r}")
+            raise _wrong(name, value, f"`{name}` must be a whole number of at least {least}, not {value!r}")
     if isinstance(columns, str):
-        raise _wrong("columns", columns, f"`columns` is a list of names, and not {columns!r}")
+        raise _wrong("columns", columns, f"`columns` must be a list of names, not {columns!r}")
     selection = Selection(
         where=where,
         limit=limit,
@@ -78,15 +78,15 @@ def read_delta(
 
 
 def locate_table(table: str, settings: Callable[[], ProjectSettings]) -> Path:
-    """Where the table lies that a user names.
+    """The folder of a table.
 
     Args:
-        table: A dataset, or a folder, which needs no pipeline around it.
+        table: The name of a dataset, or the path of a Delta table, which needs no pipeline.
         settings: Gives the pipeline's settings.
 
     Raises:
-        TableUnknownError: There is none.
-        SpecNotFoundError: It is no path, and there is no pipeline.
+        TableUnknownError: The table does not exist.
+        SpecNotFoundError: `table` is not a path, and there is no pipeline.
     """
     try:
         found = settings()
@@ -104,7 +104,7 @@ def _moment(value: datetime | str | None) -> datetime | None:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
         return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
     except (ValueError, AttributeError, TypeError) as error:
-        problem = f"`timestamp` is a datetime or a text such as 2026-11-20T08:14, and not {value!r}"
+        problem = f"`timestamp` must be a datetime or text such as 2026-11-20T08:14, not {value!r}"
         raise _wrong("timestamp", value, problem) from error
 
 

@@ -117,7 +117,7 @@ def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_tab
             lists = FileLists.of_ledger(storage.ledger(flow.target, flow.name))
             gone += _gone(flow.target, survey, lists)
         except HeadraceError as error:
-            text = f"whether its sources still hold all records is unknown: {error.headline}"
+            text = f"it is not known whether its sources still hold all records: {error.headline}"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
     for name in (name for name in names if is_table(storage.table(name))):
         declared = {planned.flow.name for planned in plan.flows if planned.flow.target == name}
@@ -180,7 +180,7 @@ def check_datasets(datasets: Sequence[str], plan: Plan) -> tuple[TableName, ...]
         listed = " ".join([*map(str, names), *map(str, left_out)])
         raise DownstreamStreamsError(
             f"{', '.join(map(str, left_out))} would read the rebuilt rows a second time",
-            facts=("a stream reads every row that is added to a table", "nothing was changed"),
+            facts=("a stream reads all rows that are added to its source table", "nothing was changed"),
             remedies=(f"rebuild them together:   headrace full-refresh {listed}",),
             params={"datasets": [str(n) for n in names], "downstream": [str(n) for n in left_out]},
         )

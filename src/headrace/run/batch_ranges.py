@@ -71,7 +71,7 @@ class BatchRanges:
         if theirs == ours and self._guards.is_replay(stamp.batch):
             return
         raise CheckpointBehindTableError(
-            f"flow {flow}: the table holds batch {stamp.batch} with other ranges",
+            f"flow {flow}: the table holds batch {stamp.batch} with other offset ranges",
             location=run.flow.location,
             facts=(
                 f"checkpoint {stamp.checkpoint} planned {ours}",

@@ -70,8 +70,8 @@ _UPSTREAM = (
     _Meaning(
         re.compile("DELTA_MISSING_CHANGE_DATA"),
         ChangeFeedMissingError,
-        "has no change feed of the commits that the query asks for",
-        remedy="set startingVersion to the version which gave the table its change feed",
+        "has no change data feed for the versions that the query reads",
+        remedy="set startingVersion to the version that enabled the change data feed, or to a later one",
     ),
     _Meaning(
         re.compile(
@@ -80,7 +80,7 @@ _UPSTREAM = (
             r"|DELTA_ILLEGAL_OPTION|DELTA_SCHEMA_CHANGED_WITH_STARTING_OPTIONS"
         ),
         StartInvalidError,
-        "cannot be read from where the query says",
+        "cannot be read from the starting version or timestamp of the query",
         remedy="correct startingVersion or startingTimestamp",
     ),
     _Meaning(
@@ -89,13 +89,13 @@ _UPSTREAM = (
             r"|DELTA_TRUNCATED_TRANSACTION_LOG"
         ),
         UpstreamLogExpiredError,
-        "has lost commits before they were read",
-        facts=("the table's log was cleaned up, and rows could be missed; nothing was written",),
+        "no longer has the log of commits that the flow has not read yet",
+        facts=("to continue could skip rows; nothing was written",),
     ),
     _Meaning(
         re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE"),
         UpstreamRewrittenError,
-        "as a stream has changed rows that were already read",
+        "as a stream has changed rows that the flow had already read",
     ),
 )
 _BROKER = re.compile(
@@ -109,7 +109,7 @@ _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurr
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _CAUSE = 100
-"""Characters of it that stand in the error's one sentence."""
+"""Characters of a message that go into the summary of an error."""
 _MESSAGE = 600
 """Characters of Spark's message that an error shows; the rest is in the log."""
 _NAMED = 8
@@ -136,14 +136,14 @@ def as_error(
     kafka: KafkaConnection | None = None,
     reading: Reading | None = None,
 ) -> HeadraceError:
-    """The coded error behind a failure.
+    """The coded error for a failure.
 
     Args:
-        failure: What the query or the JVM raised.
-        carried: What the batch function had raised, where it did.
-        declared: What failed.
-        log_file: Where Spark's own log is.
-        kafka: The pipeline's cluster, for failures that it is the reason of.
+        failure: The exception of the query or the JVM.
+        carried: The exception of the batch function, if it raised one.
+        declared: The flow or view that failed.
+        log_file: The log of Spark.
+        kafka: The Kafka cluster of the pipeline, to explain failures of its login.
         reading: The batch that was being read.
     """
     for one in (carried, failure):
@@ -167,44 +167,48 @@ def as_error(
         f"{name} failed",
         location=declared.location,
         facts=(_shortened(text), *_logged(log_file)),
-        remedies=("headrace run --debug shows the whole trace",),
+        remedies=("print the stack trace:   headrace run --debug",),
         params={"name": str(name)},
     )
 
 
 def _malformed(text: str, declared: Declared, reading: Reading | None) -> RecordUnparseableError:
-    """A record that one of Spark's own parsers has refused; Spark does not say which."""
+    """The error for a record that Spark's own parser cannot parse; Spark does not report which record."""
     name = declared.name
     found = re.search(r"Malformed records are detected in record parsing: (.*?)\.?\n", text)
     excerpt = found[1] if found is not None else ""
     return RecordUnparseableError(
-        f"{name}: a record does not fit the schema that its query gives it",
+        f"{name}: a record does not match a schema in the query",
         location=declared.location,
         facts=(
-            *([f"Spark read of it: {excerpt[:_CAUSE]}"] if excerpt and "null" not in excerpt else []),
-            *([] if reading is None else [f"it is in {reading}"]),
+            *(
+                [f"the record, as Spark parsed it: {excerpt[:_CAUSE]}"]
+                if excerpt and "null" not in excerpt
+                else []
+            ),
+            *([] if reading is None else [f"the record is in {reading}"]),
             NOT_COMMITTED if isinstance(declared, AppendFlow) else "the view was not changed",
         ),
         remedies=(
-            "correct the schema, or give from_json the option mode=PERMISSIVE if nulls are meant",
-            "hr.parse_json names the record",
+            "correct the schema, or use mode=PERMISSIVE in from_json, which gives NULL for such a record",
+            "or use hr.parse_json: its error names the partition and offset of the record",
         ),
         params={"flow": str(name), **({} if reading is None else {"batch": reading.batch})},
     )
 
 
 def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:
-    """The JVM that did the work has gone away.
+    """The error for a JVM of Spark that has ended.
 
     Args:
-        facts: What else is known of it.
+        facts: Further facts, such as the path of Spark's log.
     """
     return DriverLostError(
-        "the JVM has gone away",
-        facts=("what it had not committed was not written", *facts),
+        "the JVM of Spark has ended",
+        facts=("batches that were not committed were not written", *facts),
         remedies=(
             "start again:   headrace run",
-            "if it dies again, give it more memory: `runtime: {memory: 2g}` in headrace.yml",
+            "if it ends again, give it more memory: `runtime: {memory: 2g}` in headrace.yml",
         ),
     )
 
@@ -215,7 +219,7 @@ def _turned_away(
     log_file: Path | None,
     kafka: KafkaConnection,
 ) -> HeadraceError | None:
-    """What Kafka's client says when the cluster does not let it in, or not any more."""
+    """The error for a login or a permission that the Kafka cluster refuses."""
     said = _TURNED_AWAY.findall(text)
     error = find_fault(kafka, said) if said else None
     if error is not None:
@@ -228,7 +232,7 @@ def _turned_away(
 
 
 def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:
-    """The error behind a message of Spark's whose meaning is known."""
+    """The error for a known message of Spark."""
     name = declared.name
     facts = (_shortened(text), *_logged(log_file))
     for meaning in _UPSTREAM:
@@ -246,20 +250,22 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
             f"{name}: no space is left on the disk of the storage",
             location=declared.location,
             facts=(NOT_COMMITTED, *_logged(log_file)),
-            remedies=("make room, and start again:   headrace run",),
+            remedies=("free space on the disk, then start again:   headrace run",),
             params={"name": str(name)},
         )
     if _TAKEN_OVER.search(text):
         return LeaseLostError(
-            f"another process has taken over flow {name} while this one was away",
-            facts=("its checkpoint has a batch of somebody else's; nothing was written since",),
+            f"another process has taken over flow {name} while this process did not respond",
+            facts=(
+                "the checkpoint has a batch of the other process; this process has written nothing since",
+            ),
             params={"flow": str(name)},
         )
     if (broker := _BROKER.search(text)) is not None:
         return BrokerUnreachableError(
             f"{name}: the Kafka broker does not answer",
             location=declared.location,
-            facts=(f"Kafka's client says: {broker[0]}", *_logged(log_file)),
+            facts=(f"Kafka's client reports: {broker[0]}", *_logged(log_file)),
             remedies=("headrace doctor",),
             params={"name": str(name)},
         )

@@ -93,7 +93,7 @@ class BatchLimits:
 
 
 def _replaced(jvm: Any, before: Any, limit: int) -> Any:
-    """A limit of the same kind as before; an unknown one, of another version of Delta, is an error here."""
+    """A limit of the same type as before; the type is unknown if Delta has another version."""
     match before.getClass().getSimpleName():
         case "ReadMaxRows":
             return jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.maxRows(limit)
@@ -105,4 +105,4 @@ def _replaced(jvm: Any, before: Any, limit: int) -> Any:
             size = jvm.org.apache.spark.sql.delta.sources.ReadMaxBytes(limit)
             return before.copy(size, before.maxFiles(), before.minFiles())
         case other:
-            raise TypeError(f"{other} is no limit that can be replaced")
+            raise TypeError(f"a limit of the type {other} cannot be replaced")

@@ -38,8 +38,10 @@ class Part:
         return self.until - self.start == 1
 
     def __str__(self) -> str:
-        place = f"topic {self.topic}, partition {self.partition}"
-        return f"{place}, offset {self.start}" if self.is_record else f"{place} [{self.start}, {self.until})"
+        partition = f"topic {self.topic}, partition {self.partition}"
+        if self.is_record:
+            return f"{partition}, offset {self.start}"
+        return f"{partition}, offsets {self.start} to {self.until - 1}"
 
 
 def parts_of(ranges: Iterable[SourceRange]) -> tuple[Part, ...]:
@@ -55,15 +57,15 @@ def parts_of(ranges: Iterable[SourceRange]) -> tuple[Part, ...]:
 def find_first(
     parts: Sequence[Part], fails: Callable[[Sequence[Part]], bool], go_on: Callable[[], bool]
 ) -> Sequence[Part]:
-    """Halve what fails until it is one record; the first, where several do.
+    """Find the first record on which a query fails, by halving the ranges.
 
     Args:
-        parts: Records that fail together.
-        fails: Whether the query fails over such records.
-        go_on: Whether there is time for one more look.
+        parts: Ranges of records on which the query fails.
+        fails: Tells whether the query fails on some ranges.
+        go_on: Tells whether there is time for one more attempt.
 
     Returns:
-        The least that is known to hold a record on which the query fails.
+        The smallest ranges found on which the query fails.
     """
     found = list(parts)
     while len(found) > 1 and go_on():
@@ -86,8 +88,8 @@ def name_record(
 ) -> HeadraceError:
     """Return a flow's failure with the record that causes it, if that record can be found.
 
-    Only where a row comes from one record alone: queries over Kafka that keep no state. What a failure
-    costs is time, never rows: the batch is not committed either way.
+    This needs a stateless query over Kafka, where each row comes from one record. The batch is not
+    committed, whether the record is found or not.
 
     Args:
         error: The failure.
@@ -109,24 +111,24 @@ def name_record(
     def go_on() -> bool:
         return time.monotonic() < deadline and not context.stop.requested
 
-    _LOG.info("flow %s: looking for the record on which it fails", planned.flow.name)
+    _LOG.info("flow %s: searching the batch for the record on which the query fails", planned.flow.name)
     try:
         if not fails(parts):
             return error
         found = find_first(parts, fails, go_on)
         if not fails(found):
-            # What fails only together, or not every time, is no single record's fault.
+            # The query fails only on several records together, or not every time.
             return error
     except HeadraceError as other:
         _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other.headline)
         return error
-    error = error.with_(facts=[*error.facts, f"it fails on {', '.join(map(str, found))}"])
+    error = error.with_(facts=[*error.facts, f"the query fails on {', '.join(map(str, found))}"])
     if len(found) != 1 or not found[0].is_record:
         return error
     one = found[0]
     look = f"headrace consume {one.topic} --partition {one.partition} --from {one.start} --limit 1"
     return error.with_(
-        remedies=[*error.remedies, f"look at the record:   {look}"],
+        remedies=[*error.remedies, f"print the record:   {look}"],
         params={**error.params, "topic": one.topic, "partition": one.partition, "offset": one.start},
     )
 

@@ -240,7 +240,7 @@ class FlowOpener:
             self.fold(table.table_id)
 
     def _take_over(self, old: str) -> None:
-        """Give the checkpoint of a renamed flow its new name: first in the table, then on disk."""
+        """Rename the checkpoint of a renamed flow: first in the table, then on disk."""
         flow, storage = self.planned.flow, self.settings.storage
         table = self._read_table(self._table)
         old_folder = storage.flow_checkpoints(flow.target, old)
@@ -248,13 +248,13 @@ class FlowOpener:
         identity = load_identity(known[-1]) if known else None
         if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
             raise RenameImpossibleError(
-                f"flow {old} cannot be renamed to {flow.name}: {flow.target} was not fed by its checkpoint",
+                f"flow {old} cannot be renamed to {flow.name}: no flow {old} has written {flow.target}",
                 location=flow.location,
                 facts=(
-                    f"the storage looks for it in {old_folder}",
-                    "`--rename-flow` keeps the table; a function with another name declares another table",
+                    f"its checkpoint would be in {old_folder}",
+                    "`--rename-flow` renames a flow within one table; it does not rename a table",
                 ),
-                remedies=("headrace status lists the flows",),
+                remedies=("list the flows and their tables:   headrace status",),
                 params={"flow": flow.name, "old": old},
             )
         # The flow of the old name may still run, in a process that has not seen the new one.

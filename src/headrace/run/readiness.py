@@ -59,7 +59,7 @@ def judge_inputs(
         is_written: Tells whether a table has a commit of a batch or a view.
 
     Returns:
-        ``ready`` also where no flow of this update writes the table: then it is taken as it is.
+        ``ready`` also if no flow of this update writes the table: it is then read as it is.
     """
     waits = False
     for table in inputs:

@@ -171,8 +171,8 @@ def _load_checkpoint(path: Location, facts: FlowFacts, table: TableState) -> Che
         raise CheckpointForeignError(
             f"flow {facts.flow}: the checkpoint {path} belongs to flow {identity.flow}",
             location=facts.location,
-            facts=(f"it feeds {identity.dataset}; nothing was read or written",),
-            remedies=("move the folder away",),
+            facts=(f"that flow writes {identity.dataset}", "nothing was read or written"),
+            remedies=("move the folder out of the storage, then run again:   headrace run",),
             params={"flow": facts.flow, "owner": identity.flow, "checkpoint": str(path)},
         )
     state = load_state(path)
@@ -204,10 +204,10 @@ def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
     flow = planned.flow
     if REFRESHING_PROPERTY in table.properties:
         raise RefreshUnfinishedError(
-            f"a full refresh of {flow.target} was begun and did not end",
+            f"a full refresh of {flow.target} was interrupted",
             location=flow.location,
-            facts=("its rows are gone, and not all of its flows start anew",),
-            remedies=(f"end it:   headrace full-refresh {flow.target}",),
+            facts=("its rows were removed, but not all of its flows start from the beginning yet",),
+            remedies=(f"complete it:   headrace full-refresh {flow.target}",),
             params={"flow": flow.name, "dataset": str(flow.target)},
         )
 

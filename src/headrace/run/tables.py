@@ -185,7 +185,7 @@ def _create(stage: OpenTableStage, path: Path, spark: SparkSession) -> bool:
 
 
 def new_clustering(table: StreamingTable | MaterializedView, path: Path) -> tuple[str, ...]:
-    """The declared columns that a table is not clustered by yet, and can be."""
+    """The declared clustering columns that differ from those of the table."""
     stored = load_stored_at(path) if table.cluster_by else None
     return () if stored is None else stored.new_clustering(table.cluster_by)
 
@@ -195,10 +195,10 @@ def _refuse_other_files(table: StreamingTable, path: Path) -> None:
     first = next((one.name for one in path.iterdir() if one.name != "_delta_log"), None)
     if first is not None:
         raise TableFolderTakenError(
-            f"{table.name} cannot be created: its folder holds files and is not a Delta table",
+            f"{table.name} cannot be created: its folder holds files, and is not a Delta table",
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),
-            remedies=("move the folder away, and run again",),
+            remedies=("move the folder away, then run again:   headrace run",),
             params={"dataset": str(table.name), "path": str(path)},
         )
 
@@ -213,10 +213,13 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     if conflicts:
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         raise SchemaMismatchError(
-            f"{name} has columns with other types than its queries return",
+            f"{name} has columns whose types differ from those of its queries",
             location=stage.table.location,
             facts=(*found, "nothing was read or written"),
-            remedies=(f"cast them in the query, or read everything again:   headrace full-refresh {name}",),
+            remedies=(
+                "cast the columns in the query",
+                f"or read everything again:   headrace full-refresh {name}",
+            ),
             params={"dataset": str(name), "columns": [column for column, _, _ in conflicts]},
         )
 
@@ -230,15 +233,15 @@ def set_coordinates(stage: OpenTableStage, path: Path, spark: SparkSession) -> N
 
 
 def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
-    """Refuse to create a table again that the flow's checkpoint has fed."""
+    """Refuse to create a table again that the flow has already written with its checkpoint."""
     flow = planned.flow
     for path in generations(storage.flow_checkpoints(flow.target, flow.name)):
         batches = load_state(path).last_planned + 1
         if batches > 0:
             raise TableLostError(
-                f"flow {flow.name}: the table {flow.target} is missing, and its checkpoint exists",
+                f"flow {flow.name}: the table {flow.target} is missing, but its checkpoint exists",
                 location=flow.location,
-                facts=(f"{path} has read {batches} batches", "nothing was read or written"),
+                facts=(f"the checkpoint {path} has {batches} batches", "nothing was read or written"),
                 remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
                 params={"flow": flow.name, "dataset": str(flow.target)},
             )

@@ -1,4 +1,4 @@
-"""Tables that a query reads and that are not what it was planned with: what reads them is not started."""
+"""Tables without the columns that a query was planned with; their readers are not started."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewS
 from headrace.plan.stored import load_stored
 from headrace.run.views import inputs_of
 
-_FIRST = "do what the first of these errors says, and run again:   headrace run"
+_FIRST = "follow the help of the first error above, then run again:   headrace run"
 
 
 @dataclass(frozen=True, kw_only=True)
 class StaleUpstream:
-    """A table that no query should read as it is.
+    """A table without its declared columns, which no query may read yet.
 
     Args:
-        why: In words that follow its name.
-        facts: What is known beyond that.
-        remedy: What makes it fit.
-        lacks: The columns that it does not have yet, where nothing else is wrong with it.
+        why: The reason, as a clause that follows the name of the table.
+        facts: Further facts for the error.
+        remedy: The help of the error.
+        lacks: The missing columns, if no other column differs.
     """
 
     why: str
@@ -33,10 +33,10 @@ class StaleUpstream:
     lacks: frozenset[str] | None = None
 
     def matters_to(self, schema: columns.Schema) -> bool:
-        """Whether a query with these columns is concerned.
+        """Whether a query that returns these columns must wait for the table.
 
-        A query that does not hand on a column which is only missing mostly does not know it; if it does,
-        Spark says that it cannot be resolved.
+        If columns are only missing, a query that does not return them mostly does not use them. If it does
+        use one, Spark reports that the column cannot be resolved.
         """
         if self.lacks is None:
             return True
@@ -46,12 +46,12 @@ class StaleUpstream:
 def find_blocked(
     plan: Plan, refused: Mapping[TableName, Exception], unleased: Mapping[str, Exception] | None = None
 ) -> dict[str, Exception]:
-    """Why some flows and views cannot be started, by the name of the flow or of the view.
+    """The errors of flows and views that cannot be started, by the name of the flow or view.
 
-    A flow that is not started does not bring its table up to date, and so can block what reads it.
+    A flow that is not started does not update its table, so it can block the readers of the table.
 
     Args:
-        plan: What is to be run.
+        plan: The plan to run.
         refused: Why tables of this plan could not be opened.
         unleased: Why flows have no lease, by name.
     """
@@ -60,7 +60,7 @@ def find_blocked(
     unfit |= _left_out(plan, stages)
     flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
     found: dict[str, Exception] = {}
-    # The stages stand in the order of what they read.
+    # A stage comes after the stages of the tables that it reads.
     for stage in stages:
         match stage:
             case RunFlowStage(planned=planned):
@@ -135,12 +135,12 @@ def _refused(name: TableName, error: Exception) -> StaleUpstream:
     return StaleUpstream(
         why="this run could not open",
         facts=(text.splitlines()[0],),
-        remedy=f"do what the error of {name} says, and run again:   headrace run",
+        remedy=f"follow the help of the error of {name}, then run again:   headrace run",
     )
 
 
 def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUpstream]:
-    """The table, if it is there and has other columns than it declares."""
+    """The table, if it exists and its columns differ from the declared ones."""
     stored, declared = load_stored(plan.project.storage, name), plan.schemas.get(name)
     if stored is None or declared is None:
         return {}
@@ -149,14 +149,14 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUps
     if not changed and not added:
         return {}
     facts = [f"{column} is {was} in the table, and declared as {now}" for column, now, was in changed]
-    facts += [f"{column} is declared, and the table has no such column" for column in added]
+    facts += [f"{column} is declared, but not in the table" for column in added]
     is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
     verb = "full-refresh" if changed and is_streaming else "run"
     return {
         name: StaleUpstream(
-            why=f"is not what its declaration says now, and {how}",
+            why=f"does not have its declared columns, and {how}",
             facts=tuple(facts),
-            remedy=f"bring it up to date:   headrace {verb} {name}",
+            remedy=f"update that table first:   headrace {verb} {name}",
             lacks=None if changed else frozenset(column.casefold() for column in added),
         )
     }

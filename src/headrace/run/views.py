@@ -196,11 +196,11 @@ class ViewRunner:
 
 
 def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
-    """The refusal of a view over a table that does not exist."""
+    """The error for a view over a table that does not exist."""
     return ViewInputMissingError(
         f"{flow.name} reads {name}, which does not exist yet",
         location=flow.location,
-        remedies=(f"headrace run {name}",),
+        remedies=(f"create that table first:   headrace run {name}",),
         params={"view": flow.name, "input": str(name)},
     )
 

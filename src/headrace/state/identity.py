@@ -112,7 +112,7 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
     """Read whose the checkpoint is.
 
     Raises:
-        CheckpointForeignError: It has no identity: plain Spark or somebody else made it.
+        CheckpointForeignError: It has no identity, so Headrace did not create it.
         CheckpointCorruptError: The identity cannot be read.
         StorageNewerError: A newer version of Headrace wrote it.
     """
@@ -127,9 +127,9 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
         return CheckpointIdentity.from_json(value)
     except FileNotFoundError as error:
         raise CheckpointForeignError(
-            f"the checkpoint folder {checkpoint} was not made by Headrace",
-            facts=("it has no headrace.json; nothing was read or written",),
-            remedies=("move the folder away",),
+            f"Headrace did not create the checkpoint folder {checkpoint}",
+            facts=("it has no headrace.json", "nothing was read or written"),
+            remedies=("move the folder out of the storage, then run again:   headrace run",),
             params={"checkpoint": str(checkpoint)},
         ) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -137,7 +137,7 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
 
 
 def load_query(checkpoint: Location) -> str | None:
-    """The fingerprint of the query that last went on with a checkpoint, where it is known."""
+    """The fingerprint of the last query that used a checkpoint, or ``None`` if it is not known."""
     try:
         return str((checkpoint / QUERY).read_json()["fingerprint"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -167,7 +167,7 @@ def generations(flow_checkpoints: Location) -> tuple[Location, ...]:
 def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: Mapping[str, str]) -> None:
     """Create a checkpoint: first its identity, then the files that Spark starts from.
 
-    A checkpoint that a process has left unfinished feeds no table yet, so the next start removes it.
+    No table uses a checkpoint that a process has left unfinished, so the next start removes it.
 
     Args:
         checkpoint: The folder; it must not exist.
@@ -176,10 +176,10 @@ def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: M
             offset log, which comes first, makes the checkpoint look like one that has planned a batch.
 
     Raises:
-        StorageUnwritableError: The folder cannot be written, or there is a checkpoint already.
+        StorageUnwritableError: The folder cannot be written, or holds a checkpoint already.
     """
     file = checkpoint / FILE
     if not file.create_json(identity.to_json()):
-        raise file.unwritable(FileExistsError(errno.EEXIST, "there is a checkpoint already"))
+        raise file.unwritable(FileExistsError(errno.EEXIST, "the folder holds a checkpoint already"))
     for name, text in reversed(list(seed.items())):
         (checkpoint / name).replace(text)

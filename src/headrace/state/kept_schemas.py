@@ -58,9 +58,9 @@ def load_schema(folder: Location, key: SchemaKey) -> Mapping[str, Any] | None:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise KeptSchemaUnreadableError(
-            f"the columns that were inferred for {key.path} cannot be read from {path}",
+            f"the inferred schema of {key.path} cannot be read from {path}",
             facts=(f"{type(error).__name__}: {error}",),
-            remedies=("put the file back, or remove it: the next run infers the columns anew",),
+            remedies=("restore the file, or remove it: the next run infers the schema again",),
             params={"path": str(path)},
         ) from error
 

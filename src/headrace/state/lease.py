@@ -93,8 +93,8 @@ class Lease:
         if not self._owns(held):
             driver = None if held is None else _driver_of(held)
             raise LeaseLostError(
-                f"another process has taken over flow {flow} while this one was suspended",
-                facts=("nothing was written since",),
+                f"another process has taken over flow {flow} while this process did not respond",
+                facts=("this process has written nothing since then",),
                 params={"flow": flow, "pid": None if driver is None else driver.pid},
             )
 

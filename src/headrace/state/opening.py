@@ -61,7 +61,7 @@ def _rename_flow(flow: FlowFacts, old: str) -> RenameFlow:
         raise RenameImpossibleError(
             f"flow {old} cannot be renamed to {flow.flow}: {old} is still declared",
             location=flow.location,
-            facts=("two flows would go on with one checkpoint; nothing was changed",),
+            facts=("two flows cannot use one checkpoint; nothing was changed",),
             remedies=(f"remove the declaration of {old}, or start without --rename-flow:   headrace run",),
             params={"flow": flow.flow, "old": old},
         )
@@ -73,11 +73,11 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     committed = table.transactions.get(identity.checkpoint, -1)
     if identity.table_id != table.table_id or (current is None and checkpoint.last_planned >= 0):
         raise TableLostError(
-            f"flow {flow.flow}: the table {flow.dataset} is not the one that its checkpoint fed",
+            f"flow {flow.flow}: its checkpoint belongs to another table than the present {flow.dataset}",
             location=flow.location,
             facts=(
-                f"checkpoint {identity.checkpoint} has read {checkpoint.last_planned + 1} batches; "
-                f"the table {'was just created' if table.fresh else 'was created anew'}",
+                f"checkpoint {identity.checkpoint} has {checkpoint.last_planned + 1} batches; "
+                f"the table {'was just created' if table.fresh else 'was deleted and created again'}",
                 "nothing was read or written",
             ),
             remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
@@ -86,13 +86,15 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if table.ledger_stale or table.folded > table.version:
         raise _table_behind(
             flow,
-            "versions that its ledger holds",
-            f"the ledger holds version {table.folded}; the table ends at version {table.version}"
+            "versions that are in its ledger",
+            f"the ledger ends at version {table.folded}, the table at version {table.version}"
             + ("" if table.folded > table.version else ", with other commits"),
             {"table": table.version, "ledger": table.folded},
         )
     if current is not None and current != identity.checkpoint:
-        raise _behind(flow, identity, checkpoint.last_planned, f"checkpoint {current} feeds the table now")
+        raise _behind(
+            flow, identity, checkpoint.last_planned, f"the table is now written with checkpoint {current}"
+        )
     if committed > checkpoint.last_planned:
         raise _behind(
             flow, identity, checkpoint.last_planned, f"the table holds its batches up to {committed}"
@@ -109,7 +111,7 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     if table.positions is not None and not _continues(checkpoint.positions, table.positions):
         # A batch that Spark has planned while a topic of a pattern was gone leaves that topic out.
         _compare_sources(flow, known)
-        found = f"the table holds batch {committed} with other ranges"
+        found = f"the table holds batch {committed} with other offset ranges"
         raise _behind(flow, identity, checkpoint.last_planned, found)
     if len(flow.sources) != len(identity.sources):
         raise _sources_changed(flow, known)
@@ -145,12 +147,12 @@ def _compare_sources(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> None:
 
 def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
     if flow.stateful:
-        raise resume_impossible(flow, "it keeps state, which the table does not hold")
+        raise resume_impossible(flow, "its query is stateful, and only the checkpoint holds the state")
     if table.transactions.get(current) is None:
         # It has read nothing yet; what checkpoints before it have read is not read again.
         return open_next(flow, table, current, "resume-from-table")
     if table.positions is None:
-        raise resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
+        raise resume_impossible(flow, "neither the table's log nor the ledger has its last offsets")
     _compare_sources(flow, tuple(ReadBefore(checkpoint=current, source=one) for one in table.sources))
     positions, losses = check_positions(flow, table, table.positions)
     return open_after(flow, "resume-from-table", positions, losses, fences=current)
@@ -161,12 +163,15 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
     if not orphans:
         return
     raise FlowRenamedError(
-        f"flow {flow.flow} is new, and flow {orphans[0]}, which fed {flow.dataset}, is no longer declared",
+        f"flow {flow.flow} is new, and flow {orphans[0]}, which wrote {flow.dataset}, is no longer declared",
         location=flow.location,
-        facts=("if it is the same flow, starting anew would read every record twice", "nothing was read"),
+        facts=(
+            "if the flow was only renamed, a new checkpoint would read every record twice",
+            "nothing was read or written",
+        ),
         remedies=(
-            f"it was renamed:   headrace run --rename-flow {orphans[0]}={flow.flow}",
-            f"it is another flow:   headrace run --new-checkpoint {flow.flow}",
+            f"if the flow was renamed:   headrace run --rename-flow {orphans[0]}={flow.flow}",
+            f"if it is another flow:   headrace run --new-checkpoint {flow.flow}",
         ),
         params={"flow": flow.flow, "orphans": orphans},
     )
@@ -174,11 +179,11 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
 
 def _lost(flow: FlowFacts, current: str) -> HeadraceError:
     return CheckpointLostError(
-        f"flow {flow.flow}: its checkpoint is lost, and the table {flow.dataset} holds what it wrote",
+        f"flow {flow.flow}: its checkpoint is missing, and the table {flow.dataset} has its rows",
         location=flow.location,
         facts=(
-            f"the table was fed through checkpoint {current}, which is not in the storage",
-            "starting anew would read every record twice; nothing was read or written",
+            f"the table was written with checkpoint {current}, which is not in the storage",
+            "an empty checkpoint would read every record twice; nothing was read or written",
         ),
         remedies=resume_remedy(flow),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current},
@@ -201,7 +206,8 @@ def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: 
         location=flow.location,
         facts=(
             f"checkpoint {identity.checkpoint} has planned batch {planned}; {found}",
-            "an old copy was restored, or another driver went on; nothing was read or written",
+            "an old copy of the checkpoint was restored, or another driver has written the table",
+            "nothing was read or written",
         ),
         remedies=resume_remedy(flow),
         params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
@@ -209,7 +215,7 @@ def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: 
 
 
 def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
-    """What to do about a checkpoint that is of no more use."""
+    """The help of an error about a checkpoint that cannot be used any more."""
     if flow.can_resume:
         return (resume_command(flow.flow),)
     return (f"read everything again:   headrace full-refresh {flow.dataset}",)
@@ -217,7 +223,7 @@ def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
 
 def resume_command(flow: str) -> str:
     """The remedy that opens a new checkpoint at the table's positions."""
-    return f"go on where the table ends:   headrace run --resume-from-table {flow}"
+    return f"continue from the table:   headrace run --resume-from-table {flow}"
 
 
 def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> HeadraceError:
@@ -225,7 +231,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
         return ", ".join(map(flow.describe, sources))
 
     return SourcesChangedError(
-        f"flow {flow.flow} reads other sources than its checkpoint has positions for",
+        f"flow {flow.flow}: its query reads other sources than its checkpoint",
         location=flow.location,
         facts=(
             f"the checkpoint read {listed(one.source for one in known)}",
@@ -233,7 +239,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
             "nothing was read or written",
         ),
         remedies=(
-            f"go on with what it reads now:   headrace run --new-checkpoint {flow.flow}",
+            f"keep the rows and continue with these sources:   headrace run --new-checkpoint {flow.flow}",
             f"read everything again:   headrace full-refresh {flow.dataset}",
         ),
         params={"flow": flow.flow},

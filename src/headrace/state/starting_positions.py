@@ -15,20 +15,20 @@ _STATEFUL = "its query is stateful, and a new checkpoint has no state"
 def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: Reason) -> Open:
     """Continue each source where the flow's checkpoints ended; read a new one from its beginning.
 
-    A flow that has fed the table before starts at given positions, so that no record is read twice
-    and none is skipped, whatever its ``starting_offsets`` say.
+    A flow that has written the table before starts at its last positions, so that no record is read twice
+    and none is skipped. Its ``starting_offsets`` do not apply.
 
     Raises:
-        ResumeImpossibleError: It is not known where.
-        RefusedError: A source no longer holds what comes next.
+        ResumeImpossibleError: The last positions are not known.
+        RefusedError: A source no longer holds the next records.
     """
     committed = current is not None and table.transactions.get(current) is not None
     if current is None or not (committed or table.history.commits):
         return Open(reason=reason, fences=current)
     if flow.stateful:
-        raise resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
+        raise resume_impossible(flow, _STATEFUL)
     if committed and table.positions is None:
-        raise resume_impossible(flow, "neither the table's log nor the ledger say how far it had read")
+        raise resume_impossible(flow, "neither the table's log nor the ledger has its last offsets")
     starts = {facts.source.index: facts.next_position(flow, table.history) for facts in flow.sources}
     known = {index: start for index, start in starts.items() if start is not None}
     if not known:
@@ -43,19 +43,19 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
 def check_positions(
     flow: FlowFacts, table: TableFacts, known: Mapping[int, Position], *, continues: bool = False
 ) -> tuple[dict[int, Position], Losses]:
-    """Compare where a flow continues with what its sources hold.
+    """Compare the positions at which a flow continues with what its sources hold.
 
     Args:
         flow: The flow.
         table: Its table.
-        known: Where it continues, by source.
-        continues: Whether it continues with the checkpoint in force.
+        known: The position at which it continues, by source.
+        continues: Whether it continues with its current checkpoint.
 
     Returns:
-        Where it can continue, and what its sources have lost before that.
+        The positions at which it can continue, and what its sources have lost before them.
 
     Raises:
-        RefusedError: A source does not hold what comes next.
+        RefusedError: A source does not hold the next records.
     """
     by_index = {facts.source.index: facts for facts in flow.sources}
     positions: dict[int, Position] = {}
@@ -81,17 +81,17 @@ def open_after(
 
     Args:
         flow: The flow.
-        reason: Why, where nothing is lost.
-        positions: Where it continues.
-        losses: What its sources have lost before that.
-        fences: The checkpoint in force.
-        origins: The checkpoint that ended at each position, where that is not the one in force.
+        reason: The reason, if nothing is lost.
+        positions: The position at which each source continues.
+        losses: What the sources have lost before these positions.
+        fences: The current checkpoint.
+        origins: The checkpoint that ended at each position, if that is not the current one.
 
     Raises:
-        ResumeImpossibleError: A new checkpoint would lack state, or names of files.
+        ResumeImpossibleError: A new checkpoint would lack state, or the names of files.
     """
     if flow.stateful:
-        raise resume_impossible(flow, "it keeps state, which a new checkpoint would not have")
+        raise resume_impossible(flow, _STATEFUL)
     lists: dict[int, ListOrigin] = {}
     for facts in flow.sources:
         index = facts.source.index
@@ -99,7 +99,7 @@ def open_after(
             continue
         if not facts.can_resume:
             name = flow.describe(facts.source)
-            raise resume_impossible(flow, f"{name} cannot start at a position of another checkpoint")
+            raise resume_impossible(flow, f"{name} cannot start from the offsets of another checkpoint")
         origin = facts.check_lists(flow, (origins or {}).get(index, (fences, index)))
         if origin is not None:
             lists[index] = origin
@@ -113,18 +113,18 @@ def open_after(
 
 
 def require_whole(flow: FlowFacts, history: History, what: str) -> None:
-    """Before something is read from its beginning: what all checkpoints have read must be known.
+    """Check that it is known what all earlier checkpoints have read, before a source is read from its start.
 
     Raises:
-        ResumeImpossibleError: It is not.
+        ResumeImpossibleError: A part of the history is missing.
     """
     if not history.whole:
-        why = f"neither the table's log nor the ledger say whether an earlier checkpoint has read {what}"
+        why = f"neither the table's log nor the ledger shows whether an earlier checkpoint has read {what}"
         raise resume_impossible(flow, why)
 
 
 def resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
-    """The refusal of a new checkpoint that would lose or double rows."""
+    """The error for a new checkpoint that would lose or duplicate rows."""
     return ResumeImpossibleError(
         f"flow {flow.flow} cannot be resumed from its table: {why}",
         location=flow.location,

@@ -203,13 +203,13 @@ def mark_version(table: Path, version: int) -> dict[str, Any] | None:
 
 
 def describe_rollback(table: Path, seen: Mapping[str, Any]) -> str | None:
-    """How the table contradicts what was read of it; ``None`` where it does not, as far as its log tells."""
+    """How the table differs from the version that was read; ``None`` if its log shows no difference."""
     known = versions(table)
     if known and seen["version"] > known[-1]:
-        return f"version {seen['version']} of it was read, and it ends at version {known[-1]}"
+        return f"version {seen['version']} was read, but the table now ends at version {known[-1]}"
     if commit_mark(table, seen["version"]) in (None, seen["commit"]):
         return None
-    return f"its version {seen['version']} is another commit than the one that was read"
+    return f"version {seen['version']} was read, but the table now has another commit of this version"
 
 
 def count_moved_rows(table: Path, version: int) -> tuple[int | None, int | None]:

@@ -147,12 +147,13 @@ shop · 4 datasets, 3 flows · storage ./lake (new)
 
   + orders      streaming table    transformations/shop.py:6
                 id LONG, amount DECIMAL(10,2), _source STRUCT<…>
-                from Kafka orders, 4 partitions, earliest · append · keeps each record's place
+                from Kafka orders, 4 partitions, earliest · append · keeps topic, partition and
+                offset
   + big_orders  streaming table    transformations/shop.py:9
                 same columns as orders
                 from orders · append
                 flow europe (transformations/shop.py:20): from Kafka orders-eu, 1 partition,
-                earliest · append · keeps state
+                earliest · append · stateful
     large       temporary view     transformations/shop.py:12
                 same columns as orders
                 reads orders
@@ -173,7 +174,7 @@ def test_a_new_pipeline_as_text() -> None:
     assert Explanation(away).to_json()["warnings"] == [warning]
     assert Explanation(build_plan(changes, found)).to_json()["warnings"] == []
     assert Explanation(replace(away, is_broker_stopped=True)).to_json()["warnings"] == [
-        "the embedded broker is not running; topics were not checked   headrace broker start"
+        "the embedded broker is not running; topics were not checked. Start it:   headrace broker start"
     ]
 
 

@@ -139,7 +139,7 @@ def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> Non
     )
     error = as_error(Exception(MALFORMED), None, FLOW, None, reading=Reading(17, (source,)))
     assert (error.code, error.transient, error.location) == ("RECORD_UNPARSEABLE", False, HERE)
-    assert "it is in batch 17: orders/0 [120, 164), orders/2 [0, 3)" in error.facts
+    assert "the record is in batch 17: orders/0 offsets 120 to 163, orders/2 offsets 0 to 2" in error.facts
     assert error.params == {"flow": "sales", "batch": 17}
 
 

@@ -46,7 +46,7 @@ def test_of_several_the_first_of_a_partition_is_found() -> None:
 def test_without_time_the_narrowest_place_is_told() -> None:
     looks = iter([True] * 4)
     found = find_first(batch(1000, 1000), Query((1, 500)), lambda: next(looks, False))
-    assert [str(one) for one in found] == ["topic orders, partition 1 [475, 600)"]
+    assert [str(one) for one in found] == ["topic orders, partition 1, offsets 475 to 599"]
 
 
 def test_a_batch_is_what_it_has_read_of_kafka() -> None:

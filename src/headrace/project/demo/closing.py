@@ -1,4 +1,4 @@
-"""What the demo says at its end: the proof, gold beside the ledger, and how to read on."""
+"""The end of the demo's output: the proof, gold compared with the producer's ledger, and what to try next."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def closing_text(result: DemoResult) -> str:
         *_reading_lines(result),
     ]
     if not result.ok:
-        lines += ["", *(f"not as it should be: {reason}" for reason in faults(result))]
+        lines += ["", *(f"The demo failed: {reason}" for reason in faults(result))]
     return "\n".join(lines)
 
 
@@ -71,17 +71,17 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
 
 
 def faults(result: DemoResult) -> Iterator[str]:
-    """Why the demo did not come out as it should."""
+    """The reasons why the demo failed."""
     ledger = result.producer.ledger
     if not result.crashes[-1].inside_batch:
-        yield f"none of {len(result.crashes)} kills hit a batch that was under way"
+        yield f"the driver was killed {len(result.crashes)} times, but never during a batch"
     if not result.drained:
-        yield f"the tables never came to hold the {ledger.records:,} records of the producer"
+        yield f"the tables did not receive all {ledger.records:,} records in time"
     if not result.proof.proven:
-        yield f"the proof does not hold: {len(result.proof.findings)} findings, see `headrace verify`"
+        yield f"`headrace verify` has {len(result.proof.findings)} findings"
     if not result.comparison.equal:
         wrong = len(result.comparison.differences) + len(result.comparison.doubled)
-        yield f"gold differs from the producer's ledger in {wrong} of {len(result.comparison.rows)} rows"
+        yield f"gold differs from the sums of the producer in {wrong} of {len(result.comparison.rows)} rows"
 
 
 def _proof_lines(result: DemoResult) -> Iterator[str]:
@@ -95,22 +95,22 @@ def _proof_lines(result: DemoResult) -> Iterator[str]:
             first = ""
     comparison, ledger = result.comparison, result.producer.ledger
     if comparison.equal:
-        said = f"equals the producer's own ledger ({ledger.dates} dates × {ledger.names} names, "  # noqa: RUF001
-        yield f" {'gold':<8} {'sums':<8} {said}{comparison.total:,})   ✓"
+        text = f"equal the sums of the producer ({ledger.dates} dates × {ledger.names} names, "  # noqa: RUF001
+        yield f" {'gold':<8} {'sums':<8} {text}{comparison.total:,})   ✓"
     else:
         wrong = len(comparison.differences) + len(comparison.doubled)
-        yield f" {'gold':<8} {'sums':<8} {wrong} rows differ from the producer's own ledger   ✗"
+        yield f" {'gold':<8} {'sums':<8} {wrong} rows differ from the sums of the producer   ✗"
 
 
 def _reports(dataset: DatasetProof) -> Iterator[GradeReport]:
     for flow in dataset.flows:
-        # What cannot be judged for this kind of flow is the business of `headrace verify`.
+        # `headrace verify` also prints the grades that cannot be judged for this kind of flow.
         yield from (report for report in flow.grades if report.verdict != "unjudged")
 
 
 def _gold_lines(comparison: Comparison) -> Iterator[str]:
     rows = [*comparison.differences, *(row for row in comparison.rows if row.equal)][:_SHOWN]
-    yield f" {'date':<12} {'name':<14} {'gold':>12} {'ledger':>12}"
+    yield f" {'date':<12} {'name':<14} {'gold':>12} {'producer':>12}"
     for row in rows:
         mark = "✓" if row.equal else "✗"
         yield f" {row.date:<12} {row.name:<14} {_money(row.gold):>12} {_money(row.ledger):>12}  {mark}"
@@ -128,7 +128,7 @@ def _reading_lines(result: DemoResult) -> Iterator[str]:
     yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
     yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\"   # pip install polars"
     yield f"  {headrace} read gold --limit 5 --project {project}"
-    yield "Run it again, on the same broker, which lives on until it is stopped:"
+    yield "Run the pipeline again; this starts its broker, with the records of the demo:"
     yield f"  export HEADRACE_BROKER_DIR={broker}"
     yield f"  {headrace} run --project {project}"
     yield f"  {headrace} status --project {project}"
@@ -137,14 +137,14 @@ def _reading_lines(result: DemoResult) -> Iterator[str]:
 
 
 def _command() -> str:
-    """``headrace`` as one would type it here: an environment that is not active is not on the path."""
+    """``headrace`` as a user types it here; with its path if its environment is not active."""
     own = Path(sys.executable).with_name("headrace")
     found = shutil.which("headrace")
     return "headrace" if (found and Path(found).samefile(own)) or not own.exists() else _shown(own)
 
 
 def _shown(path: Path) -> str:
-    """The path as one would type it here."""
+    """The path as a user types it here: relative if it is below the working directory."""
     return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
 
 

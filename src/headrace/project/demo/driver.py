@@ -89,7 +89,7 @@ class Driver:
         self._reader.join(_DEATH_TIMEOUT_S)
         facts = [*self._last_words(), f"log: {self._log_file}"]
         raise DemoDriverError(
-            f"the pipeline's process ended by itself, with exit code {self._process.returncode}",
+            f"the process of the pipeline ended with exit code {self._process.returncode}",
             facts=facts,
             remedies=("headrace doctor",),
             params={"exit_code": self._process.returncode, "error": self._error},

@@ -86,7 +86,7 @@ def open_demo(path: Path) -> DemoFolder:
     """
     renewed = path.is_dir() and (path / _OWN / _WRITTEN).is_file()
     if not renewed and path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        what = "a folder that no demo has written" if path.is_dir() else "a file"
+        what = "a folder that the demo did not create" if path.is_dir() else "a file"
         raise DemoFolderTakenError(
             f"{path} is {what}",
             facts=("nothing was changed",),

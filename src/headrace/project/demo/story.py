@@ -135,11 +135,11 @@ class _Witness:
             case FlowStarted(flow=flow) if flow == FLOW:
                 self.started.set()
             case BatchReplayed(flow=flow, batch=batch) if flow == FLOW and batch == self.watched:
-                self._tell(f"{FLOW}'s batch {batch} was in the table already, and was skipped")
+                self._tell(f"batch {batch} of {FLOW} was in the table already; it was not written again")
             case BatchCommitted(flow=flow, batch=batch, rows=rows) if flow == FLOW:
                 self.batches += 1 if rows else 0
                 if batch == self.watched:
-                    self._tell(f"{FLOW}'s batch {batch} was not in the table, and was read again")
+                    self._tell(f"batch {batch} of {FLOW} was not in the table; it was read again")
             case _:
                 pass
 
@@ -166,10 +166,10 @@ class Demo:
         self._driver: Driver | None = None
 
     def run(self) -> DemoResult:
-        """Tell the whole story; whatever was started has ended when this returns or raises.
+        """Run the demo; all processes have ended when this returns or raises.
 
         Raises:
-            HeadraceError: The demo could not go on.
+            HeadraceError: The demo could not continue.
         """
         began = time.monotonic()
         with ExitStack() as stack:
@@ -218,18 +218,18 @@ class Demo:
             end_leftover(folder.driver_pid)
             Broker(folder.broker).stop()
         kept = write_pipeline(folder, self._files)
-        self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   edit it, it is yours")
+        self._screen.fact("Pipeline", f"{folder.path}   bronze → silver → gold   (you can edit it)")
         if folder.renewed:
-            self._screen.fact("", "an earlier demo was here; its tables and its topic were made anew")
+            self._screen.fact("", "the tables and the topic of an earlier demo were replaced")
         if kept is not None:
-            self._screen.fact("", f"what you had changed in it is now in {kept}")
+            self._screen.fact("", f"the files that you had changed were moved to {kept}")
         return folder
 
     def _start_broker(self, folder: DemoFolder, stack: ExitStack) -> ProjectSettings:
         from headrace.runtime.broker import VERSION, Broker
         from headrace.runtime.fetch import ensure_jars
 
-        # All of them now, with their progress: the pipeline's process fetches without a word.
+        # All jars now, with progress: the process of the pipeline shows none.
         ensure_jars("spark", "broker")
         broker = Broker(folder.broker)
         stack.callback(broker.stop)
@@ -255,10 +255,10 @@ class Demo:
     def _crash(
         self, folder: DemoFolder, settings: ProjectSettings, producer: SalesProducer
     ) -> tuple[Crash, ...]:
-        """Kill the process in the middle of a batch; again, where the batch had just ended."""
+        """Kill the process in the middle of a batch; repeat if the batch had just ended."""
         bronze = _name(settings, FLOW)
         crashes: list[Crash] = []
-        self._screen.doing("the producer writes, the pipeline follows")
+        self._screen.doing("producing records and processing them")
         self._wait(lambda: self._witness.batches >= 1, producer, "it committed no batch")
         producer.go_on()
         while not (crashes and crashes[-1].inside_batch) and len(crashes) < _ATTEMPTS:
@@ -277,14 +277,14 @@ class Demo:
         return tuple(crashes)
 
     def _is_time(self, producer: SalesProducer) -> bool:
-        """Whether the crash may come: in the middle of the records, when batches follow each other."""
+        """Whether to kill the process now: after about half of the records and several batches."""
         written, batches = producer.ledger.records, self._witness.batches
         if written >= int(producer.records * _CRASH_AT_LATEST):
             return batches >= 1
         return written >= int(producer.records * _CRASH_AT) and batches >= _CRASH_AFTER_BATCHES
 
     def _drain(self, settings: ProjectSettings, producer: SalesProducer) -> bool:
-        """Wait until the tables hold what the producer has written; whether they came to."""
+        """Wait until the tables hold all records of the producer; ``False`` after a timeout."""
         self._screen.doing("draining the topic")
         watch = TableWatch(
             settings.storage,
@@ -308,7 +308,7 @@ class Demo:
             self._check(producer)
             if time.monotonic() > deadline:
                 raise DemoDriverError(
-                    f"the pipeline's process was given up: {otherwise} within {_WAIT_TIMEOUT_S:.0f} s",
+                    f"the process of the pipeline was stopped: {otherwise} within {_WAIT_TIMEOUT_S:.0f} s",
                     remedies=("headrace doctor",),
                     params={"waited_s": _WAIT_TIMEOUT_S},
                 )
@@ -326,23 +326,23 @@ class Demo:
             self._driver = None
 
     def _kill_driver(self) -> None:
-        """Where the demo is broken off: nobody waits for a batch to be finished."""
+        """Kill the process if the demo is interrupted."""
         if self._driver is not None:
             self._driver.kill()
 
 
 def crash_text(crash: Crash) -> str:
-    """What the storage says of the crash."""
+    """The crash as text, from the checkpoint and the table."""
     if not crash.inside_batch:
         return (
-            f"⚡ killed the driver (SIGKILL), just after {crash.flow}'s batch {crash.planned}: "
-            "not what was wanted, once more …"
+            f"⚡ killed the driver (SIGKILL) just after batch {crash.planned} of {crash.flow}; "
+            "trying again in the middle of a batch …"
         )
-    table = "the table holds it already" if crash.in_table else "the table does not hold it"
+    table = "the table has the batch already" if crash.in_table else "the table does not have the batch"
     return (
-        f"⚡ killed the driver (SIGKILL) in the middle of {crash.flow}'s batch {crash.planned}, "
+        f"⚡ killed the driver (SIGKILL) in the middle of batch {crash.planned} of {crash.flow}, "
         "restarting …\n"
-        f"  offsets/{crash.planned} is there, commits/{crash.planned} is not; {table}"
+        f"  its checkpoint has offsets/{crash.planned}, but not commits/{crash.planned}; {table}"
     )
 
 
@@ -351,13 +351,13 @@ def _environment(folder: DemoFolder) -> dict[str, str]:
 
     from headrace.runtime import aot
 
-    # `embedded` means the demo's own broker. A cache of the JVM's is not made while the demo runs:
-    # it would take the cores from it.
+    # `embedded` is the broker of the demo. The JVM start-up cache is not created during the demo, because
+    # that would take its cores.
     chosen = "off" if os.environ.get(aot.VARIABLE) == "off" else "use"
     return {
         "HEADRACE_BROKER_DIR": str(folder.broker.absolute()),
         aot.VARIABLE: chosen,
-        # What a killed process leaves behind is taken away with the folder.
+        # Temporary files of a killed process are removed with this folder.
         "TMPDIR": str(folder.scratch.absolute()),
     }
 

@@ -131,20 +131,24 @@ def _refuse_gap(stamp: BatchStamp, held: int, table: str) -> None:
     if held > stamp.batch:
         fenced = held == FENCED
         raise CheckpointBehindTableError(
-            f"flow {stamp.flow}: batch {stamp.batch} is older than what the table holds",
+            f"flow {stamp.flow}: batch {stamp.batch} is older than the last batch of the table",
             facts=(
                 f"checkpoint {stamp.checkpoint} "
-                + ("has been replaced by another" if fenced else f"is in {table} up to batch {held}"),
+                + (
+                    "was replaced by a newer checkpoint"
+                    if fenced
+                    else f"has committed batch {held} to {table}"
+                ),
                 "the batch was not written",
             ),
-            remedies=(f"go on where the table ends:   headrace run --resume-from-table {stamp.flow}",),
+            remedies=(f"continue from the table:   headrace run --resume-from-table {stamp.flow}",),
             params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch, "held": held},
         )
     if held < stamp.batch - 1:
         raise TableBehindCheckpointError(
             f"flow {stamp.flow}: the table lacks the batches between {held} and {stamp.batch}",
             facts=(f"table {table}, checkpoint {stamp.checkpoint}", "the batch was not written"),
-            remedies=(f"read them again:   headrace run --resume-from-table {stamp.flow}",),
+            remedies=(f"continue from the table:   headrace run --resume-from-table {stamp.flow}",),
             params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch, "held": held},
         )
 

@@ -185,14 +185,14 @@ def commit_generation(spark: SparkSession, table: Path, opened: OpenedGeneration
 
 
 def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> None:
-    """Name the new checkpoint in the table's properties."""
+    """Write the new checkpoint into the properties of the table."""
     metadata = transaction.metadata()
     configuration = metadata.configuration()
     key = CHECKPOINT_PROPERTY + opened.flow
     now = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration)).get(key)
     if now != opened.replaces:
         raise BatchFencedError(
-            f"flow {opened.flow}: another process has opened checkpoint {now} meanwhile",
+            f"flow {opened.flow}: another process has opened checkpoint {now} at the same time",
             facts=("nothing was written",),
             params={"flow": opened.flow, "checkpoint": now},
         )
@@ -227,7 +227,7 @@ def _fenced(stamp: BatchStamp) -> BatchFencedError:
         f"flow {stamp.flow}: another driver has committed with this checkpoint while batch "
         f"{stamp.batch} was being written",
         facts=(f"checkpoint {stamp.checkpoint}", "this driver's rows were not committed"),
-        remedies=("stop one of the two drivers",),
+        remedies=("stop one of the two processes, then run again:   headrace run",),
         params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
     )
 

@@ -236,9 +236,13 @@ def _is_registered(spark: SparkSession, name: TableName, path: Path) -> bool:
     if Path(known).resolve() == path.resolve():
         return True
     raise TableNameTakenError(
-        f"the Spark session knows another table {name}",
-        facts=(f"it lies in {known}, and the pipeline's in {path}", "nothing was read or written"),
-        remedies=("set `database` in headrace.yml to a schema of the pipeline's own",),
+        f"the catalog of the Spark session already has another table {name}",
+        facts=(
+            f"location in the catalog: {known}",
+            f"location in the pipeline: {path}",
+            "nothing was read or written",
+        ),
+        remedies=("set `database` in headrace.yml to a schema that only this pipeline uses",),
         params={"table": str(name), "location": known},
     )
 

@@ -18,7 +18,7 @@ class DeltaFacts(Facts):
     """A table.
 
     Args:
-        rolled_back: How the table contradicts what was read of it, where an older copy was restored.
+        rolled_back: How the table differs from the version that was read, if an older copy was restored.
     """
 
     rolled_back: str | None = None
@@ -31,11 +31,11 @@ class DeltaFacts(Facts):
         if self.rolled_back is None:
             return
         raise UpstreamRewrittenError(
-            f"flow {flow.flow}: the table {self.path} is not the one that the flow has read",
+            f"flow {flow.flow}: an older copy of the table {self.path}, which it reads, was restored",
             location=flow.location,
             facts=(
                 self.rolled_back,
-                "an old copy of it was restored; to continue would skip or repeat rows, and nothing was read",
+                "to continue would skip or repeat rows; nothing was read or written",
             ),
             remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
             params={"flow": flow.flow, "dataset": flow.dataset, "tables": [self.path]},
@@ -45,7 +45,7 @@ class DeltaFacts(Facts):
         if is_table(self.source, then.source):
             return True
         raise SourcesChangedError(
-            f"flow {flow.flow}: the table {self.path} that it reads was created again",
+            f"flow {flow.flow}: the table {self.path}, which it reads, was deleted and created again",
             location=flow.location,
             facts=("nothing was read or written",),
             remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
@@ -60,7 +60,7 @@ class DeltaFacts(Facts):
         # A position names the version of its own format, too.
         ends = [replace(DeltaPosition.from_json(read.until), format=None) for read in reads]
         if any(end != ends[0] for end in ends):
-            why = f"its query has read {self.path} on both sides of a join, up to different versions"
+            why = f"its query has read {self.path} twice, at different versions"
             raise resume_impossible(flow, why)
         return NextPosition(DeltaPosition.from_json(reads[0].until))
 

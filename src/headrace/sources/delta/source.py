@@ -132,9 +132,9 @@ class DeltaSource(Source):
             f"flow {flow.name} reads {name}, which does not exist yet",
             location=flow.location,
             facts=("nothing was read or written",),
-            remedies=("run the pipeline that makes it, or correct the path",)
+            remedies=("run the pipeline that creates the table, or correct the path",)
             if self.table is None
-            else (f"headrace run {name} {flow.target}",),
+            else (f"run both:   headrace run {name} {flow.target}",),
             params={"flow": flow.name, "table": name},
         )
 
@@ -215,7 +215,7 @@ class DeltaKind(SourceKind):
         return str(source.identity.get("table_id"))
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
-        """The rows of the commits ahead; other writers' commits do not say how many rows they have."""
+        """The rows in commits that were not read yet; ``None`` if a commit does not state their number."""
         assert isinstance(one.until, DeltaPosition)
         path = Path(one.identity.get("path", ""))
         commits = list(islice(follow_commits(path, one.until.version), _COUNTED + 1))
@@ -233,7 +233,7 @@ class DeltaKind(SourceKind):
 
 
 def absolute_path(path: str) -> str:
-    """A table's folder, however it was written; what lies on another system stays as it is."""
+    """The absolute path of a local table; a URI with another scheme is returned unchanged."""
     parts = urlsplit(path)
     if parts.scheme not in ("", "file"):
         return path
@@ -241,7 +241,7 @@ def absolute_path(path: str) -> str:
 
 
 def _rollback(source: SourceIdentity, history: History) -> str | None:
-    """How the table contradicts what was read of it; ``None`` where it does not."""
+    """How the table differs from the version that was read; ``None`` if it does not."""
     for read in reads_of(source, history):
         if (seen := read.marks.get("seen")) is not None:
             found = describe_rollback(Path(source.identity["path"]), seen)
@@ -251,7 +251,7 @@ def _rollback(source: SourceIdentity, history: History) -> str | None:
 
 
 def _is_cut(one: SourceRange, duration_s: float) -> bool:
-    """Whether a table held more than the batch took."""
+    """Whether the table held more rows than the batch read."""
     assert isinstance(one.until, DeltaPosition)
     if one.until.index >= 0:
         return True
@@ -262,13 +262,13 @@ def _is_cut(one: SourceRange, duration_s: float) -> bool:
 
 
 def _rewritten(flow: AppendFlow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
-    """A commit of a table upstream that no stream can follow."""
+    """The error for a commit of an upstream table that changes rows."""
     return UpstreamRewrittenError(
-        f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that were already read",
+        f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that it had already read",
         location=flow.location,
         facts=(
             f"version {commit.version}: {commit.operation} by {commit.engine}",
-            "commits that only delete rows are passed over; other changes are not, and nothing was written",
+            "a stream skips commits that only delete rows, but no other changes; nothing was written",
         ),
         remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
         params={"name": flow.name, "table": str(table), "version": commit.version},

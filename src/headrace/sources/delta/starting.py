@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHANGE_FEED = ("readChangeFeed", "readChangeData")
-"""Options that ask for the change feed of a table and not for its rows."""
+"""Options that read the change data feed of a table in place of its rows."""
 ERASURES_ONLY = "headrace.changes"
-"""An option that Spark does not know: it marks streams which pass over what others erase, and over
-nothing else; a user who sets Delta's own options has decided otherwise."""
+"""An option of Headrace: the stream skips commits that only delete rows, unless the query sets Delta's own
+options for that."""
 _FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 
@@ -28,28 +28,28 @@ def check_table_start(
     properties: Mapping[str, str],
     location: SourceLocation,
 ) -> None:
-    """Whether a new stream of a table can start where its options say.
+    """Check that a new stream of a table can start at the version in its options.
 
     Args:
         options: The stream's options.
-        path: Where the table lies.
-        name: The table, as users name it.
+        path: The folder of the table.
+        name: The name of the table for messages.
         properties: The table's properties.
         location: Where the query reads it.
 
     Raises:
-        ChangeFeedMissingError: Its change feed is asked for, and it records none.
-        StartInvalidError: It has no such version, or has it no more, or recorded no changes yet at it.
+        ChangeFeedMissingError: The stream reads the change data feed, and the table has none.
+        StartInvalidError: The log does not hold the version, or the change data feed starts after it.
     """
     chosen = {key.lower(): value.strip().lower() for key, value in options.items()}
     asks_feed = any(chosen.get(option.lower()) == "true" for option in CHANGE_FEED)
     if asks_feed and properties.get(_FEED_PROPERTY, "false").lower() != "true":
         raise ChangeFeedMissingError(
-            f"the change feed of {name} is read, and the table records none",
+            f"a stream reads the change data feed of {name}, which is not enabled",
             location=location,
             remedies=(
-                f'give it the table property {_FEED_PROPERTY} = "true"',
-                "or leave out readChangeFeed, and read its rows",
+                f'set the table property {_FEED_PROPERTY} = "true"',
+                "or remove the option readChangeFeed, to read the rows of the table",
             ),
             params={"table": name},
         )
@@ -60,24 +60,27 @@ def check_table_start(
     version, since = int(text), property_since(path, _FEED_PROPERTY) if asks_feed else None
     if not known[0] <= version <= known[-1]:
         raise StartInvalidError(
-            f"startingVersion {version} is no version of {name}",
+            f"the log of {name} does not hold startingVersion {version}",
             location=location,
-            facts=(f"its log holds the versions {known[0]} to {known[-1]}",),
-            remedies=("correct startingVersion",),
+            facts=(f"it holds the versions {known[0]} to {known[-1]}",),
+            remedies=("set startingVersion to one of these versions",),
             params={"table": name, "version": version, "versions": [known[0], known[-1]]},
         )
     if since is not None and version < since:
         raise StartInvalidError(
-            f"startingVersion {version} lies before the change feed of {name}",
+            f"the change data feed of {name} starts after startingVersion {version}",
             location=location,
-            facts=(f"the table records its changes from version {since} on",),
-            remedies=(f"start at version {since} or later", "or leave out readChangeFeed, and read its rows"),
+            facts=(f"the feed was enabled in version {since}",),
+            remedies=(
+                f"set startingVersion to {since} or later",
+                "or remove the option readChangeFeed, to read the rows of the table",
+            ),
             params={"table": name, "version": version, "versions": [since, known[-1]]},
         )
 
 
 def starting_version(spark: SparkSession, table: Path, timestamp: str) -> int:
-    """The version that a stream with ``startingTimestamp`` begins with, as Delta tells it.
+    """The version at which Delta starts a stream with ``startingTimestamp``.
 
     Args:
         spark: Any session; the text is read in its time zone, as Delta does.

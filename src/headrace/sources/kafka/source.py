@@ -268,7 +268,9 @@ class KafkaKind(SourceKind):
     def describe_range(self, one: SourceRange) -> tuple[str, ...]:
         assert isinstance(one.until, KafkaOffsets)
         moved = one.until.since(one.start)
-        return tuple(f"{topic}/{partition} [{first}, {end})" for topic, partition, first, end in moved)
+        return tuple(
+            f"{topic}/{partition} offsets {first} to {end - 1}" for topic, partition, first, end in moved
+        )
 
     def unrecoverable(
         self, history: History, sources: Sequence[SourceFacts], lists: FileLists
