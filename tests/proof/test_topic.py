@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -62,6 +65,66 @@ def test_a_topic_created_again_in_the_middle_of_a_run_is_refused_and_then_read_w
     assert shop.refused().code == "TOPIC_RECREATED"
     shop.run_well(generation="bronze")
     shop.check()
+
+
+def test_a_log_that_was_rolled_back_is_refused_and_reported_and_then_read_whole(
+    shop: Shop, broker: Broker
+) -> None:
+    shop.produce(30)
+    shop.run_well()
+    with stopped(broker):
+        copies = keep_log(broker, shop.topic)
+    kept = len(shop.ledger.records)
+    shop.produce(30)
+    shop.run_well()
+    lost = shop.ledger.records[kept:]
+    with stopped(broker):
+        restore_log(broker, copies)
+    ends = end_offsets(shop.ledger.bootstrap, shop.topic, shop.partitions)
+    assert sum(ends.values()) == 30, "the log was not rolled back"
+    assert shop.refused().code == "OFFSETS_BEYOND_END"
+    del shop.ledger.records[kept:]
+    shop.produce(45)
+    reused = {record.place for record in lost} & {record.place for record in shop.ledger.records}
+    assert len(reused) == 30, "the offsets were not used again"
+    error = shop.refused()
+    assert error.code == "OFFSETS_REUSED"
+    assert (shop.topic, error.params["partition"], error.params["offset"]) in reused
+    assert error.params["timestamp_ms"] < error.params["now_ms"]
+    assert shop.refused(generation="bronze").code == "OFFSETS_REUSED"
+    with Pipeline.load(shop.root) as pipeline:
+        found = pipeline.verify().findings
+    assert {one.code for one in found} == {"OFFSETS_REUSED"}
+    assert {one.place["partition"] for one in found} == set(range(shop.partitions))
+    with Pipeline.load(shop.root) as pipeline:
+        assert pipeline.full_refresh(["bronze"]).outcome == "completed"
+    shop.check()
+
+
+@contextmanager
+def stopped(broker: Broker) -> Iterator[None]:
+    """Stops the broker for the block."""
+    broker.stop()
+    try:
+        yield
+    finally:
+        broker.start()
+
+
+def keep_log(broker: Broker, topic: str) -> dict[Path, Path]:
+    """A copy of the log folder of each partition of a topic."""
+    copies = {log: log.parent.parent / f"copy-of-{log.name}" for log in broker.data.glob(f"{topic}-*")}
+    assert copies
+    for log, copy in copies.items():
+        shutil.copytree(log, copy)
+    return copies
+
+
+def restore_log(broker: Broker, copies: dict[Path, Path]) -> None:
+    """Puts the copies in the place of the log folders."""
+    for log, copy in copies.items():
+        shutil.rmtree(log)
+        copy.rename(log)
 
 
 def rows_committed(shop: Shop) -> int:

@@ -33,6 +33,7 @@ RANGES = (
         identity={"topics": {"t": "id-1"}},
         start=KafkaOffsets({"t": {0: 10, 1: 0}}),
         until=KafkaOffsets({"t": {0: 15, 1: 2}}),
+        marks={"last": {"t": {"0": [14, 1700000000000], "1": [1, 1700000000001]}}},
     ),
     SourceRange(
         index=1,
@@ -62,7 +63,7 @@ SEED = SourceRange(
 def as_read(one: SourceRange) -> source_range.SourceRange:
     """A range as `verify` has it."""
     said = one.to_json()
-    names = {"start": "from", "until": "until", "seen": "seen", "files": "files"}
+    names = {"start": "from", "until": "until", "seen": "seen", "files": "files", "last": "last"}
     values = {name: said.get(key) for name, key in names.items()}
     return source_range.SourceRange(index=one.index, kind=one.kind, identity=one.identity, **values)
 

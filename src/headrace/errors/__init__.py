@@ -128,6 +128,7 @@ from headrace.errors.sources import (
     KeptSchemaUnreadableError as KeptSchemaUnreadableError,
     OffsetsBeyondEndError as OffsetsBeyondEndError,
     OffsetsExpiredError as OffsetsExpiredError,
+    OffsetsReusedError as OffsetsReusedError,
     OffsetUnknownError as OffsetUnknownError,
     ProduceFailedError as ProduceFailedError,
     RecordInvalidError as RecordInvalidError,

@@ -183,6 +183,20 @@ class OffsetsBeyondEndError(RefusedError):
     code = "OFFSETS_BEYOND_END"
 
 
+class OffsetsReusedError(RefusedError):
+    """The broker's log was rolled back and its offsets were used again for other records.
+
+    An older copy of the log was restored, or an unclean leader election dropped its end. The record at an
+    offset that was read has another timestamp now. The flow has not read the new records below its position,
+    and the table has records that the broker has lost.
+
+    `headrace full-refresh DATASET` reads everything again. To restore the log that the flow has read ends the
+    refusal, too. `headrace verify` reports this code for the same difference between commits and the broker.
+    """
+
+    code = "OFFSETS_REUSED"
+
+
 class UpstreamRewrittenError(RefusedError):
     """A table that is read as a stream has changed rows that the stream had already read.
 

@@ -101,8 +101,7 @@ class BatchFunction:
             writer.write(split_rows(sized))
             reach("before-commit", flow, stamp.batch)
             self.lease.check(flow)
-            self.ranges.check(stamp)
-            return writer.commit()
+            return writer.commit(self.ranges.finish(stamp))
 
     def _replay(self, rows: DataFrame, stamp: BatchStamp) -> None:
         """Check a batch that the target holds; a query with state computes it again."""

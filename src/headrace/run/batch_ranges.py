@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from headrace.errors import CheckpointBehindTableError
+from headrace.model.ranges import SourceRange
 from headrace.sinks.target import BatchStamp
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
@@ -44,15 +45,19 @@ class BatchRanges:
             ranges=self._guards.begin(number, load_ranges(run.checkpoint, number, run.sources)),
         )
 
-    def check(self, stamp: BatchStamp) -> None:
+    def finish(self, stamp: BatchStamp) -> tuple[SourceRange, ...]:
         """Check before the commit that the sources are still those that the batch has read.
+
+        Returns:
+            The batch's ranges, with the marks that were gathered while its rows were read.
 
         Raises:
             FileChangedError: A file was written meanwhile.
             FileVanishedError: A file was gone before it could be read.
             TopicRecreatedError: A topic was deleted and created again.
+            OffsetsReusedError: A topic's log was rolled back.
         """
-        self._guards.check(stamp.ranges)
+        return self._guards.finish(stamp.ranges)
 
     def committed(self) -> None:
         """Note that the target holds the batch."""

@@ -136,7 +136,7 @@ class FlowRunner:
             flow=flow,
             checkpoint=opened.path,
             checkpoint_id=opened.identity.checkpoint,
-            sources=tuple(facts.source for facts in opened.sources),
+            facts=opened.sources,
             planned=planned.sources,
             systems=context.systems,
             ledger=self._ledger(),

@@ -174,8 +174,11 @@ class BatchWriter(Protocol):
         """Write and count the rows; no reader sees them."""
         ...
 
-    def commit(self) -> Committed:
+    def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         """Make the rows visible together with the batch's stamp and counts.
+
+        Args:
+            ranges: The batch's ranges with their last marks; ``None`` takes those of the stamp.
 
         Raises:
             BatchFencedError: Another driver has committed this batch.

@@ -10,6 +10,7 @@ from headrace.model.declarations import AppendFlow
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.systems import Systems
+from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity
 from headrace.state.ledger import Ledger
 from headrace.storage.location import Location
@@ -28,7 +29,7 @@ class FlowRun:
         flow: The flow.
         checkpoint: The checkpoint's folder.
         checkpoint_id: The checkpoint's id.
-        sources: The sources as they are now.
+        facts: What is known of the sources as they are now.
         planned: The sources as the query reads them.
         systems: The systems.
         ledger: The flow's ledger.
@@ -39,12 +40,17 @@ class FlowRun:
     flow: AppendFlow
     checkpoint: Location
     checkpoint_id: str
-    sources: tuple[SourceIdentity, ...]
+    facts: tuple[SourceFacts, ...]
     planned: tuple[Source, ...]
     systems: Systems
     ledger: Ledger
     on_data_loss: OnDataLoss
     session: SparkSession
+
+    @property
+    def sources(self) -> tuple[SourceIdentity, ...]:
+        """The sources."""
+        return tuple(facts.source for facts in self.facts)
 
 
 class Guard:
@@ -74,6 +80,10 @@ class Guard:
     def check(self, ranges: Sequence[SourceRange]) -> None:
         """Check before the commit that the sources are still those that the batch has read."""
         return
+
+    def finish(self, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Add to the ranges, before the commit, the marks that were gathered while the rows were read."""
+        yield from ranges
 
     def explain(self, error: Exception) -> None:
         """Raise the error that explains why the batch failed, where a source explains it."""

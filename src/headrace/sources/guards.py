@@ -32,12 +32,14 @@ class SourceGuards:
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> tuple[SourceRange, ...]:
         """Complete the ranges of a batch before its rows are read; see `Guard.begin`."""
         found = [one for kind, guard in self._guards.items() for one in guard.begin(batch, _of(kind, ranges))]
-        return tuple(sorted(found, key=lambda one: one.index))
+        return _sorted(found)
 
-    def check(self, ranges: Sequence[SourceRange]) -> None:
-        """Check the sources before the commit; see `Guard.check`."""
+    def finish(self, ranges: Sequence[SourceRange]) -> tuple[SourceRange, ...]:
+        """Check the sources before the commit, and mark the ranges; see `Guard.check` and `Guard.finish`."""
         for kind, guard in self._guards.items():
             guard.check(_of(kind, ranges))
+        found = [one for kind, guard in self._guards.items() for one in guard.finish(_of(kind, ranges))]
+        return _sorted(found)
 
     @contextmanager
     def explained(self) -> Iterator[None]:
@@ -68,3 +70,7 @@ class SourceGuards:
 
 def _of(kind: str, ranges: Sequence[SourceRange]) -> list[SourceRange]:
     return [one for one in ranges if one.kind == kind]
+
+
+def _sorted(ranges: Sequence[SourceRange]) -> tuple[SourceRange, ...]:
+    return tuple(sorted(ranges, key=lambda one: one.index))

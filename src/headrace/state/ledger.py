@@ -276,6 +276,7 @@ def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
                 "until": two["until"],
                 **({"seen": two["seen"]} if "seen" in two else {}),
                 **({"files": join_descriptions(one["files"], two["files"])} if "files" in two else {}),
+                **_join_last(one, two),
             }
             for one, two in zip(before["sources"], entry["sources"], strict=True)
         ],
@@ -283,6 +284,13 @@ def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
     for count in _COUNTS:
         joined[count] = before.get(count, 0) + entry.get(count, 0)
     return joined
+
+
+def _join_last(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """The newer mark of each partition of Kafka topics."""
+    before, after = one.get("last", {}), two.get("last", {})
+    joined = {topic: {**before.get(topic, {}), **after.get(topic, {})} for topic in sorted({*before, *after})}
+    return {"last": joined} if joined else {}
 
 
 def _batches(entry: Mapping[str, Any]) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
@@ -29,16 +29,18 @@ from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import Evidence, load_evidence
 from headrace.verify.file_lists import judge_lists
 from headrace.verify.file_records import judge_folder
+from headrace.verify.last_records import compare_marks, find_marks, newest_marks
 from headrace.verify.layout import Storage
-from headrace.verify.offsets import Topic, load_offsets, load_topics
+from headrace.verify.offsets import HeldOffsets, Topic, load_offsets, load_topics
 from headrace.verify.records import (
     READ_WHOLE,
     compare,
     judge_records,
     offsets_to_ask,
 )
-from headrace.verify.report import GradeReport, unjudged_records
-from headrace.verify.source_range import OPAQUE, SourceRange
+from headrace.verify.report import Finding, GradeReport, unjudged_records
+from headrace.verify.source_range import OPAQUE, SourceRange, TopicPartition
+from headrace.verify.spans import Spans
 from headrace.verify.upstream import find_upstream
 
 _END_INDEX = 1 << 62
@@ -86,6 +88,7 @@ class RecordsJudge:
         self._topics: dict[str, Topic | None] | None = None
         self._silence = ""
         self._asked = False
+        self._times: dict[TopicPartition, dict[int, int]] = {}
 
     def judge(self, evidence: Evidence) -> dict[str, GradeReport]:
         """The third grade of every flow of a table, by flow."""
@@ -113,6 +116,34 @@ class RecordsJudge:
                 return self._unjudged(evidence, str(error), applies=error.applies)
         return self._judge_claims(evidence, columns, claims)
 
+    def compare_marks(self, evidence: Evidence) -> dict[str, list[Finding]]:
+        """Compare the timestamps of the last records of each flow's batches with the broker.
+
+        The newest one of each partition is asked for. The others are compared where `judge` has read them.
+        """
+        marked = [
+            lineage
+            for lineage in evidence.judged
+            if any(source.last for batch in lineage.batches for source in batch.sources)
+        ]
+        if marked:
+            self._ask_topics()
+        found = {}
+        for lineage in marked:
+            marks = find_marks(lineage, self._topics or {})
+            newest = newest_marks(marks)
+            asked = {
+                place: Spans.of([(offset, offset + 1) for offset in offsets])
+                for place, offsets in newest.items()
+                if not offsets & self._times.get(place, {}).keys()
+            }
+            try:
+                self._load(asked, newest)
+            except BrokerUnreachableError as error:
+                self._topics, self._silence = None, error.summary
+            found[lineage.flow] = compare_marks(marks, self._times)
+        return found
+
     def _judge_claims(
         self, evidence: Evidence, columns: Columns, claims: Mapping[str, Claims]
     ) -> dict[str, GradeReport]:
@@ -127,8 +158,11 @@ class RecordsJudge:
         together = join_claims(claims.values())
         asked = offsets_to_ask(together, table, READ_WHOLE)
         try:
-            stall_s = self._answer_s * 2
-            found = load_offsets(self._connection, asked, stall_s, self._explain) if asked else {}
+            watched: dict[TopicPartition, set[int]] = {}
+            for lineage in evidence.lineages:
+                for place, offsets in find_marks(lineage, self._topics or {}).items():
+                    watched.setdefault(place, set()).update(offsets)
+            found = self._load(asked, watched).spans
         except BrokerUnreachableError as error:
             self._topics, self._silence = None, error.summary
             return self.judge(evidence)
@@ -143,6 +177,18 @@ class RecordsJudge:
             )
             for number, (flow, one) in enumerate(claims.items())
         }
+
+    def _load(
+        self, asked: Mapping[TopicPartition, Spans], watched: Mapping[TopicPartition, Set[int]]
+    ) -> HeldOffsets:
+        """Ask the broker for offsets, and keep the timestamps of those that are watched for."""
+        if not asked:
+            return HeldOffsets()
+        stall_s = self._answer_s * 2
+        found = load_offsets(self._connection, asked, stall_s, self._explain, watched=watched)
+        for place, times in found.times.items():
+            self._times.setdefault(place, {}).update(times)
+        return found
 
     def _claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
         match sorted(lineage.source_kinds):
@@ -219,13 +265,13 @@ class RecordsJudge:
         if there is not None and there.storage is not None:
             found = self._evidence.get(there.name) if there.storage == self._storage else None
             if found is None or found.log.version < version - 1 or found.since is not None:
-                found = self._load(there.storage, there.name)
+                found = self._load_upstream(there.storage, there.name)
         if found is None or found.log.metadata.id != source.identity.get("table_id"):
             reason = f"it reads {source.identity.get('path')}, which is not a table of a pipeline"
             raise _CannotJudgeError(reason, applies=False)
         return found
 
-    def _load(self, storage: Storage, name: TableName) -> Evidence:
+    def _load_upstream(self, storage: Storage, name: TableName) -> Evidence:
         try:
             found = load_evidence(storage, name, inspect=False)
         except LogDamagedError as error:

@@ -389,6 +389,7 @@ def _sources(values: Iterable[Mapping[str, Any]]) -> tuple[SourceRange, ...]:
             until=_position(value["until"], value["kind"]),
             seen=None if value.get("seen") is None else _position(value["seen"]),
             files=None if value.get("files") is None else _position(value["files"]),
+            last=None if value.get("last") is None else _position(value["last"]),
         )
         for value in values
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,9 +20,25 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer
 
 _AT_ONCE = 10_000
+_NO_TIMESTAMP = 0
+"""librdkafka's type of a timestamp that a record does not have."""
+
 _KNOCK_S = 2.0
 _PAUSE_S = 0.1
 _PASSING = {"LEADER_NOT_AVAILABLE", "NOT_LEADER_FOR_PARTITION", "UNKNOWN_TOPIC_OR_PART", "UNKNOWN_TOPIC_ID"}
+
+
+@dataclass(frozen=True)
+class HeldOffsets:
+    """What a question for offsets has found.
+
+    Args:
+        spans: The offsets that hold a committed record.
+        times: The timestamps in milliseconds of those records that were watched for.
+    """
+
+    spans: Mapping[TopicPartition, Spans] = field(default_factory=dict)
+    times: Mapping[TopicPartition, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -104,7 +120,9 @@ def load_offsets(
     asked: Mapping[TopicPartition, Spans],
     stall_s: float,
     explain: Explain = unexplained,
-) -> dict[TopicPartition, Spans]:
+    *,
+    watched: Mapping[TopicPartition, Set[int]] | None = None,
+) -> HeldOffsets:
     """The offsets within ``asked`` that hold a committed record.
 
     Transaction markers, aborted records and what compaction took away are not among them.
@@ -113,6 +131,7 @@ def load_offsets(
         asked: Spans that do not overlap, all of them between the watermarks.
         stall_s: Give up when the broker sends nothing for so long.
         explain: Explains why it turns this client away.
+        watched: The offsets whose timestamps are wanted.
 
     Raises:
         BrokerUnreachableError: It stopped answering.
@@ -121,6 +140,7 @@ def load_offsets(
     from confluent_kafka import Consumer, KafkaException
 
     found: dict[TopicPartition, list[Spans]] = {place: [] for place in asked}
+    times: dict[TopicPartition, dict[int, int]] = {place: {} for place in watched or {}}
     todo = {place: spans.pairs() for place, spans in asked.items()}
     asking = BrokerRequests(connection, explain)
     settings: dict[str, Any] = {
@@ -134,12 +154,14 @@ def load_offsets(
         consumer = asking.open(Consumer, **settings)
         try:
             while todo := {place: spans for place, spans in todo.items() if spans}:
-                _read_round(consumer, {place: spans.pop(0) for place, spans in todo.items()}, found, stall_s)
+                wanted = {place: spans.pop(0) for place, spans in todo.items()}
+                _read_round(consumer, wanted, found, stall_s, watched or {}, times)
         finally:
             consumer.close()
     except (KafkaException, TimeoutError) as error:
         raise asking.explained(error) or _unreachable(connection, error) from error
-    return {place: Spans.joined(several).merged() for place, several in found.items()}
+    spans = {place: Spans.joined(several).merged() for place, several in found.items()}
+    return HeldOffsets(spans, times)
 
 
 def _connection_errors(connection: KafkaConnection) -> None:
@@ -160,6 +182,8 @@ def _read_round(
     wanted: dict[TopicPartition, tuple[int, int]],
     found: dict[TopicPartition, list[Spans]],
     stall_s: float,
+    watched: Mapping[TopicPartition, Set[int]],
+    times: Mapping[TopicPartition, dict[int, int]],
 ) -> None:
     """Read one span of each partition, all partitions at once."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -187,6 +211,8 @@ def _read_round(
                 offset = message.offset()
                 if offset < left[place][1]:
                     offsets[place].append(offset)
+                    if offset in watched.get(place, ()) and message.timestamp()[0] != _NO_TIMESTAMP:
+                        times[place][offset] = message.timestamp()[1]
                 if offset >= left[place][1] - 1:
                     _finish(consumer, left, place)
     for place, several in offsets.items():

@@ -101,7 +101,8 @@ def verify_pipeline(
     proofs = []
     for name in in_reading_order(tables.evidence):
         evidence = tables.evidence[name]
-        proof = judge.judge(evidence, records.judge(evidence))
+        judged = records.judge(evidence)
+        proof = judge.judge(evidence, judged, records.compare_marks(evidence))
         proofs.append(replace(proof, table=proof.table.with_findings(tables.replaced.get(name, []))))
     return Proof(pipeline=settings.name, datasets=(*proofs, *tables.unread), require=require)
 
@@ -174,12 +175,18 @@ class _DatasetJudge:
         self._storage = storage
         self._database = database
 
-    def judge(self, evidence: Evidence, records: Mapping[str, GradeReport]) -> DatasetProof:
+    def judge(
+        self,
+        evidence: Evidence,
+        records: Mapping[str, GradeReport],
+        marks: Mapping[str, Sequence[Finding]],
+    ) -> DatasetProof:
         """The report of one dataset.
 
         Args:
             evidence: The dataset.
             records: The third grade of each flow.
+            marks: The records of each flow that are others on the broker now.
         """
         files = judge_files(evidence.balance, evidence.facts)
         found = Judgement()
@@ -193,14 +200,22 @@ class _DatasetJudge:
             kind=evidence.kind,
             version=evidence.log.version,
             table=table.with_findings(found.findings),
-            flows=tuple(self._judge_flow(evidence, one, files, records[one.flow]) for one in evidence.judged),
+            flows=tuple(
+                self._judge_flow(evidence, one, files, records[one.flow], marks.get(one.flow, ()))
+                for one in evidence.judged
+            ),
             view=view,
             notes=tuple(_notes(evidence, undecoded)),
             undecoded=undecoded,
         )
 
     def _judge_flow(
-        self, evidence: Evidence, lineage: Lineage, files: FileFindings, records: GradeReport
+        self,
+        evidence: Evidence,
+        lineage: Lineage,
+        files: FileFindings,
+        records: GradeReport,
+        marks: Sequence[Finding],
     ) -> FlowProof:
         logs = [log for name in sorted(lineage.names) for log in evidence.checkpoints.get(name, ())]
         ranges = judge_ranges(lineage, evidence.ledger, evidence.log.first_version)
@@ -218,7 +233,7 @@ class _DatasetJudge:
             batch=None if last is None else last.last,
             version=None if last is None else last.last_version,
             grades=(
-                ranges.with_findings(found.findings),
+                ranges.with_findings([*found.findings, *marks]),
                 judge_counts(lineage, evidence.balance, files),
                 records,
             ),

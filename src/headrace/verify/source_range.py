@@ -37,6 +37,8 @@ class SourceRange:
         files: Of the files that were read: ``count``, ``bytes``, the ``sha256`` of the list in the
             ledger, and the ``total`` of files up to here. ``carried`` marks the list of a seeded
             checkpoint: files that earlier ones have read.
+        last: The last record that was read of Kafka partitions:
+            ``{"<topic>": {"<partition>": [<offset>, <timestamp in ms>]}}``.
     """
 
     index: int
@@ -46,6 +48,7 @@ class SourceRange:
     until: Position
     seen: Mapping[str, Any] | None = None
     files: Mapping[str, Any] | None = None
+    last: Mapping[str, Any] | None = None
 
     @property
     def starts(self) -> dict[TopicPartition, int]:

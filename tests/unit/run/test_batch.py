@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, cast
 import pytest
 
 from headrace.errors import CheckpointBehindTableError, FileChangedError, LeaseLostError
+from headrace.model.ranges import SourceRange
 from headrace.run.batch import BatchFunction, QueryState, check_gate
 from headrace.run.split import split_rows
 from headrace.run.stop import StopRequested, StopSignal
@@ -47,8 +48,9 @@ class Steps:
         self._call("load")
         return BatchStamp(pipeline="shop", flow="sales", checkpoint="c1", batch=number, ranges=())
 
-    def check(self, stamp: BatchStamp) -> None:
-        self._call("check")
+    def finish(self, stamp: BatchStamp) -> tuple[SourceRange, ...]:
+        self._call("finish")
+        return stamp.ranges
 
     def check_replay(self, stamp: BatchStamp) -> None:
         self._call("check replay")
@@ -74,7 +76,7 @@ class Steps:
         self._call("write")
         self.rows = rows
 
-    def commit(self) -> Committed:
+    def commit(self, ranges: tuple[SourceRange, ...]) -> Committed:
         self._call("commit")
         return Committed(version=1, counts=self.rows.counts(3))
 
@@ -127,7 +129,7 @@ def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None) -> Qu
     return state
 
 
-WRITTEN = ["lease", "load", "began", "begin", "write", "lease", "check", "commit", "close"]
+WRITTEN = ["lease", "load", "began", "begin", "write", "lease", "finish", "commit", "close"]
 
 
 def test_the_steps_of_a_batch() -> None:
@@ -153,7 +155,7 @@ def test_a_replay_of_a_query_with_state_is_computed_again_from_the_same_rows() -
 
 
 @pytest.mark.parametrize(
-    ("fails", "error"), [("check", FileChangedError("changed")), ("write", RuntimeError("bad record"))]
+    ("fails", "error"), [("finish", FileChangedError("changed")), ("write", RuntimeError("bad record"))]
 )
 def test_nothing_is_committed_after_a_step_that_fails(fails: str, error: Exception) -> None:
     steps = Steps(fails=fails, error=error)

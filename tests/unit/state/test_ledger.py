@@ -93,6 +93,19 @@ def entries(ledger: Ledger) -> list[dict[str, Any]]:
     return [entry for fold in ledger.folds() for entry in fold["batches"]]
 
 
+def test_batches_that_become_one_entry_keep_the_newest_mark_of_each_partition() -> None:
+    marks = ({"0": [3, 30], "1": [1, 10]}, {"0": [7, 70]}, None)
+    said = [metadata(number, {"0": number * 5}, {"0": number * 5 + 5}) for number in range(3)]
+    for number, (one, last) in enumerate(zip(said, marks, strict=True)):
+        one["version"] = number + 1
+        one["timestamp"] = 1
+        if last is not None:
+            one["sources"][0]["last"] = {"t": last}
+    (entry,) = compact(said)
+    assert entry["batches"] == [0, 2]
+    assert entry["sources"][0]["last"] == {"t": {"0": [7, 70], "1": [1, 10]}}
+
+
 def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: Ledger) -> None:
     table.commit()
     for number in range(4):

@@ -15,6 +15,7 @@ from headrace.sources.facts import Facts
 from headrace.sources.files.facts import FileFacts
 from headrace.sources.files.position import FilePosition
 from headrace.sources.kafka.facts import KafkaFacts
+from headrace.sources.kafka.last_records import LastRecord, ReusedOffset
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.other.source import OtherFacts
 from headrace.sources.registry import describe_source
@@ -310,6 +311,24 @@ def test_a_broker_that_lost_what_was_read_is_refused() -> None:
     error = refused(change(FLOW, kafka=broker(latest={"sales": {0: 39, 1: 50}})), TABLE, CHECKPOINT)
     assert error.code == "OFFSETS_BEYOND_END"
     assert (error.params["topic"], error.params["partition"]) == ("sales", 0)
+
+
+@pytest.mark.parametrize("asked", [{}, {"new_checkpoint": True}, {"resume": True}], ids=str)
+def test_a_log_that_was_rolled_back_and_used_again_is_refused(asked: dict[str, bool]) -> None:
+    reused = ReusedOffset("sales", 0, LastRecord(39, 1_700_000_000_000), 1_700_000_001_234)
+    error = refused(change(FLOW, kafka=broker(reused=(reused,)), **asked), TABLE, CHECKPOINT)
+    assert error.code == "OFFSETS_REUSED"
+    assert error.params == {
+        "flow": "sales",
+        "topic": "sales",
+        "partition": 0,
+        "offset": 39,
+        "timestamp_ms": 1_700_000_000_000,
+        "now_ms": 1_700_000_001_234,
+    }
+    assert "headrace full-refresh default.sales" in error.remedies[0]
+    shown = error.facts[0]
+    assert "2023-11-14 22:13:20.000 UTC" in shown and "2023-11-14 22:13:21.234 UTC" in shown
 
 
 EXPIRED = broker(earliest={"sales": {0: 45, 1: 0}})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from lake import Lake
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
 from headrace.verify import broker_side, verify_pipeline
-from headrace.verify.offsets import Topic
+from headrace.verify.offsets import HeldOffsets, Topic
 from headrace.verify.report import DatasetProof, GradeReport, Proof
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
@@ -29,6 +29,7 @@ class HeldTopic:
     low: dict[int, int] = field(default_factory=dict)
     high: dict[int, int] = field(default_factory=dict)
     compacted: bool | None = False
+    times: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
 
 class HandBroker:
@@ -72,14 +73,23 @@ class HandBroker:
         asked: Mapping[TopicPartition, Spans],
         stall_s: float,
         explain: object,
-    ) -> dict[TopicPartition, Spans]:
+        *,
+        watched: Mapping[TopicPartition, Set[int]],
+    ) -> HeldOffsets:
         self.asked = dict(asked)
         found = {}
+        times: dict[TopicPartition, dict[int, int]] = {}
         for (topic, partition), spans in asked.items():
             wanted = {offset for low, high in spans.pairs() for offset in range(low, high)}
             held = sorted(wanted & self.topics[topic].offsets[partition])
             found[topic, partition] = Spans.of_offsets(np.array(held, dtype=np.int64))
-        return found
+            moments = self.topics[topic].times
+            times[topic, partition] = {
+                offset: moments.get((partition, offset), 0)
+                for offset in held
+                if offset in watched.get((topic, partition), ())
+            }
+        return HeldOffsets(found, times)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from lake import HandFlow, Lake, LakeTable, rows
 from headrace.model.names import TableName
 
 Verify = Any
+Broker = Any
 
 
 @pytest.fixture
@@ -474,3 +476,61 @@ def merged(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
             first[name] += entry[name]
     first.pop("batch", None)
     return [opening, first]
+
+
+MARKS = {"last": {"sales": {"0": [9, 1_700_000_000_000]}}}
+"""The mark of a batch that ends at offset 10."""
+
+
+def append_marked(flow: HandFlow, first: int, end: int, **marks: Any) -> None:
+    source = flow.source({"sales": {"0": first}}, {"sales": {"0": end}})
+    flow.append_from([{**source, **marks}], rows(range(first, end)))
+
+
+@pytest.mark.parametrize(
+    ("held", "now_ms", "codes"),
+    [
+        (range(20), 1_700_000_000_000, []),
+        (range(20), 1_700_000_000_001, ["OFFSETS_REUSED"]),
+        ([*range(9), *range(10, 20)], 1_700_000_000_001, []),
+    ],
+    ids=["the same record", "another record", "a record that was compacted"],
+)
+def test_the_last_record_that_was_read_is_compared_with_the_broker_s(
+    lake: Lake, verify: Verify, broker: Broker, held: Iterable[int], now_ms: int, codes: list[str]
+) -> None:
+    append_marked(lake.table().flow(), 0, 10, **MARKS)
+    broker.holds({0: held}, times={(0, 9): now_ms}, compacted=True)
+    assert verify.codes("ranges") == codes
+    for finding in verify.grade("ranges").findings:
+        assert finding.place["offset"] == 9
+        assert finding.place["timestamp_ms"] == 1_700_000_000_000 != finding.place["now_ms"]
+
+
+def test_an_older_mark_is_compared_where_the_topic_is_read_whole(
+    lake: Lake, verify: Verify, broker: Broker
+) -> None:
+    flow = lake.table().flow()
+    append_marked(flow, 0, 10, **MARKS)
+    append_marked(flow, 10, 20, last={"sales": {"0": [19, 5]}})
+    broker.holds({0: range(20)}, times={(0, 9): 7, (0, 19): 5})
+    (finding,) = verify.grade("ranges").findings
+    assert (finding.code, finding.place["offset"]) == ("OFFSETS_REUSED", 9)
+
+
+def test_a_flow_without_coordinates_is_compared_by_its_newest_mark(
+    lake: Lake, verify: Verify, broker: Broker
+) -> None:
+    flow = lake.table(coordinates=False).flow()
+    append_marked(flow, 0, 10, **MARKS)
+    broker.holds({0: range(20)}, times={(0, 9): 7})
+    assert verify.codes("ranges") == ["OFFSETS_REUSED"]
+    assert {place: spans.pairs() for place, spans in broker.asked.items()} == {("sales", 0): [(9, 10)]}
+
+
+def test_a_mark_of_an_earlier_topic_of_the_same_name_is_not_compared(
+    lake: Lake, verify: Verify, broker: Broker
+) -> None:
+    append_marked(lake.table().flow(), 0, 10, **MARKS)
+    broker.holds({0: range(20)}, times={(0, 9): 7}, id="another")
+    assert verify.codes("ranges") == []

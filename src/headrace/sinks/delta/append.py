@@ -7,13 +7,14 @@ Where Delta's public writer would do something beyond that, the public writer do
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from headrace.errors import CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.model.counts import BatchCounts
+from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.commit import commit_batch, commit_generation, commit_publicly
 from headrace.sinks.delta.table import TableState, read_state
@@ -101,14 +102,15 @@ class _Appender:
             accepted = self._kept.count()
         self._counts = rows.counts(accepted)
 
-    def commit(self) -> Committed:
+    def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         assert self._counts is not None, "the batch is written first"
+        stamp = self._stamp if ranges is None else replace(self._stamp, ranges=ranges)
         if self._files is not None:
-            version = commit_batch(self._session, self._transaction, self._files, self._stamp, self._counts)
+            version = commit_batch(self._session, self._transaction, self._files, stamp, self._counts)
             statistics = self._files.statistics
         else:
             assert self._kept is not None
-            version = commit_publicly(self._kept, self._target.path, self._stamp, self._counts)
+            version = commit_publicly(self._kept, self._target.path, stamp, self._counts)
             statistics = ()
         if self._target.checkpointer is not None:
             self._target.checkpointer.offer(self._target.path, version)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import commit_refresh
 from headrace.sinks.delta.table import is_table
 from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStamp, SplitRows
@@ -67,7 +68,7 @@ class _Replacer:
         # Delta's writer computes, writes and commits the rows in one call.
         self._rows = rows
 
-    def commit(self) -> Committed:
+    def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         assert self._rows is not None, "the rows are written first"
         target = self._target
         version = commit_refresh(

@@ -13,6 +13,7 @@ from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import connection_errors
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.record_times import RecordTimes
 from headrace.sources.kafka.subscription import is_topic_name, matching
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ class KafkaCluster:
         self._client_errors = ClientErrors(connection)
         self._client: AdminClient | None = None
         self._members: dict[str, tuple[Consumer, ClientErrors]] = {}
+        self.times = RecordTimes(connection)
+        """Reads the timestamps of its records."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
         """The topic ids that tell a topic from a later one of the same name.
@@ -153,6 +156,7 @@ class KafkaCluster:
             members, self._members, self._client = self._members, {}, None
         for member, _ in members.values():
             member.close()
+        self.times.close()
 
     def ping(self) -> None:
         """Ask the cluster whether it answers.

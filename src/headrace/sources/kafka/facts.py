@@ -18,7 +18,9 @@ from headrace.errors import (
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.sources.facts import Facts
+from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.record_times import Partition
 from headrace.state.facts import FlowFacts, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
@@ -35,11 +37,15 @@ class KafkaFacts(Facts):
     Args:
         earliest: The first offset that the broker still holds, by topic and partition.
         latest: The offset after the last record.
+        last: The last record that the flow has read of each partition, as its commits say.
+        reused: The offsets of those records that hold other records now.
         on_data_loss: The policy of this source alone; ``None`` takes the flow's.
     """
 
     earliest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     latest: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    last: Mapping[Partition, LastRecord] = field(default_factory=dict)
+    reused: tuple[ReusedOffset, ...] = ()
     on_data_loss: OnDataLoss | None = None
 
     @property
@@ -52,6 +58,11 @@ class KafkaFacts(Facts):
     def joins(self) -> bool:
         """Whether topics can join, because they are found by a pattern."""
         return "pattern" in self.source.identity
+
+    def check(self, flow: FlowFacts) -> None:
+        for reused in self.reused:
+            done = "nothing was read or written"
+            raise offsets_reused(flow.flow, flow.dataset, flow.location, reused, done=done)
 
     def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
         read = _ids_read(then)

@@ -17,10 +17,16 @@ from headrace.errors import (
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found, Lag, Unrecoverable
-from headrace.sources.guard import Guard
+from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import same_servers
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
+from headrace.sources.kafka.last_records import (
+    LastRecordReader,
+    find_reused,
+    offsets_reused,
+    read_marks,
+)
 from headrace.sources.kafka.meter import KafkaMeter
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
@@ -36,6 +42,8 @@ from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
 
 _VERSION = "v1"
+_ANSWER_S = 5.0
+"""How long the start of a flow waits for the last records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +102,8 @@ class KafkaSource(Source):
     # -- what the cluster holds
 
     def look(self, systems: Systems, past: Past) -> KafkaFacts:
-        return self._look(systems.kafka.cluster)
+        cluster = systems.kafka.cluster
+        return _compare_last(self._look(cluster), past.history, cluster)
 
     def _look(self, cluster: KafkaCluster) -> KafkaFacts:
         ids = cluster.topic_ids(self._topics(cluster))
@@ -169,8 +178,35 @@ class KafkaSource(Source):
         )
 
 
+def _compare_last(facts: KafkaFacts, history: History, cluster: KafkaCluster) -> KafkaFacts:
+    """The facts with the last records that the flow has read, compared with those of the broker."""
+    marks = read_marks(history)
+    last = {
+        (topic, partition): record
+        for topic, topic_id in facts.ids.items()
+        for partition, record in marks.get(topic_id or "", {}).items()
+        if facts.earliest.get(topic, {}).get(partition, record.offset + 1) <= record.offset
+    }
+    held = {
+        (topic, partition): (record.offset, record.offset + 1)
+        for (topic, partition), record in last.items()
+        if record.offset < facts.latest[topic][partition]
+    }
+    return replace(facts, last=last, reused=find_reused(last, cluster.times.read(held, _ANSWER_S)))
+
+
 class KafkaGuard(Guard):
-    """Watches over the ids of the topics that a flow reads."""
+    """Compares the ids of the topics that a flow reads, and the last records that it has read.
+
+    Args:
+        run: The flow.
+        sources: Its sources of this kind.
+    """
+
+    def __init__(self, run: FlowRun, sources: Sequence[SourceIdentity]) -> None:
+        super().__init__(run, sources)
+        kafka = (facts for facts in run.facts if isinstance(facts, KafkaFacts))
+        self._last = LastRecordReader({facts.source.index: facts.last for facts in kafka})
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
         """Name all topics of a pattern by their ids, also those that have just joined.
@@ -179,6 +215,7 @@ class KafkaGuard(Guard):
         in between comes from these topics.
         """
         for one in ranges:
+            self._last.begin(one, self.run.systems.kafka.cluster.times)
             if "pattern" not in one.identity:
                 yield one
                 continue
@@ -206,6 +243,20 @@ class KafkaGuard(Guard):
                     raise topic_recreated(
                         flow.name, flow.location, self.run.checkpoint_id, topic, known[topic], now
                     )
+
+    def finish(self, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
+        """Mark the last record that was read of each partition.
+
+        Raises:
+            OffsetsReusedError: A record that an earlier batch has read is another one now.
+        """
+        flow = self.run.flow
+        for one in ranges:
+            marks, reused = self._last.finish(one)
+            if reused:
+                done = "the batch was not committed"
+                raise offsets_reused(flow.name, str(flow.target), flow.location, reused[0], done=done)
+            yield replace(one, marks=marks)
 
 
 class KafkaKind(SourceKind):
