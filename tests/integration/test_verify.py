@@ -307,7 +307,7 @@ def test_several_spans_of_a_partition_are_read_from_the_broker(proven: Proven) -
         for part, low in topic.low.items()
     }
     found = load_offsets(connection, asked, stall_s=5.0)
-    for (_, part), spans in found.items():
+    for (_, part), spans in found.spans.items():
         assert 3 <= spans.total <= 9
         assert spans.pairs()[0][0] < topic.low[part] + 30 < topic.high[part] - 3 <= spans.pairs()[-1][1]
 
