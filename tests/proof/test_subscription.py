@@ -301,8 +301,8 @@ def fail_before_commit(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
 STARTS = [
     ('starting_offsets={"{topic}": {0: 1}}', "START_INVALID", "does not name"),
     ('starting_offsets={"{topic}": {0: 0, 1: 0, 2: 0, 7: 0}}', "START_INVALID", "/7"),
-    ('starting_offsets={"{topic}": {0: 999, 1: 0, 2: 0}}', "START_INVALID", "not among the offsets"),
-    ('starting_timestamp="2999-01-01"', "OPTION_INVALID", "still to come"),
+    ('starting_offsets={"{topic}": {0: 999, 1: 0, 2: 0}}', "START_INVALID", "does not have the start offset"),
+    ('starting_timestamp="2999-01-01"', "OPTION_INVALID", "in the future"),
     ('starting_timestamp="yesterday"', "ARGUMENT_INVALID", "no moment"),
     ('options={"startingOffsets": "{oops"}', "OPTION_INVALID", "startingOffsets"),
     ('options={"maxOffsetPerTrigger": "5"}', "OPTION_UNKNOWN", "maxOffsetPerTrigger"),

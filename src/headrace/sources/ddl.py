@@ -52,7 +52,7 @@ def parse_columns(text: str) -> dict[str, exp.DataType]:
     try:
         parsed = sqlglot.parse_one(f"STRUCT<{text}>", into=exp.DataType, dialect="spark")
     except SqlglotError as error:
-        raise _fault(text, "it is not a list of columns with their types") from error
+        raise _fault(text, "it is not a list of columns and types") from error
     return _check_columns(text, parsed)
 
 
@@ -72,7 +72,7 @@ def _check_columns(text: str, struct: exp.DataType) -> dict[str, exp.DataType]:
     names = [column.name.lower() for column in struct.expressions]
     for name in names:
         if not name or name[0].isdigit():
-            raise _fault(text, f"`{name}` is not a column name")
+            raise _fault(text, f"`{name}` is not a valid column name")
         if names.count(name) > 1:
             raise _fault(text, f"it has two columns `{name}`")
     columns = columns_of(struct)
@@ -95,7 +95,7 @@ def _check_type(text: str, kind: exp.DataType) -> None:
             digits = all(one.name.isdigit() for one in kind.expressions)
             precision, scale = precision_of(kind) if digits else (0, 0)
             if not (1 <= precision <= 38 and scale <= precision):
-                raise _fault(text, f"{name} is not a type")
+                raise _fault(text, f"{name} is not a valid type")
 
 
 def _fault(text: str, problem: str) -> SampleSchemaInvalidError:

@@ -151,14 +151,14 @@ class RecordLines:
         if "" in names:
             raise invalid(self.name, line, "its header has a column without a name")
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise invalid(self.name, line, f"its header names the column {twice} twice")
+            raise invalid(self.name, line, f"its header has the column `{twice}` twice")
         if self._key is not None and self._key not in names:
             raise _without_key(self._key, names, self.name, line)
         return names
 
     def _row(self, header: list[str], row: list[str], line: int) -> Record:
         if len(row) != len(header):
-            raise invalid(self.name, line, f"it has {len(row)} values, and the header {len(header)} columns")
+            raise invalid(self.name, line, f"it has {len(row)} values for {len(header)} columns")
         pairs = ", ".join(
             f"{json.dumps(name, ensure_ascii=False)}: {_cell(text)}"
             for name, text in zip(header, row, strict=True)
@@ -178,7 +178,7 @@ def key_of(row: Any, field: str, name: str, line: int) -> bytes:
     """The key that a record takes from a field of its value.
 
     Raises:
-        RecordInvalidError: The record has no such field, or it holds no single value.
+        RecordInvalidError: The record has no such field, or its value is an object or a list.
     """
     found = row
     parts = [field] if isinstance(row, Mapping) and field in row else field.split(".")
@@ -188,16 +188,16 @@ def key_of(row: Any, field: str, name: str, line: int) -> bytes:
         found = found[part]
     match found:
         case None:
-            raise invalid(name, line, f"its field `{field}`, which is to be the key, is null")
+            raise invalid(name, line, f"its key field `{field}` is null")
         case Mapping() | list():
-            raise invalid(name, line, f"its field `{field}`, which is to be the key, is no single value")
+            raise invalid(name, line, f"its key field `{field}` is an object or a list")
         case bool():
             return b"true" if found else b"false"
         case _:
             try:
                 return str(found).encode()
             except UnicodeEncodeError as error:
-                problem = f"its field `{field}`, which is to be the key, is no text that UTF-8 can hold"
+                problem = f"its key field `{field}` cannot be encoded as UTF-8"
                 raise invalid(name, line, problem) from error
 
 
@@ -210,7 +210,7 @@ def invalid(
     facts: tuple[str, ...] = (),
     remedies: tuple[str, ...] = (),
 ) -> RecordInvalidError:
-    """The error for a line that is no record."""
+    """The error for a line that is not a valid record."""
     where = name if not line else f"{name}, line {line}"
     return RecordInvalidError(
         f"{where}: {problem}",
@@ -229,13 +229,13 @@ def _without_key(field: str, row: Any, name: str, line: int) -> RecordInvalidErr
     return invalid(
         name,
         line,
-        f"it has no field `{field}`, which is to be the key",
+        f"it does not have the key field `{field}`",
         remedies=(f"did you mean `{near[0]}`?",) if near else (),
     )
 
 
 def _cell(text: str) -> str:
-    """A cell as JSON: numbers and truth values as they are, digit by digit; nothing is null."""
+    """A cell as JSON: numbers, true and false are written without quotes; an empty cell becomes null."""
     if not text:
         return "null"
     if text in ("true", "false") or _NUMBER.fullmatch(text):
@@ -244,7 +244,7 @@ def _cell(text: str) -> str:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON's")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _shortened(text: str) -> str:
@@ -269,7 +269,7 @@ def open_records(
 
 
 def records_before(records: Iterable[Record], limit: int | None) -> Iterator[Record]:
-    """The first records, so many at most; one more is never asked for."""
+    """At most the first ``limit`` records; no further record is requested from the iterator."""
     if limit is None:
         yield from records
         return

@@ -62,16 +62,18 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
         location: Where it is given.
 
     Raises:
-        SchemaInvalidError: The file is missing, is no UTF-8, or is of a kind that is not read.
+        SchemaInvalidError: The file is missing, is not UTF-8, or has an unknown format.
     """
     if not names_file(given):
         return given
     name = given.strip()
     if name.lower().endswith(_OTHER):
         raise SchemaInvalidError(
-            f"the schema file {name} is of a kind that cannot be read",
+            f"the format of the schema file {name} is not supported",
             location=location,
-            remedies=["give a .ddl or .sql file of columns, or a .json file as StructType.json() writes it"],
+            remedies=[
+                "use a .ddl or .sql file with columns, or a .json file with the output of StructType.json()"
+            ],
             params={"file": name},
         )
     path = root / name
@@ -99,7 +101,7 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
 
 
 def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructType:
-    """The columns that a user's schema means.
+    """The columns of a user's schema.
 
     Args:
         given: A DDL string, a ``StructType``, a file's path, or a `SchemaFile`.
@@ -107,8 +109,8 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
         location: Where it is given, for errors.
 
     Raises:
-        SchemaInvalidError: It cannot be read; the place is that of the mistake as far as it is known,
-            in the file or in the text within the user's code.
+        SchemaInvalidError: The schema cannot be parsed; the location is that of the mistake, if it is known,
+            in the file or in the user's code.
     """
     from pyspark.sql.types import StructType
 
@@ -122,7 +124,7 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
         return _parse_ddl(found.text, start, found.text)
     if not isinstance(found, str):
         raise SchemaInvalidError(
-            f"a schema is a DDL string, a StructType or a file, not a {type(found).__name__}",
+            f"a schema must be a DDL string, a StructType or a file, not a {type(found).__name__}",
             location=location,
             remedies=[_COLUMNS],
             params={"given": type(found).__name__},
@@ -131,11 +133,11 @@ def load_schema(given: Schema, root: Path, location: SourceLocation) -> StructTy
 
 
 def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
-    """Columns of a DDL text that stands somewhere in ``content``, which is the file of ``location``."""
+    """The columns of a DDL text, which is a part of ``content``, the file of ``location``."""
     from pyspark.errors import AnalysisException
     from pyspark.sql.types import StructType
 
-    # Comments become blanks, so that every position stays where it is.
+    # Comments become blanks, so that positions in error messages stay right.
     text = _COMMENT.sub(lambda found: found[1] or re.sub(r"[^\n]", " ", found[0]), ddl)
     text = re.sub(r"[,;](\s*)\Z", r" \1", text)
     try:
@@ -144,7 +146,7 @@ def _parse_ddl(ddl: str, location: SourceLocation, content: str) -> StructType:
         raise _not_columns(error, ddl, location, content) from error
     if not isinstance(parsed, StructType) or not parsed.fields:
         raise SchemaInvalidError(
-            "a schema names no column",
+            "a schema has no columns",
             location=location,
             remedies=[_COLUMNS],
             params={},
@@ -163,7 +165,7 @@ def _not_columns(error: Exception, ddl: str, location: SourceLocation, content: 
         if content.count(ddl) == 1:
             place = _place(location, content, content.index(ddl) + min(index, max(len(ddl) - 1, 0)))
     return SchemaInvalidError(
-        "a schema cannot be read as columns",
+        "a schema cannot be parsed as columns",
         location=place,
         facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", message).strip()],
         remedies=[_COLUMNS],
@@ -178,17 +180,17 @@ def _parse_json(text: str, location: SourceLocation) -> StructType:
         value = json.loads(text)
     except json.JSONDecodeError as error:
         place = replace(location, line=error.lineno, column=error.colno)
-        raise _not_json(f"it is no JSON: {error.msg}", place) from error
+        raise _not_json(f"it is not JSON: {error.msg}", place) from error
     try:
         if not isinstance(value, Mapping) or value.get("type") != "struct":
-            raise _not_json('its outermost value is no {"type": "struct", "fields": [..]}', location)
+            raise _not_json('it is not an object such as {"type": "struct", "fields": [..]}', location)
         parsed = StructType.fromJson(dict(value))
         return _checked(parsed)
     except SchemaInvalidError:
         raise
     except KeyError as error:
-        raise _not_json(f"a field, or the whole, has no {error}", location) from error
-    except Exception as error:  # pyspark meets what it does not expect with whatever Python raises
+        raise _not_json(f"the key {error} is missing", location) from error
+    except Exception as error:  # pyspark raises exceptions of many types for an invalid schema
         words = re.sub(r"^\[[A-Z0-9_.]+\] ", "", str(error)).splitlines()[0]
         raise _not_json(words, _place_of_words(location, text, words)) from error
 
@@ -199,22 +201,22 @@ def _checked(schema: StructType) -> StructType:
         raise ValueError("it has no fields")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(f"the field '{twice}' stands there twice")
+        raise ValueError(f"the field '{twice}' occurs twice")
     return schema
 
 
 def _not_json(why: str, place: SourceLocation) -> SchemaInvalidError:
     return SchemaInvalidError(
-        f"the schema file {place.path} cannot be read as a StructType",
+        f"the schema file {place.path} cannot be parsed as a StructType",
         location=place,
         facts=[why],
-        remedies=["write what StructType.json() prints, or columns in a .ddl file"],
+        remedies=["write the output of StructType.json(), or use a .ddl file with columns"],
         params={"file": place.path, "line": place.line, "column": place.column},
     )
 
 
 def _place_of_words(location: SourceLocation, text: str, message: str) -> SourceLocation:
-    """Where the last word of an error that stands in the file does so; its first line where none does."""
+    """The location of the last word of the error message that occurs in the file, else its first line."""
     for word in reversed(re.findall(r"[\w(),]*\w\)?", message)):
         if (at := text.find(f'"{word}"')) >= 0:
             return _place(location, text, at)

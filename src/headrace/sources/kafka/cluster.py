@@ -79,8 +79,8 @@ class KafkaCluster:
         """
         if not is_topic_name(topic):
             raise TopicNotFoundError(
-                f"`{topic}` is no topic: no topic can be called this",
-                remedies=("write letters, digits, `.`, `_` and `-`",),
+                f"`{topic}` is not a valid topic name",
+                remedies=("use letters, digits, `.`, `_` and `-` only",),
                 params={"topic": topic},
             )
         described = self._described([topic])[topic]
@@ -276,11 +276,11 @@ class KafkaCluster:
             raise
 
     def _introduce(self) -> None:
-        """Be let in, before a question is asked that only its own timeout would end."""
+        """Log in first: a request without a valid login would end only by its timeout."""
         self._wait(self._admin().describe_cluster(request_timeout=self._timeout_s))
 
     def _connection_errors(self) -> None:
-        """Learn at once that nobody listens: librdkafka would go on trying for the whole timeout."""
+        """Raise at once if no broker listens: librdkafka would retry for the whole timeout."""
         if self._asks_once and self._silence is not None:
             raise self._silence
         if not self._answered:
@@ -301,7 +301,7 @@ class KafkaCluster:
         servers = self._connection.bootstrap_servers
         self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",
-            facts=(f"Kafka's client says: {error}",),
+            facts=(f"Kafka's client reports: {error}",),
             remedies=("headrace doctor",),
             params={"servers": servers},
         )
@@ -312,7 +312,7 @@ class KafkaCluster:
 
         known = self.topics()
         near = difflib.get_close_matches(topic, known, n=1)
-        hint = f"did you mean `{near[0]}`?" if near else f"headrace broker topics create {topic}"
+        hint = f"did you mean `{near[0]}`?" if near else f"create it:   headrace broker topics create {topic}"
         return TopicNotFoundError(
             f"the broker at {self._connection.bootstrap_servers} has no topic `{topic}`",
             remedies=(hint,),

@@ -176,12 +176,12 @@ class TopicReader:
                 for one, (first, end) in held.items()
             ]
             raise OffsetUnknownError(
-                f"topic `{self._topic}` holds no offset {offset}",
+                f"topic `{self._topic}` does not have the offset {offset}",
                 facts=places[:8],
-                remedies=("--from earliest",),
+                remedies=(f"headrace consume {self._topic} --from earliest",),
                 params={"topic": self._topic, "offset": offset},
             )
-        # A number means another record in each partition; one that lacks it is read as far as it goes.
+        # Each partition has its own record at an offset; a shorter partition is read from its end.
         return {one: max(first, min(offset, end)) for one, (first, end) in held.items()}
 
     @contextmanager
@@ -233,7 +233,7 @@ class TopicReader:
             return self._unreachable(error.str())
         return ConsumeFailedError(
             f"topic `{self._topic}` on {self._connection.bootstrap_servers} cannot be read",
-            facts=(f"Kafka's client says: {error.str()}",),
+            facts=(f"Kafka's client reports: {error.str()}",),
             remedies=("headrace doctor",),
             params={"topic": self._topic, "reason": error.name()},
         )
@@ -242,7 +242,7 @@ class TopicReader:
         servers = self._connection.bootstrap_servers
         return BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",
-            facts=(f"Kafka's client says: {reason}",),
+            facts=(f"Kafka's client reports: {reason}",),
             remedies=("headrace doctor",),
             params={"servers": servers},
         )

@@ -133,7 +133,7 @@ class KafkaFacts(Facts):
         """
         offsets = ended.get(self.ids.get(topic) or "", {})
         if partition in offsets and offsets[partition] is None:
-            why = f"its query has read the topic {topic} on both sides of a join, up to different offsets"
+            why = f"its query has read the topic {topic} twice, up to different offsets"
             raise resume_impossible(flow, why)
         return offsets.get(partition)
 
@@ -174,7 +174,7 @@ def _topic_gone(
 ) -> TopicNotFoundError:
     how = "does not exist any more, or no longer matches its pattern" if joins else "does not exist any more"
     return TopicNotFoundError(
-        f"flow {flow.flow}: the topic `{topic}` that it was reading {how}",
+        f"flow {flow.flow}: the topic `{topic}`, which it was reading, {how}",
         location=flow.location,
         facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
         remedies=(
@@ -188,10 +188,10 @@ def _topic_gone(
 def topic_recreated(
     flow: str, location: SourceLocation, checkpoint: str, topic: str, known_id: str | None, now_id: str | None
 ) -> TopicRecreatedError:
-    """The refusal of a topic that was deleted and created again, at the start or in a run."""
+    """The error for a topic that was deleted and created again."""
     now = "has no such topic" if now_id is None else f"has topic id {now_id}"
     return TopicRecreatedError(
-        f"flow {flow}: topic `{topic}` is not the topic that this checkpoint was reading",
+        f"flow {flow}: the topic `{topic}` was deleted and created again since its last batch",
         location=location,
         facts=(
             f"checkpoint {checkpoint} read topic id {known_id}; the broker now {now}",
@@ -207,16 +207,16 @@ def topic_recreated(
 
 def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> HeadraceError:
     remedy = (
-        f"continue where it ended:   headrace run --new-checkpoint {flow.flow}"
+        f"continue from these offsets:   headrace run --new-checkpoint {flow.flow}"
         if flow.can_resume
         else f"read everything again:   headrace full-refresh {flow.dataset}"
     )
     return SourcesChangedError(
-        f"flow {flow.flow}: the topic `{topic}` matches the pattern again, and an earlier checkpoint has "
-        "read it",
+        f"flow {flow.flow}: the topic `{topic}` matches the pattern again, but an earlier checkpoint has "
+        "already read it",
         location=flow.location,
         facts=(
-            f"partition {partition} was read up to {offset}; the current checkpoint would begin at 0",
+            f"partition {partition} was read up to offset {offset}; the current checkpoint would start at 0",
             "nothing was read or written",
         ),
         remedies=(remedy,),
@@ -229,7 +229,7 @@ def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: i
         f"flow {flow.flow}: topic `{topic}`, partition {partition} ends at offset {end}, "
         f"but it was read up to offset {offset}",
         location=flow.location,
-        facts=("the broker has lost records; nothing was read or written",),
+        facts=("the broker has lost records", "nothing was read or written"),
         remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
         params={"flow": flow.flow, "topic": topic, "partition": partition},
     )
@@ -238,11 +238,12 @@ def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: i
 def _expired(flow: FlowFacts, losses: Sequence[Mapping[str, Any]]) -> OffsetsExpiredError:
     lost = sum(loss["until"] - loss["from"] for loss in losses)
     return OffsetsExpiredError(
-        f"flow {flow.flow}: the broker no longer holds {lost} offsets that were not read yet",
+        f"flow {flow.flow}: the broker no longer has {lost:,} offsets that the flow has not read yet",
         location=flow.location,
         facts=(
             *(
-                f"topic {loss['topic']}, partition {loss['partition']}: {loss['from']} to {loss['until'] - 1}"
+                f"topic {loss['topic']}, partition {loss['partition']}: "
+                f"offsets {loss['from']} to {loss['until'] - 1}"
                 for loss in losses
             ),
             "nothing was read or written",

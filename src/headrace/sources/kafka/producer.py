@@ -187,7 +187,7 @@ class TopicProducer:
         raise ProduceFailedError(
             f"{failed[0]} was not delivered to topic {self.topic} on {self._servers}{others}",
             facts=(
-                f"the broker says: {self._reason}",
+                f"the broker reports: {self._reason}",
                 f"{count:,} {'record was' if count == 1 else 'records were'} delivered"
                 + (f": all others up to {self._last}" if count else ""),
             ),

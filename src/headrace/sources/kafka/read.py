@@ -153,8 +153,8 @@ def _starting(offsets: StartingOffsets, timestamp: datetime | str | None) -> dic
     if timestamp is not None:
         if offsets != "earliest":
             raise ArgumentInvalidError(
-                "read_kafka: starting_timestamp and starting_offsets are both given",
-                remedies=("leave one of them out",),
+                "read_kafka: starting_timestamp and starting_offsets cannot both be set",
+                remedies=("remove one of them",),
                 params={"argument": "starting_timestamp"},
             )
         return {
@@ -192,8 +192,8 @@ def _milliseconds(moment: datetime | str) -> int:
         return int(zoned.timestamp() * 1000)
     except (ValueError, AttributeError, OverflowError) as error:
         raise ArgumentInvalidError(
-            f"read_kafka: starting_timestamp={moment!r} is no moment",
-            remedies=('give a datetime, or text such as "2026-11-20T08:00:00+01:00"',),
+            f"read_kafka: starting_timestamp={moment!r} is not a time",
+            remedies=('use a datetime, or text such as "2026-11-20T08:00:00+01:00"',),
             params={"argument": "starting_timestamp", "value": str(moment)},
         ) from error
 

@@ -384,9 +384,12 @@ def _check_servers(servers: str, read: StreamRead) -> None:
     settings = read.settings
     if not servers:
         raise OptionInvalidError(
-            f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
+            f"a Kafka stream names no broker, and the profile `{settings.profile}` sets none",
             location=read.location,
-            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
+            remedies=[
+                "set kafka: {bootstrap.servers: HOST:PORT} in headrace.yml; "
+                "with `embedded`, Headrace starts a broker"
+            ],
             params={"option": "kafka.bootstrap.servers", "profile": settings.profile},
         )
     if not same_servers(servers, settings.kafka.bootstrap_servers):

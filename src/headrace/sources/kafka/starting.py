@@ -40,15 +40,15 @@ class Start:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, default: Literal["earliest", "latest"]) -> Start:
-        """What a reader's options say; Spark looks at them in this order.
+        """The start in a reader's options, in the order in which Spark evaluates them.
 
         Raises:
-            ValueError: A value cannot be read; the text is for users.
+            ValueError: A value is invalid; the text is for users.
         """
         chosen = {key.lower(): value.strip() for key, value in options.items()}
         strategy = chosen.get("startingoffsetsbytimestampstrategy", "error").lower()
         if strategy not in ("error", "latest"):
-            raise ValueError(f"`startingOffsetsByTimestampStrategy` is error or latest, not {strategy}")
+            raise ValueError(f"`startingOffsetsByTimestampStrategy` must be error or latest, not {strategy}")
         lenient = strategy == "latest"
         if (text := chosen.get("startingtimestamp")) is not None:
             return cls(at="timestamp", timestamp_ms=_moment("startingTimestamp", text), lenient=lenient)
@@ -73,24 +73,24 @@ class Start:
             case "timestamp":
                 return f"from {_shown(self.timestamp_ms)}"
             case "timestamps":
-                return "from given moments"
+                return "from given timestamps"
             case "offsets":
-                return "given offsets"
+                return "from given offsets"
             case end:
                 return end
 
 
 def check_start(start: Start, facts: KafkaFacts, cluster: KafkaCluster, location: SourceLocation) -> None:
-    """Make sure that a flow which has read nothing yet can start where it is told to.
+    """Check that the start of a flow that has read nothing yet exists.
 
     Args:
-        start: Where.
-        facts: What the broker holds of the partitions that are subscribed to.
-        cluster: Is asked for moments.
-        location: Where the query reads them.
+        start: The start.
+        facts: The offsets that the broker holds of the subscribed partitions.
+        cluster: Gives the offsets of timestamps.
+        location: Where the query reads the topics.
 
     Raises:
-        StartInvalidError: It cannot.
+        StartInvalidError: The start does not exist.
         BrokerUnreachableError: No broker answered in time.
     """
     given = start.offsets if start.at == "offsets" else start.timestamps_ms
@@ -112,18 +112,18 @@ def _check_partitions(given: Offsets, facts: KafkaFacts, location: SourceLocatio
     named = {(topic, partition) for topic, parts in given.items() for partition in parts}
     if unknown := sorted(named - there):
         raise StartInvalidError(
-            f"the start names {_places(unknown)}, which the subscription does not hold",
+            f"the start names {_places(unknown)}, which the stream does not read",
             location=location,
-            facts=[f"it holds {_places(sorted(there))}"],
-            remedies=["name its partitions alone"],
+            facts=[f"the stream reads {_places(sorted(there))}"],
+            remedies=["name these partitions only"],
             params={"unknown": [list(place) for place in unknown]},
         )
     if lacking := sorted(there - named):
         raise StartInvalidError(
             f"the start does not name {_places(lacking)}",
             location=location,
-            facts=["a start that is given by partitions names them all"],
-            remedies=["name each partition; -2 is its beginning, and -1 its end"],
+            facts=["a start with partitions must name all partitions of the stream"],
+            remedies=["add these partitions; -2 means earliest, and -1 means latest"],
             params={"lacking": [list(place) for place in lacking]},
         )
 
@@ -135,12 +135,14 @@ def _check_offsets(given: Offsets, facts: KafkaFacts, location: SourceLocation) 
             if offset in (LATEST, EARLIEST) or low <= offset <= high:
                 continue
             raise StartInvalidError(
-                f"the start {offset} of {topic}/{partition} is not among the offsets that the broker holds",
+                f"the broker does not have the start offset {offset} of {topic}/{partition}",
                 location=location,
                 facts=[
-                    f"it holds {low} to {high - 1}" if high > low else f"it is empty, and goes on at {high}"
+                    f"it has offsets {low} to {high - 1}"
+                    if high > low
+                    else f"the partition is empty, and its next offset is {high}"
                 ],
-                remedies=[f"give one from {low} to {high}, or -2 for the beginning, or -1 for the end"],
+                remedies=[f"use an offset from {low} to {high}, or -2 for earliest, or -1 for latest"],
                 params={"topic": topic, "partition": partition, "offset": offset, "low": low, "high": high},
             )
 
@@ -155,17 +157,17 @@ def _check_moments(moments: Offsets, cluster: KafkaCluster, location: SourceLoca
         f"{_places(none)} {'has' if len(none) == 1 else 'have'} no record since "
         f"{_shown(moments[topic][partition])}",
         location=location,
-        remedies=["option startingOffsetsByTimestampStrategy=latest starts such a partition at its end"],
+        remedies=["startingOffsetsByTimestampStrategy=latest starts such a partition at its end"],
         params={"partitions": [list(place) for place in none], "timestamp_ms": moments[topic][partition]},
     )
 
 
 def _moment(option: str, text: str) -> int:
     if not text.isdigit():
-        raise ValueError(f"`{option}` is a moment in milliseconds since 1970, not {text}")
+        raise ValueError(f"`{option}` must be a time in milliseconds since 1970, not {text}")
     moment = int(text)
     if moment > time.time() * 1000 + _CLOCK_MS:
-        raise ValueError(f"`{option}` is {moment}, a moment that is still to come ({_shown(moment)})")
+        raise ValueError(f"`{option}` is {moment}, which is in the future ({_shown(moment)})")
     return moment
 
 
@@ -173,16 +175,16 @@ def _shown(moment_ms: int) -> str:
     try:
         return datetime.fromtimestamp(moment_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     except (OverflowError, ValueError, OSError):
-        return "far beyond the calendar"
+        return "after the year 9999"
 
 
 def _by_partition(option: str, text: str, example: str) -> Offsets:
-    words = "is earliest, latest, or " if option == "startingOffsets" else "is "
+    words = "must be earliest, latest, or " if option == "startingOffsets" else "must be "
     wanted = f'`{option}` {words}{{"topic": {{"0": {example}}}}}'
     try:
         value: Any = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{wanted}; {text[:60]} is neither: {error}") from error
+        raise ValueError(f"{wanted}; {text[:60]} is not JSON: {error}") from error
     if not isinstance(value, dict) or not value:
         raise ValueError(wanted)
     offsets: Offsets = {}

@@ -34,16 +34,16 @@ class Subscription:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Subscription:
-        """What a reader's options say.
+        """The topics in a reader's options.
 
         Raises:
-            ValueError: They do not say which topics, or say it twice; the text is for users.
+            ValueError: The options name no topics, or name them twice; the text is for users.
         """
         chosen = {key.lower(): value for key, value in options.items()}
         given = [name for name in STRATEGIES if name.lower() in chosen]
         if len(given) != 1:
-            what = "names no topic" if not given else f"is given {' and '.join(given)}"
-            raise ValueError(f"{what}; it takes one of {', '.join(STRATEGIES)}")
+            what = "names no topic" if not given else f"has {' and '.join(given)}"
+            raise ValueError(f"{what}; it needs exactly one of {', '.join(STRATEGIES)}")
         text = chosen[given[0].lower()].strip()
         match given[0]:
             case "subscribePattern":
@@ -60,30 +60,30 @@ class Subscription:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A pattern that means to Python what it means to Spark, which is written in Java.
+    """Compile a pattern that has the same meaning in Python and in Java, which Spark uses.
 
     Raises:
-        ValueError: It is no regular expression, or one that only Java knows.
+        ValueError: It is not a regular expression, or one that only Java supports.
     """
     if not pattern:
         raise ValueError("has an empty pattern")
     try:
         with warnings.catch_warnings():
-            # Sets within sets, which Java knows and Python takes for plain characters.
+            # Sets within sets: Java supports them, and Python reads them as plain characters.
             warnings.simplefilter("error")
             return re.compile(pattern)
     except (re.error, Warning) as error:
-        raise ValueError(f"has a pattern that cannot be read, `{pattern}`: {error}") from error
+        raise ValueError(f"has a pattern that cannot be compiled, `{pattern}`: {error}") from error
 
 
 def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:
-    """The topics that Spark reads for a pattern: it is enough to find it in the name."""
+    """The topics that Spark reads for a pattern: the pattern matches a part of the name."""
     compiled = compile_pattern(pattern)
     return tuple(sorted(name for name in topics if name not in _INTERNAL and compiled.search(name)))
 
 
 def whole(pattern: str) -> str:
-    """The pattern that matches whole names and no part of one."""
+    """The pattern that matches whole names only."""
     return f"^(?:{pattern})$"
 
 

@@ -40,7 +40,7 @@ def count_partitions(
             if lacking := sorted(set(asked) - set(there)):
                 raise TopicNotFoundError(
                     f"topic `{topic}` has no partition {lacking[0]}",
-                    facts=[f"it has {len(there)}, counted from 0"],
+                    facts=[f"its partitions: {', '.join(map(str, there))}"],
                     remedies=["correct `assign`"],
                     params={"topic": topic, "partition": lacking[0]},
                 )
@@ -60,12 +60,12 @@ def _no_match(pattern: str, cluster: KafkaCluster) -> TopicNotFoundError:
     there = near or known[:3]
     return TopicNotFoundError(
         f"the pattern `{shown(pattern)}` matches no topic",
-        facts=[f"there are {', '.join(there)}" + (", .." if len(known) > len(there) else "")]
+        facts=[f"topics of the cluster: {', '.join(there)}" + (", .." if len(known) > len(there) else "")]
         if there
         else ["the cluster has no topic yet"],
         remedies=[
             "correct the pattern",
-            "allow_no_match=True in read_kafka, or the option headrace.allowNoTopics=true, waits for topics",
+            "or wait for topics with allow_no_match=True in read_kafka (option headrace.allowNoTopics=true)",
         ],
         params={"pattern": pattern, "topics": list(there)},
     )

@@ -62,7 +62,7 @@ class OtherFacts(Facts):
         if history.last_reads(
             lambda one: (one.kind, one.identity) == (self.source.kind, self.source.identity)
         ):
-            raise resume_impossible(flow, f"{name} cannot start at a position of another checkpoint")
+            raise resume_impossible(flow, f"{name} cannot start from the offsets of another checkpoint")
         require_whole(flow, history, name)
         return None
 
@@ -80,7 +80,7 @@ class OtherKind(SourceKind):
             raise SourceUnsupportedError(
                 f"a stream reads from `{read.format}`, which loses records when a run fails",
                 location=read.location,
-                facts=["Spark's documentation says: it cannot read a record again"],
+                facts=["Spark's documentation: this source cannot read a record again"],
                 remedies=["send the records to a Kafka topic, and read the topic"],
                 params={"format": read.format},
             )
@@ -94,7 +94,7 @@ class OtherKind(SourceKind):
 
     def removed(self, source: SourceIdentity, history: History, lists: FileLists) -> Iterator[Unrecoverable]:
         name = self.describe(source)
-        yield Unrecoverable(f"a full refresh reads what the {name} still holds, which is not known")
+        yield Unrecoverable(f"a full refresh reads what the {name} still has; this cannot be checked")
 
     def describe(self, source: SourceIdentity) -> str:
         return f"stream {source.identity.get('format')}"
