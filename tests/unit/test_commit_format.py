@@ -152,7 +152,6 @@ def test_verify_reads_a_batch() -> None:
             last=3,
             first_version=6,
             last_version=6,
-            timestamp_ms=1000,
             counts=RowCounts(
                 "append",
                 {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1},
@@ -188,4 +187,4 @@ def test_verify_reads_a_renamed_flow() -> None:
 
 def test_verify_reads_a_view_s_refresh() -> None:
     (refresh,) = read("view", {}).refreshes
-    assert refresh == Refresh(version=6, timestamp_ms=1000, rows=None, inputs={"default.sales": ("t1", 8)})
+    assert refresh == Refresh(version=6, rows=None, inputs={"default.sales": ("t1", 8)})

@@ -30,7 +30,7 @@ from headrace.verify.evidence import Evidence, load_evidence
 from headrace.verify.file_lists import judge_lists
 from headrace.verify.file_records import judge_folder
 from headrace.verify.last_records import compare_marks, find_marks, newest_marks
-from headrace.verify.layout import Storage
+from headrace.verify.layout import Storage, find_upstream
 from headrace.verify.offsets import HeldOffsets, Topic, load_offsets, load_topics
 from headrace.verify.records import (
     READ_WHOLE,
@@ -41,7 +41,6 @@ from headrace.verify.records import (
 from headrace.verify.report import Finding, GradeReport, unjudged_records
 from headrace.verify.source_range import OPAQUE, SourceRange, TopicPartition
 from headrace.verify.spans import Spans
-from headrace.verify.upstream import find_upstream
 
 _END_INDEX = 1 << 62
 """Delta marks a version that was read whole by an index beyond every file."""

@@ -14,6 +14,10 @@ _KEPT = 200
 """Spark keeps the last hundred batches; more are not read even where somebody told it to keep more."""
 
 
+IDENTITY = "headrace.json"
+"""The file of a checkpoint that names its pipeline, its flow and its sources."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointLog:
     """One checkpoint folder.
@@ -33,6 +37,15 @@ class CheckpointLog:
     finished: int = -1
     positions: Mapping[int, tuple[Position | None, ...]] = field(default_factory=dict)
     files: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """A JSON object; empty where the file is missing or is not one."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}
 
 
 def load_checkpoints(folder: Path) -> tuple[CheckpointLog, ...]:
@@ -55,16 +68,16 @@ def load_checkpoints(folder: Path) -> tuple[CheckpointLog, ...]:
 def _load(folder: Path, generation: int) -> CheckpointLog:
     finished = _batches(folder / "commits")
     planned = _batches(folder / "offsets")
-    identity = _identity(folder / "headrace.json")
+    identity = read_json(folder / IDENTITY)
     positions = {batch: _positions(folder / "offsets" / str(batch)) for batch in planned[-_KEPT:]}
     return CheckpointLog(
         folder=folder,
         generation=generation,
-        checkpoint=None if identity is None else str(identity["checkpoint"]),
+        checkpoint=str(identity["checkpoint"]) if "checkpoint" in identity else None,
         planned=max(planned, default=-1),
         finished=max(finished, default=-1),
         positions={batch: found for batch, found in positions.items() if found is not None},
-        files={} if identity is None else _logged_files(folder, identity),
+        files=_logged_files(folder, identity),
     )
 
 
@@ -73,14 +86,6 @@ def _batches(folder: Path) -> list[int]:
         return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
     except FileNotFoundError:
         return []
-
-
-def _identity(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-        return value if isinstance(value, dict) and "checkpoint" in value else None
-    except (OSError, ValueError):
-        return None
 
 
 def _logged_files(checkpoint: Path, identity: Mapping[str, Any]) -> dict[int, dict[str, int]]:

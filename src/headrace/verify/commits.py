@@ -51,7 +51,6 @@ class Batches:
     last: int
     first_version: int
     last_version: int
-    timestamp_ms: int
     counts: RowCounts
     sources: tuple[SourceRange, ...]
 
@@ -91,7 +90,6 @@ class Refresh:
     """
 
     version: int
-    timestamp_ms: int
     rows: int | None
     inputs: Mapping[str, tuple[str, int]]
 
@@ -217,7 +215,7 @@ def build_claims(log: TableLog) -> CommitClaims:
                 openings.append(_opening(metadata, commit.version, commit.transactions))
                 known.add(metadata["checkpoint"])
             if metadata is not None and numbered:
-                batches.append(_batches(metadata, commit.version, commit.timestamp_ms))
+                batches.append(_batches(metadata, commit.version))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             repeated[commit.version] = f"its metadata cannot be read ({error!r})"
     return CommitClaims(
@@ -337,7 +335,7 @@ def _fold(path: Path, value: Mapping[str, Any]) -> Fold:
         if "opens" in entry:
             openings.append(_opening(entry, version, None))
         if "batch" in entry or "batches" in entry:
-            batches.append(_batches(entry, version, int(entry.get("timestamp") or 0)))
+            batches.append(_batches(entry, version))
     first, last = value["versions"]
     return Fold(
         path=path,
@@ -363,7 +361,7 @@ def _other(value: Mapping[str, Any]) -> Other:
     )
 
 
-def _batches(metadata: Mapping[str, Any], version: int | Sequence[int], timestamp_ms: int) -> Batches:
+def _batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> Batches:
     first, last = metadata["batches"] if "batches" in metadata else (metadata["batch"], metadata["batch"])
     first_version, last_version = version if isinstance(version, Sequence) else (version, version)
     return Batches(
@@ -373,7 +371,6 @@ def _batches(metadata: Mapping[str, Any], version: int | Sequence[int], timestam
         last=int(last),
         first_version=first_version,
         last_version=last_version,
-        timestamp_ms=timestamp_ms,
         counts=RowCounts.parse(metadata),
         sources=_sources(metadata["sources"]),
     )
@@ -422,7 +419,6 @@ def _opening(metadata: Mapping[str, Any], version: int, transactions: Mapping[st
 def _refresh(metadata: Mapping[str, Any], commit: Commit) -> Refresh:
     return Refresh(
         version=commit.version,
-        timestamp_ms=commit.timestamp_ms,
         rows=None if metadata.get("rows") is None else int(metadata["rows"]),
         inputs={
             name: (str(value["table_id"]), int(value["version"]))

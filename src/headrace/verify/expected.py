@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from headrace.model.names import TableName
+from headrace.verify.checkpoints import IDENTITY, read_json
 from headrace.verify.commits import PROPERTY_DATASET, PROPERTY_PIPELINE
 from headrace.verify.evidence import Evidence
 from headrace.verify.layout import Storage
@@ -126,7 +126,7 @@ def _newest_checkpoints(root: Path) -> Iterator[tuple[TableName, Mapping[str, An
         generations = [path for path in flow.glob("[0-9]*") if path.name.isdigit()]
         if generations:
             newest = max(generations, key=lambda path: int(path.name))
-            yield _name(flow.parent.name), _read_json(newest / "headrace.json")
+            yield _name(flow.parent.name), read_json(newest / IDENTITY)
 
 
 def _ledgers(root: Path) -> Iterator[tuple[TableName, str | None]]:
@@ -135,7 +135,7 @@ def _ledgers(root: Path) -> Iterator[tuple[TableName, str | None]]:
         files = [path for path in flow.glob("*.json") if path.is_file()]
         if files:
             folds = sorted(path for path in files if path.name[0].isdigit())
-            newest = _read_json(folds[-1] if folds else files[0])
+            newest = read_json(folds[-1] if folds else files[0])
             entries = [newest, *(newest.get("batches") or ())]
             owners = [entry["pipeline"] for entry in entries if "pipeline" in entry]
             yield _name(flow.parent.name), owners[-1] if owners else None
@@ -143,7 +143,7 @@ def _ledgers(root: Path) -> Iterator[tuple[TableName, str | None]]:
 
 def _planned(path: Path, pipeline: str) -> Iterator[TableName]:
     """The tables of the last plan; none where it cannot be read, for it is only a record of a run."""
-    plan = _read_json(path)
+    plan = read_json(path)
     if plan.get("pipeline", pipeline) != pipeline:
         return
     for key, field in (("flows", "dataset"), ("views", "view")):
@@ -155,11 +155,3 @@ def _planned(path: Path, pipeline: str) -> Iterator[TableName]:
 def _name(folder: str) -> TableName:
     schema, _, name = folder.partition(".")
     return TableName(schema, name)
-
-
-def _read_json(path: Path) -> Mapping[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}

@@ -42,7 +42,7 @@ from headrace.verify.expected import (
     prove_unread,
 )
 from headrace.verify.file_lists import judge_lists
-from headrace.verify.layout import Storage
+from headrace.verify.layout import Storage, find_upstream
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
     DatasetProof,
@@ -54,7 +54,6 @@ from headrace.verify.report import (
     Proof,
 )
 from headrace.verify.source_range import SourceRange
-from headrace.verify.upstream import find_upstream
 from headrace.verify.views import Input, judge_view
 from headrace.verify.wording import counted
 

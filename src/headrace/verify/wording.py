@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 _SHOWN = 20
 
@@ -22,8 +21,3 @@ def spans_text(spans: Iterable[tuple[int, int]], shown: int = _SHOWN) -> str:
     if more > 0:
         return f"{noun} {', '.join(words)} and {counted(more, 'more range')}"
     return f"{noun} {', '.join(words)}"
-
-
-def time_text(timestamp_ms: int) -> str:
-    """A moment in UTC, to the second."""
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
