@@ -21,16 +21,16 @@ DOCS = Path(__file__).parents[1] / "docs"
 ERRORS_HEAD = """\
 # Errors
 
-Every error has a code, one sentence, the place in your files, facts, and remedies. `--json` gives the same
+Every error has a code, one sentence, the line in your files, facts, and remedies. `--json` gives the same
 fields, `--debug` the stack trace, and `headrace explain CODE` prints the section of a code. The meaning of a
 code does not change. `python tools/make_docs.py` generates this page from the source.
 
 | exit code | meaning |
 |---|---|
 | 0 | done |
-| 1 | the work failed, or `verify` found a contradiction |
+| 1 | the work failed, or `verify` has findings |
 | 2 | the pipeline or the command line is wrong |
-| 3 | `verify --require`: the demanded grade cannot be judged |
+| 3 | `verify --require`: the required grade cannot be judged |
 | 4 | `plan --exit-code`: a run would change a table |
 | 130, 143 | stopped by a signal |
 
@@ -139,9 +139,9 @@ def build_spec() -> str:
     _, _, tail = rest.partition(SPEC_END)
     name = Spec.model_fields["name"]
     keys = [("name", _words(name.description), "must be given"), *_keys(Overridable)]
-    keys.append(("profiles", "values that lie over these, by the profile's name", ""))
+    keys.append(("profiles", "values that replace those above, by the name of the profile", ""))
     rows = "\n".join(f"| `{key}` | {meaning} | {default} |" for key, meaning, default in keys)
-    table = f"| key | what it says | default |\n|---|---|---|\n{rows}\n"
+    table = f"| key | meaning | default |\n|---|---|---|\n{rows}\n"
     return f"{head}{SPEC_BEGIN}\n{table}{SPEC_END}{tail}"
 
 

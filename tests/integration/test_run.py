@@ -251,7 +251,7 @@ def test_the_change_feed_of_a_table_of_the_pipeline_is_asked_for_before_anything
         assert pipeline.run(["visits"]).outcome == "completed"
         (refusal,) = pipeline.plan().refusals
         assert refusal.code == "START_INVALID"
-        assert "before the change feed" in refusal.summary
+        assert "starts after startingVersion" in refusal.summary
         assert [error.code for error in pipeline.run().errors] == ["START_INVALID"]
     site.write(code=code + late.replace("FROM", str(refusal.params["versions"][0])))
     site.put("b.json", {"id": 2, "page": "p"})

@@ -255,7 +255,7 @@ def test_sources_that_are_named_wrongly_are_answered_with_what_is_read(write: Wr
     assert fault(shop, {"orders": []}).params == {"source": "people"}
     unread = fault(shop, {"orders": [], "people": people, "order": [[]]})
     assert (unread.code, unread.remedies) == ("UNUSED_TEST_INPUT", ("did you mean `orders`?",))
-    assert unread.facts == ("the pipeline reads: orders, people",)
+    assert unread.facts == ("sources of the pipeline: orders, people",)
     assert fault(write(ORDERS.replace("hr.table", "hr.tabel")), {}).code == "PIPELINE_FILE_FAILED"
 
 

@@ -44,7 +44,7 @@ def reach_kafka(invocation: Invocation) -> ReachedKafka:
 
 
 def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaCluster) -> TopicNotFoundError:
-    """The error with the names that were meant; topics of other clusters are not ours to make."""
+    """The error with similar names, or the command that creates the topic on the embedded broker."""
     import difflib
 
     topic, known = str(error.params["topic"]), cluster.topics()
@@ -54,11 +54,11 @@ def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaClus
     elif kafka.is_embedded:
         remedies = (f"headrace broker topics create {topic}", f"headrace produce {topic} --sample")
     else:
-        remedies = ("create it with the cluster's own tools",)
+        remedies = ("create the topic with the tools of the cluster",)
     listed = ", ".join(known[:10]) + (", .." if len(known) > 10 else "")
     return TopicNotFoundError(
         error.summary,
-        facts=(f"its topics: {listed}",) if known else ("it has no topic",),
+        facts=(f"topics of the broker: {listed}",) if known else ("the broker has no topics",),
         remedies=remedies,
         params={"topic": topic, "known": list(known)},
     )

@@ -240,14 +240,16 @@ def _no_such(kind: str, name: str, known: Sequence[str], page: str) -> CommandLi
 
 
 def _internal_error(error: Exception, redactor: Redactor) -> InternalError:
-    """A defect of our own: short on the screen, whole in a file."""
+    """The error for an unexpected exception: short on the screen, with its stack trace in a file."""
     kept = _write_trace(error, redactor)
     text = text_of(error).strip().split("\n")[0][:200]
     failure = InternalError(
-        "Headrace met something that it did not expect",
+        "Headrace failed with an unexpected exception",
         facts=[f"{type(error).__name__}: {text}" if text else type(error).__name__],
         remedies=[
-            f"please report this, with {kept}" if kept else "please report this, with the trace of --debug"
+            f"please report this bug with {kept}"
+            if kept
+            else "please report this bug with the stack trace that --debug prints"
         ],
         params={"exception": type(error).__name__, "log": kept},
     )

@@ -66,10 +66,10 @@ class Interval(_Part):
     """``trigger``, which may also be written as one word or one time."""
 
     interval: Seconds = 0.0
-    """the least time between two batches of a flow: ``500 ms``, ``10 seconds``"""
+    """the minimum time between the starts of two batches of a flow: ``500 ms``, ``10 seconds``"""
 
     available_now: Flag = False
-    """whether flows read what is there and end"""
+    """whether flows process what the sources hold now, and end"""
 
     @property
     def trigger(self) -> Trigger:
@@ -85,26 +85,26 @@ def _interval(value: Any) -> Any:
 
 class Views(_Part):
     interval: Seconds = 10.0
-    """seconds, or a time such as ``1 minute``: the least between two refreshes of a materialized view"""
+    """the minimum time between two refreshes of a materialized view: ``10``, ``1 minute``"""
 
 
 class Runtime(_Part):
     master: Text | None = None
-    """the Spark master; by default all cores of the machine"""
+    """the Spark master; by default local, with all cores of the machine"""
 
     memory: Annotated[Text, _matching(_MEMORY, "must be a JVM memory size, such as 2g or 512m")] | None = None
-    """the JVM's heap, such as ``2g``; by default chosen by the machine"""
+    """the heap size of the JVM, such as ``2g``; by default chosen by the memory of the machine"""
 
 
 class Overridable(_Part):
-    """What both the spec and each of its profiles may say."""
+    """The keys of the spec and of each of its profiles."""
 
     storage: Text | None = None
-    """where tables, checkpoints, ledger and events lie, relative to the spec's folder; by default
+    """the folder of tables, checkpoints, ledger and events, relative to the folder of the spec; by default
     ``./lake``"""
 
     catalog: Text | None = None
-    """a Spark catalog; by default the session's own"""
+    """a Spark catalog; by default that of the session"""
 
     database: Annotated[Text, _matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
     """the schema of datasets whose names have one part; by default ``default``"""
@@ -114,37 +114,38 @@ class Overridable(_Part):
     default ``transformations/**``"""
 
     configuration: Settings = Field(default_factory=dict)
-    """Spark settings (``spark.*``), and values of your own for ``spark.conf.get``"""
+    """Spark settings (``spark.*``), and your own values for ``spark.conf.get``"""
 
     trigger: Annotated[Interval, BeforeValidator(_interval)] = Field(default_factory=Interval)
-    """when batches start; also as one time or word: ``trigger: 30 seconds``, ``trigger: available_now``"""
+    """when batches start; short forms: ``trigger: 30 seconds``, ``trigger: available_now``"""
 
     views: Views = Field(default_factory=Views)
     """how often views are refreshed"""
 
     kafka: Settings = Field(default_factory=dict)
-    """Kafka's client settings under Kafka's own names; ``bootstrap.servers: embedded`` is the own broker, and
-    the default of the profile ``dev``"""
+    """settings of the Kafka client, with Kafka's names; with ``bootstrap.servers: embedded``, the default of
+    the profile ``dev``, Headrace starts a broker"""
 
     on_data_loss: Literal["refuse", "record"] = "refuse"
-    """what happens when a source no longer holds what a flow has to read: ``refuse`` or ``record``"""
+    """what happens if a source has lost records that were not read yet: ``refuse`` stops the flow, ``record``
+    records the loss in the ledger and continues"""
 
     consumer_groups: Flag = True
-    """whether flows publish their offsets to the broker, for Kafka's own tools"""
+    """whether flows publish their offsets to the broker, for Kafka's tools"""
 
     runtime: Runtime = Field(default_factory=Runtime)
     """where Spark runs"""
 
 
 class Spec(Overridable):
-    """The spec with one profile laid over it."""
+    """The spec, merged with one profile."""
 
     name: Annotated[Text, _matching(_NAME, "may have letters a-z, digits, _ - and . only")]
     """the pipeline's name: letters, digits, ``_`` ``-`` ``.``"""
 
 
 SETTINGS = ("configuration", "kafka")
-"""Mappings whose keys are names of others: one level deep, and every value is text."""
+"""Mappings with keys of Spark and Kafka: they have one level, and every value is text."""
 
 _KAFKA = """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol
@@ -164,4 +165,4 @@ _KAFKA = """
 """
 
 KAFKA_SETTINGS = frozenset(_KAFKA.split())
-"""Kafka client settings that a misspelling is most likely meant for; others pass as they are."""
+"""Kafka client settings that are suggested for a misspelt key; other keys are allowed, too."""

@@ -33,7 +33,7 @@ def build_schema() -> dict[str, Any]:
             "name": _relaxed(Spec.model_json_schema()["properties"]["name"]),
             **{key: {"$ref": f"#/$defs/Profile/properties/{key}"} for key in settings},
             "profiles": {
-                "description": "values that replace those above, by the name of the profile",
+                "description": "values that replace those of the spec, by the name of the profile",
                 "type": "object",
                 "additionalProperties": {"anyOf": [{"$ref": "#/$defs/Profile"}, {"type": "null"}]},
             },

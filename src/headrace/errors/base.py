@@ -11,11 +11,11 @@ _Error = TypeVar("_Error", bound="HeadraceError")
 
 @dataclass(frozen=True, order=True)
 class SourceLocation:
-    """A place in a file of the user's.
+    """A line, and maybe a column, in a file of the user.
 
     Args:
-        path: The file, as the user would type it where that is known.
-        line: Counted from 1; 0 for what stands in no file, such as an option.
+        path: The file, relative to the working directory if it is below it.
+        line: Counted from 1; 0 for a value that is not in a file, such as an option.
         column: Counted from 1; ``None`` where only the line is known.
         length: Characters to underline from ``column``.
     """
@@ -38,10 +38,10 @@ class HeadraceError(Exception):
 
     Args:
         summary: One sentence: what is wrong.
-        location: The place in the user's files.
+        location: The line in the user's files.
         facts: Lines under the summary: what was found, what was and was not done.
         remedies: What to do, commands first. Only commands that exist.
-        params: What machines and tests match on; JSON values.
+        params: JSON values for programs and tests.
     """
 
     code: ClassVar[str] = "HEADRACE_ERROR"
@@ -159,14 +159,14 @@ def _build_error(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 
 
 NOT_COMMITTED = "the batch was not committed"
-"""What an error says of the batch in which a bad record or file was met; a preview has none."""
+"""A fact of errors about a record or a file in a batch; errors of a preview do not have it."""
 
-GONE = "its JVM has gone, and with it the message"
-"""The text of an exception that came from a JVM which cannot be asked any more."""
+GONE = "the JVM exited without an error message"
+"""The text of an exception whose message was in a JVM that has exited."""
 
 
 def text_of(error: BaseException | None) -> str:
-    """What an exception says; one that came from a JVM may have nobody left to ask."""
+    """The text of an exception; `GONE` if it was in a JVM that has exited."""
     try:
         return "" if error is None else str(error)
     except Exception:

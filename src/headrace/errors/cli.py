@@ -42,16 +42,16 @@ class LogSettingInvalidError(UsageError):
 
 
 class InternalError(HeadraceError):
-    """Headrace failed in a way that it does not handle: a defect of Headrace.
+    """Headrace failed with an unexpected exception: this is a bug in Headrace.
 
-    Please report it with the log file that the message names; the file holds the stack trace.
+    Please report it with the log file that the message names; the file has the stack trace.
     """
 
     code = "INTERNAL"
 
 
 class DemoFolderTakenError(UsageError):
-    """The folder of the demo holds files that no demo has written; nothing was changed.
+    """The folder of the demo holds files that the demo did not create; nothing was changed.
 
     `headrace demo --directory ANOTHER` writes to another folder.
     """
@@ -66,6 +66,6 @@ class DemoProducerError(RunError):
 
 
 class DemoDriverError(RunError):
-    """The process of the demo's pipeline ended too early or did not start. The message names its log."""
+    """The process of the demo's pipeline ended too early, or did not start. The message names its log."""
 
     code = "DEMO_DRIVER_FAILED"

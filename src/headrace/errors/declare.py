@@ -17,7 +17,7 @@ class SpecNotFoundError(UsageError):
 class SpecInvalidError(UsageError):
     """`headrace.yml` is not valid YAML, or one of its values is missing or has the wrong type.
 
-    Correct the line that the message names; the message says what is valid there.
+    Correct the line that the message names. The message lists the valid values.
     """
 
     code = "SPEC_INVALID"
@@ -81,7 +81,7 @@ class StorageUnsupportedError(UsageError):
 class PipelineFilesMissingError(UsageError):
     """The patterns under `libraries` match no Python file.
 
-    Move the files to where the patterns look, or change the patterns.
+    Move the files into a folder that a pattern matches, or change the patterns.
     """
 
     code = "PIPELINE_FILES_MISSING"
@@ -117,14 +117,14 @@ class DuplicateNameError(UsageError):
 class ArgumentInvalidError(UsageError):
     """A decorator or function of Headrace was called with a wrong argument.
 
-    Correct the call; the message says what is valid.
+    Correct the call. The message lists the valid values.
     """
 
     code = "ARGUMENT_INVALID"
 
 
 class FormatUnsupportedError(UsageError):
-    """A table asks for a format other than Delta.
+    """A table is declared with a format other than Delta.
 
     Remove the argument `format`: every table of a pipeline is a Delta table.
     """
@@ -135,7 +135,7 @@ class FormatUnsupportedError(UsageError):
 class FeatureUnsupportedError(UsageError):
     """The pipeline uses something that this version of Headrace does not support.
 
-    If there is another way to write it, the message says so.
+    The message names an alternative, if there is one.
     """
 
     code = "FEATURE_UNSUPPORTED"
@@ -144,7 +144,7 @@ class FeatureUnsupportedError(UsageError):
 class NoActivePipelineError(UsageError):
     """`spark` or `read_kafka` was used outside of a pipeline.
 
-    Use them in the files of a pipeline, and start those with `headrace plan` or `headrace run`.
+    Use them in the files of a pipeline, and run these files with `headrace plan` or `headrace run`.
     """
 
     code = "NO_ACTIVE_PIPELINE"

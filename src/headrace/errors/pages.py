@@ -12,7 +12,7 @@ from headrace.errors.base import HeadraceError
 
 @dataclass(frozen=True)
 class ErrorPage:
-    """What is known of an error code before it happens.
+    """The documentation of an error code.
 
     Args:
         text: Meaning and remedy, as Markdown.

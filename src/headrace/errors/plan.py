@@ -1,4 +1,4 @@
-"""What a pipeline's queries ask for, before anything runs."""
+"""Errors of declarations and queries, before anything runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PlanFailedError(UsageError):
         self.errors = tuple(errors)
         first = self.errors[0]
         super().__init__(
-            f"{len(self.errors)} things are wrong with the pipeline",
+            f"the pipeline has {len(self.errors)} errors",
             location=first.location,
             facts=[
                 error.headline + (f" ({error.location})" if error.location else "") for error in self.errors
@@ -40,7 +40,7 @@ class TableNotFoundError(UsageError):
 
 
 class CycleError(UsageError):
-    """Datasets read each other in a circle, so none of them can be computed first. Break the circle."""
+    """Datasets read each other in a cycle, so none of them can be computed first. Remove one of the reads."""
 
     code = "CYCLE"
 
@@ -118,7 +118,7 @@ class OptionUnknownError(UsageError):
 
 
 class OptionInvalidError(UsageError):
-    """An option of a reader has an invalid value. The message says what is valid."""
+    """An option of a reader has an invalid value. The message lists the valid values."""
 
     code = "OPTION_INVALID"
 
@@ -126,7 +126,8 @@ class OptionInvalidError(UsageError):
 class SourceUnsupportedError(UsageError):
     """A stream reads from a source that loses records when a run fails, or that cannot be previewed.
 
-    Send the records to a Kafka topic, and read the topic.
+    If the source loses records, send them to a Kafka topic, and read the topic. For a preview, read the
+    source inside of the query function.
     """
 
     code = "SOURCE_UNSUPPORTED"
@@ -135,9 +136,9 @@ class SourceUnsupportedError(UsageError):
 class SourceReadTwiceError(UsageError):
     """A query reads the same topic, table or folder through two separate streaming reads.
 
-    Spark numbers the reads of a query. When the query changes, the numbers can change places, so offsets
-    could be assigned to the wrong read. Read the source once into a variable or a temporary view and use
-    that twice, or write two flows into the table.
+    Spark identifies the reads of a query by their number. If the query changes, the numbers can change, and
+    the offsets in the checkpoint could be assigned to the wrong read. Read the source once into a variable
+    or a temporary view and use that twice, or write two flows into the table.
     """
 
     code = "SOURCE_READ_TWICE"
@@ -192,7 +193,7 @@ class LayoutConflictError(UsageError):
 
 
 class AggregateWithoutWatermarkError(UsageError):
-    """A stream is aggregated without a watermark, so Spark never knows when a group is complete.
+    """A stream is aggregated without a watermark, so Spark cannot know when a group is complete.
 
     Add `.withWatermark(column, delay)` before the aggregation, or declare a materialized view.
     """

@@ -1,4 +1,4 @@
-"""What is looked at without Spark: verify, status, read."""
+"""Errors of commands that start no Spark: verify, status, read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ class NothingToVerifyError(UsageError):
 class TableUnreadableError(RunError):
     """A table cannot be read: its log or a data file is damaged, or uses a feature that the reader lacks.
 
-    Run `headrace verify`: it names the file. A file that holds bytes that are not valid UTF-8 in a string
-    column (`FILE_NOT_UTF8`) is read by Spark and by no other engine. Change the query so that it keeps the
-    column as BINARY, or replaces such bytes with `make_valid_utf8(...)`; then rebuild the table:
-    `headrace full-refresh TABLE`. A file that is missing or damaged comes back with a full refresh, too, as
-    long as the sources still hold the records. A table with a feature that the reader lacks is read by
-    Spark: `spark.read.format("delta").load(PATH)`.
+    Run `headrace verify`: it names the file.
+
+    If a data file is missing or damaged, `headrace full-refresh TABLE` writes it again, if the sources still
+    have the records.
+
+    If a string column has bytes that are not valid UTF-8 (`FILE_NOT_UTF8`), only Spark can read the file.
+    Change the query so that it keeps the column as BINARY, or replaces such bytes with
+    `make_valid_utf8(...)`; then run `headrace full-refresh TABLE`.
+
+    If the table uses a Delta feature that the reader does not support, read it with Spark:
+    `spark.read.format("delta").load(PATH)`.
     """
 
     code = "TABLE_UNREADABLE"
@@ -38,16 +43,16 @@ class ReadColumnUnknownError(UsageError):
 
 
 class ReadVersionUnknownError(UsageError):
-    """The table has no such version, or its log no longer holds it.
+    """The table has no such version, or its log no longer has it.
 
-    The message names the versions that it holds.
+    The message names the versions that the log has.
     """
 
     code = "READ_VERSION_UNKNOWN"
 
 
 class ReadVersionGoneError(RunError):
-    """The log of the table holds the version, but a vacuum has removed some of its data files.
+    """The log of the table has the version, but a vacuum has removed some of its data files.
 
     The message names the versions whose data files all exist.
     """

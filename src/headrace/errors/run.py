@@ -6,7 +6,7 @@ from headrace.errors.base import RefusedError, RunError, TransientError, UsageEr
 
 
 class FlowFailedError(RunError):
-    """A query failed, and would fail again. The message holds Spark's error."""
+    """A query failed, and would fail again. The message has Spark's error."""
 
     code = "FLOW_FAILED"
 

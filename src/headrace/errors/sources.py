@@ -1,4 +1,4 @@
-"""What is read: brokers, topics, records, and tables that are read as streams."""
+"""Errors of sources: brokers, topics, records, files, and tables that are read as streams."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class TopicNotFoundError(UsageError):
 class StartInvalidError(UsageError):
     """The start position of a flow does not exist, or is given for some partitions only.
 
-    The message says which offsets the broker holds, or from which version on the table, or its change
-    data feed, can be read.
+    The message names the offsets that the broker has, or the versions of the table or of its change data
+    feed that can be read.
     """
 
     code = "START_INVALID"
@@ -68,7 +68,8 @@ class ChangeFeedMissingError(UsageError):
 class RecordInvalidError(UsageError):
     """A line of the file that `headrace produce` reads is not a valid record.
 
-    The records before it were delivered; the message says how many. Correct the line, and send the rest.
+    The records before it were delivered; the message has their number. Correct the line, and send only the
+    lines from there on.
     """
 
     code = "RECORD_INVALID"
@@ -84,13 +85,13 @@ class SampleSchemaInvalidError(UsageError):
 
 
 class ProduceFailedError(RunError):
-    """The broker refused a record. The message says how many records it has acknowledged."""
+    """The broker refused a record. The message has the number of records that it has acknowledged."""
 
     code = "PRODUCE_FAILED"
 
 
 class ConsumeFailedError(RunError):
-    """The records of the topic could not be read. The message holds the error of the Kafka client."""
+    """The records of the topic could not be read. The message has the error of the Kafka client."""
 
     code = "CONSUME_FAILED"
 
@@ -121,7 +122,7 @@ class FilesNotFoundError(UsageError):
 
 
 class KeptSchemaUnreadableError(RunError):
-    """The storage keeps an inferred schema in a file, and this file cannot be read.
+    """The file with an inferred schema in the storage cannot be read.
 
     Restore the file, or remove it: the next run infers the schema again.
     """
@@ -148,7 +149,7 @@ class FileChangedError(TransientError):
 
 
 class FileVanishedError(RefusedError):
-    """A file that a batch has to read does not exist any more.
+    """A file that a batch must read does not exist any more.
 
     Restore it. With `on_data_loss: record` the flow continues without it, and the ledger records its name.
     """
@@ -157,7 +158,7 @@ class FileVanishedError(RefusedError):
 
 
 class TopicRecreatedError(RefusedError):
-    """The topic was deleted and created again, so the offsets of the checkpoint mean other records now.
+    """The topic was deleted and created again, so the offsets of the checkpoint belong to other records.
 
     `headrace run --new-checkpoint FLOW` keeps the rows and continues with the new topic.
     """
@@ -166,7 +167,7 @@ class TopicRecreatedError(RefusedError):
 
 
 class OffsetsExpiredError(RefusedError):
-    """The broker no longer holds records that the flow has not read yet: their retention time is over.
+    """The broker no longer has records that the flow has not read yet: their retention time has passed.
 
     With `on_data_loss: record` the flow continues after them, and the ledger records the lost offsets.
     """
@@ -175,7 +176,7 @@ class OffsetsExpiredError(RefusedError):
 
 
 class OffsetsBeyondEndError(RefusedError):
-    """The checkpoint is beyond the end of the topic: the broker has lost records that the flow had read.
+    """The offsets of the checkpoint are beyond the end of the topic: the broker has lost records.
 
     `headrace full-refresh DATASET` reads everything again.
     """

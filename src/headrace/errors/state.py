@@ -1,4 +1,4 @@
-"""Checkpoints, tables, ledgers and leases that do not agree, and the storage that holds them."""
+"""Errors of the storage: checkpoints, tables, ledgers and leases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from headrace.errors.base import RefusedError, SetupError
 
 
 class CheckpointLostError(RefusedError):
-    """The table was written through a checkpoint that does not exist any more.
+    """The checkpoint that wrote the table does not exist any more.
 
     `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
     """
@@ -15,7 +15,7 @@ class CheckpointLostError(RefusedError):
 
 
 class CheckpointBehindTableError(RefusedError):
-    """The table holds batches that the checkpoint does not know: an old copy of the checkpoint was restored.
+    """The table has batches that the checkpoint does not have: an old copy of the checkpoint was restored.
 
     `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
     """
@@ -39,7 +39,7 @@ class CheckpointCorruptError(RefusedError):
 
 
 class TableBehindCheckpointError(RefusedError):
-    """The checkpoint has finished batches that the table lacks: the table was restored to an older version.
+    """The checkpoint has finished batches that the table does not have: an older version was restored.
 
     `headrace run --resume-from-table FLOW` reads those batches again.
     """
@@ -48,7 +48,7 @@ class TableBehindCheckpointError(RefusedError):
 
 
 class TableLostError(RefusedError):
-    """The checkpoint belongs to a table that was deleted or created again.
+    """The table of the checkpoint was deleted, or deleted and created again.
 
     `headrace full-refresh DATASET` reads everything again.
     """
@@ -67,7 +67,7 @@ class FlowRenamedError(RefusedError):
 
 
 class RenameImpossibleError(RefusedError):
-    """A flow cannot take over the checkpoint of its old name.
+    """A flow cannot be renamed.
 
     `headrace run --rename-flow OLD=NEW` needs a flow OLD that wrote the same table and is no longer declared.
     """
@@ -76,10 +76,10 @@ class RenameImpossibleError(RefusedError):
 
 
 class SourcesChangedError(RefusedError):
-    """The query reads sources for which its checkpoint has no positions.
+    """The query reads other sources than its checkpoint.
 
-    `headrace run --new-checkpoint FLOW` keeps the rows, continues known sources from their positions, and
-    reads new sources from the start; `headrace full-refresh DATASET` reads everything again.
+    `headrace run --new-checkpoint FLOW` keeps the rows, continues known sources from their offsets, and
+    reads new sources from the start. `headrace full-refresh DATASET` reads everything again.
     """
 
     code = "SOURCES_CHANGED"
@@ -95,7 +95,7 @@ class ResumeImpossibleError(RefusedError):
 
 
 class SecondDriverError(RefusedError):
-    """Another process runs this flow. Stop it, or wait until it has ended."""
+    """Another process runs this flow. Stop that process, or wait until it has ended."""
 
     code = "SECOND_DRIVER"
 
@@ -103,7 +103,7 @@ class SecondDriverError(RefusedError):
 class LeaseLostError(RefusedError):
     """Another process has taken over this flow, because this process did not respond for too long.
 
-    Nothing was written since.
+    This process has written nothing since then.
     """
 
     code = "LEASE_LOST"

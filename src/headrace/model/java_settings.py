@@ -74,7 +74,7 @@ def _client_certificate(left: dict[str, str]) -> None:
         )
         raise SettingError(
             key,
-            f"gives a client's {name} without its {missing}",
+            f"gives the client's {name} without its {missing}",
             [f"add ssl.{missing}.location, the path of a PEM file"],
         )
     certificate, (key_text, origin) = texts["certificate"][0], texts["key"]

@@ -46,7 +46,7 @@ def read_text(settings: Mapping[str, str], key: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text, so it is not PEM"
+        reason = error.strerror if isinstance(error, OSError) else "it is not a text file, so it is not PEM"
         raise SettingError(
             key, f"names {path}, which cannot be read: {reason}", ["name a PEM file"]
         ) from error

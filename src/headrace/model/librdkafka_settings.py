@@ -61,9 +61,9 @@ def _authorities(settings: Mapping[str, str], found: dict[str, str]) -> None:
         if settings.get("ssl.truststore.type", "").upper() != "PEM":
             raise SettingError(
                 "ssl.truststore.location",
-                "is a store that only Java reads, and Headrace asks the broker itself, too",
+                "is a Java key store; librdkafka, which Headrace also uses, cannot read it",
                 [
-                    "name the authorities as a PEM file:   ssl.ca.location: ca.pem",
+                    "use a PEM file with the authorities:   ssl.ca.location: ca.pem",
                     f"keytool -exportcert -rfc -keystore {location} -alias NAME > ca.pem",
                 ],
             )
@@ -90,11 +90,11 @@ def _client_certificate(settings: Mapping[str, str], found: dict[str, str]) -> N
     else:
         raise SettingError(
             "ssl.keystore.location",
-            f"is a store of the type {kind}, which only Java reads, and Headrace asks the broker itself, too",
+            f"is a key store of the type {kind}; librdkafka, which Headrace also uses, cannot read it",
             [
-                "if it is a PKCS #12 store, say so:   ssl.keystore.type: PKCS12",
-                f"else make it one:   keytool -importkeystore -srckeystore {location} "
+                "if it is a PKCS #12 store, add:   ssl.keystore.type: PKCS12",
+                f"else convert it:   keytool -importkeystore -srckeystore {location} "
                 "-destkeystore client.p12 -deststoretype PKCS12",
-                "or give PEM files:   ssl.certificate.location, ssl.key.location",
+                "or use PEM files:   ssl.certificate.location, ssl.key.location",
             ],
         )

@@ -33,11 +33,11 @@ def parse_seconds(value: Any) -> float:
     """A number of seconds from ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``.
 
     Raises:
-        ValueError: It is no such time.
+        ValueError: The value is not a time.
     """
     if isinstance(value, int | float) and not isinstance(value, bool):
         if value < 0 or value != value or value == float("inf"):
-            raise ValueError("must not be negative; write such as 10 or `10 seconds`")
+            raise ValueError("must not be negative; write 10 or `10 seconds`, for example")
         return float(value)
     if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
         unit = found[2].lower()
@@ -49,11 +49,11 @@ def parse_seconds(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Trigger:
-    """When work is begun in a continuous update; a triggered one does everything at once.
+    """When batches of a continuous update start.
 
     Args:
-        interval_s: Least seconds between the starts of two batches; 0 starts one when the last has ended.
-        available_now: Whether the flow reads what is there at its start, and then ends.
+        interval_s: Minimum seconds between the starts of two batches; 0 waits only for the last batch.
+        available_now: Whether the flow processes what its sources hold at its start, and then ends.
 
     Example:
         >>> Trigger.parse("30 seconds")
@@ -98,8 +98,8 @@ class Trigger:
 
     def __str__(self) -> str:
         if self.available_now:
-            return "what is there at the start"
-        return f"every {self.interval_s:g} s" if self.interval_s else "as soon as the last batch has ended"
+            return "available now"
+        return f"{self.interval_s:g} s" if self.interval_s else "when the last batch has ended"
 
 
 def _plain(value: Any) -> str:
@@ -108,6 +108,6 @@ def _plain(value: Any) -> str:
 
 def _refused(name: str) -> str:
     return (
-        f"`{name}` is a mode of Spark's that cannot commit batches exactly once: leave the trigger out, and "
-        "each batch starts when the last has ended, in well under a second"
+        f"`{name}` is a mode of Spark that cannot commit batches exactly once; without a trigger, each batch "
+        "starts when the last has ended"
     )

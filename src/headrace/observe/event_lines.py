@@ -72,7 +72,7 @@ def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
 
 
 def event_line(event: Event, board: Board) -> str:
-    """One event as a line; empty for an event that a person need not see."""
+    """One event as a line; empty for an event that is not shown."""
     match event:
         case UpdateStarted():
             flows, views = len(event.flows), len(event.views)
@@ -92,7 +92,7 @@ def event_line(event: Event, board: Board) -> str:
             return f"{event.flow}  failed: {_error_text(event.error)}"
         case LateRowsDropped():
             rows = _count(event.rows, "row")
-            return f"{event.flow}  batch {event.batch}: dropped {rows} behind the watermark"
+            return f"{event.flow}  batch {event.batch}: dropped {rows} later than the watermark"
         case FlowSkipped():
             return f"{event.flow}  skipped: {event.reason}"
         case FlowFinished(outcome="up to date"):
@@ -116,7 +116,7 @@ def event_line(event: Event, board: Board) -> str:
         case ForeignCommitSeen():
             name = board.name_of(event.dataset)
             return (
-                f"{name}  v{event.version} was written by another writer: {event.operation}, {event.engine}"
+                f"{name}  v{event.version} was committed by another writer: {event.operation}, {event.engine}"
             )
         case UpdateFinished():
             return f"{event.outcome} in {seconds_text(event.duration_s)}"

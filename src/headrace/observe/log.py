@@ -104,8 +104,8 @@ def newest_log(settings: ProjectSettings) -> Path | None:
 class UpdateLog:
     """The log of one update; an emitter that several threads may call.
 
-    While it is open, it also takes what Headrace's modules log in this process. Nothing of the
-    process's own logging is changed: its handlers see what they would see without.
+    While it is open, it also gets the log records of Headrace's modules in this process. The handlers and
+    levels of the process do not change.
 
     Example:
         >>> with UpdateLog(settings, update, LogSettings()) as log:  # doctest: +SKIP
@@ -121,8 +121,8 @@ class UpdateLog:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             self._handler = _HeldFile(self.file, self._level, formatter, settings.redactor)
         except OSError as error:
-            # What watches the work must not stop the work.
-            _logger.warning("this update has no log: %s: %s", self.file, error)
+            # A log that cannot be written must not stop the run.
+            _logger.warning("the log of this update cannot be written: %s: %s", self.file, error)
 
     def __enter__(self) -> UpdateLog:
         if self._handler is not None:
@@ -136,7 +136,7 @@ class UpdateLog:
         if self._handler is None:
             return
         if error is not None:
-            self._write(logging.ERROR, _RUN, "the update could not go on", {}, error)
+            self._write(logging.ERROR, _RUN, "the update was aborted", {}, error)
         TAP.close(self._handler)
         self._handler.close()
 

@@ -237,7 +237,7 @@ def shown(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it; bytes that are text become text."""
+    """A value for JSON; bytes that are UTF-8 become text."""
     match value:
         case bytes():
             try:
@@ -329,7 +329,7 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
     return ReadConditionInvalidError(
         f"the condition `{where}` cannot be evaluated",
         facts=tuple(lines[:3]),
-        remedies=("headrace read --help",),
+        remedies=("see the examples of conditions:   headrace read --help",),
         params={"where": where},
     )
 

@@ -1,4 +1,4 @@
-"""How a pipeline stands now: from what is on disk and in the broker, without Spark."""
+"""The state of a pipeline, from its storage and the broker, without Spark."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 _ANSWER_S = 1.0
-"""How long the broker may take: a status that waits for the lag says nothing at all."""
+"""Seconds that the broker may take to answer; without an answer, the status has no lag."""
 
 _CHECKPOINT = "headrace.checkpoint."
 _READERS = 8
@@ -37,12 +37,12 @@ _READERS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """How a pipeline stands.
+    """The state of a pipeline.
 
     Args:
-        broker: Its address; ``None`` where no flow reads Kafka.
-        silence: Why the broker could not be asked.
-        refusal: Why it will not be asked in vain again: a login or a right is wrong.
+        broker: The address of the broker; ``None`` if no flow reads Kafka.
+        silence: Why the broker gave no answer.
+        refusal: The error of the cluster, if it refuses the login or lacks a permission.
     """
 
     pipeline: str
@@ -68,11 +68,11 @@ class Snapshot:
 
 
 def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Snapshot:
-    """Look at the storage and the broker.
+    """Read the state of a pipeline from its storage and the broker.
 
     Args:
         settings: The pipeline; its files are not run.
-        connection: How to reach the broker.
+        connection: The connection to the broker.
     """
     storage = settings.storage
     names = sorted(
@@ -100,7 +100,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
 
 
 class _Looks:
-    """Puts the parts together; the broker is asked once for all flows."""
+    """Builds the status of each dataset; the broker is asked once for all flows."""
 
     def __init__(
         self,

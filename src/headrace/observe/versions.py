@@ -25,7 +25,7 @@ def find_version(table: Path, *, version: int | None = None, timestamp: datetime
         timestamp: A moment; the version that was the newest then, by the writers' clocks.
 
     Raises:
-        ReadVersionUnknownError: The log has no such version, or holds it no more.
+        ReadVersionUnknownError: The log has no such version, or no longer has it.
     """
     if version is None and timestamp is None:
         return None
@@ -39,7 +39,7 @@ def find_version(table: Path, *, version: int | None = None, timestamp: datetime
 
 
 def readable_versions(table: Path) -> Sequence[int]:
-    """The versions that the log can give: those behind a checkpoint or behind its beginning."""
+    """The versions that can be read from the log: those after its beginning or after a checkpoint."""
     commits = versions(table)
     log = table / "_delta_log"
     starts = {int(found[1]) for one in log.iterdir() if (found := _CHECKPOINT.fullmatch(one.name))}
@@ -56,10 +56,10 @@ def readable_versions(table: Path) -> Sequence[int]:
 
 
 def check_files(table: Path, version: int) -> None:
-    """Make sure that the data of a version is still there: a vacuum removes files, and no version.
+    """Check that the data files of a version still exist: a vacuum removes files, but no versions.
 
     Raises:
-        ReadVersionGoneError: It is not.
+        ReadVersionGoneError: A file does not exist.
     """
     missing = _missing_file(table, version)
     if missing is None:
@@ -72,9 +72,12 @@ def check_files(table: Path, version: int) -> None:
                 break
             whole.append(older)
     raise ReadVersionGoneError(
-        f"version {version} of the table {table.name} has lost files: a vacuum has removed them",
-        facts=(f"missing: {missing}", *([f"whole: {_span(whole[-1], whole[0])}"] if whole else ())),
-        remedies=("headrace read without --version reads the newest",) if whole else ("headrace verify",),
+        f"version {version} of the table {table.name} cannot be read: a vacuum has removed data files",
+        facts=(
+            f"missing: {missing}",
+            *([f"can be read: {_span(whole[-1], whole[0])}"] if whole else ()),
+        ),
+        remedies=("read the newest version:   headrace read TABLE",) if whole else ("headrace verify",),
         params={"table": table.name, "version": version, "whole": [whole[-1], whole[0]] if whole else None},
     )
 
@@ -82,7 +85,7 @@ def check_files(table: Path, version: int) -> None:
 def _newest_at(table: Path, known: Sequence[int], moment: datetime) -> int:
     asked = {"timestamp": moment.isoformat()}
     if moment > datetime.now(UTC):
-        raise _unknown(table, known, f"has no version of {_shown(moment)}: that is in the future", asked)
+        raise _unknown(table, known, f"has no version at {_shown(moment)}, which is in the future", asked)
     low, high = 0, len(known)
     # Commits follow each other in time; a writer whose clock is behind moves the answer by as much.
     while low < high:
@@ -94,13 +97,13 @@ def _newest_at(table: Path, known: Sequence[int], moment: datetime) -> int:
             high = middle
     if low == 0:
         first = _committed(table, known[0]) if known else None
-        when = "" if first is None else f", which is of {_shown(first)}"
+        when = "" if first is None else f"; the first was committed at {_shown(first)}"
         raise _unknown(table, known, f"has no version as old as {_shown(moment)}", asked, when)
     return known[low - 1]
 
 
 def _committed(table: Path, version: int) -> datetime | None:
-    """When a version was committed; ``None`` where only a checkpoint is left of it."""
+    """When a version was committed; ``None`` if only a checkpoint of Delta still has it."""
     try:
         return datetime.fromtimestamp(load_commit(table, version).timestamp_ms / 1000, UTC)
     except FileNotFoundError:
@@ -108,7 +111,7 @@ def _committed(table: Path, version: int) -> datetime | None:
 
 
 def _missing_file(table: Path, version: int) -> str | None:
-    """The first file of a version that is not there."""
+    """The first file of a version that does not exist; ``None`` if all exist."""
     from deltalake import DeltaTable
 
     for uri in DeltaTable(table, version=version).file_uris():
@@ -122,7 +125,7 @@ def _missing_file(table: Path, version: int) -> str | None:
 def _unknown(
     table: Path, known: Sequence[int], what: str, params: Mapping[str, object], first: str = ""
 ) -> ReadVersionUnknownError:
-    held = f"its log holds {_span(known[0], known[-1])}{first}" if known else "its log holds no version"
+    held = f"its log has {_span(known[0], known[-1])}{first}" if known else "its log has no version"
     return ReadVersionUnknownError(
         f"the table {table.name} {what}",
         facts=(held,),

@@ -265,7 +265,9 @@ class Broker:
                 raise BrokerPortInUseError(
                     f"another program listens on 127.0.0.1:{self._port}",
                     facts=["the broker was not started"],
-                    remedies=["end that program, or leave the port to Headrace:   headrace broker start"],
+                    remedies=[
+                        "stop that program, or let Headrace choose a free port:   headrace broker start"
+                    ],
                     params={"port": self._port},
                 )
             client = self._port
@@ -285,7 +287,7 @@ class Broker:
                 return
             time.sleep(0.05)
         self._end(pid)
-        raise self._start_error(f"did not answer within {_START_TIMEOUT_S:.0f} s and was ended")
+        raise self._start_error(f"did not answer within {_START_TIMEOUT_S:.0f} s and was stopped")
 
     def _start_error(self, what: str) -> BrokerStartError:
         return BrokerStartError(

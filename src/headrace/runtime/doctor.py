@@ -121,30 +121,33 @@ def _jars() -> Check:
     if not wrong:
         size = sum(jar.size for jar in jars) / 1e6
         return Check(
-            "jars", "ok", f"{len(jars)} jars, {size:.0f} MB, all with the locked checksums, in {cache.folder}"
+            "jars", "ok", f"{len(jars)} jars, {size:.0f} MB, with the expected checksums, in {cache.folder}"
         )
     changed = [jar for jar in wrong if cache.path(jar).exists()]
     if changed:
         names = ", ".join(str(jar.coordinate) for jar in changed[:3])
         # The next start compares only sizes and times.
         cache.recheck(changed)
-        text = f"{len(changed)} jars had other checksums than the lock and were removed: {names}"
-        return Check("jars", "warn", text, "headrace broker start     (downloads them)")
+        text = f"{len(changed)} jars did not have the expected checksum and were removed: {names}"
+        return Check("jars", "warn", text, "download them:   headrace broker start")
     text = f"{len(wrong)} of {len(jars)} jars are missing"
-    return Check("jars", "warn", text, "headrace broker start     (downloads them)")
+    return Check("jars", "warn", text, "download them:   headrace broker start")
 
 
 def _start_cache() -> Check:
     try:
         java, jars = find_java(), [JarCache().path(jar) for jar in locked_jars("spark")]
         if java.major < aot.FIRST_JAVA:
-            text = f"Java {java.version} has none; with Java {aot.FIRST_JAVA} Spark starts in half the time"
+            text = (
+                f"Java {java.version} does not support it; with Java {aot.FIRST_JAVA}, Spark starts in half "
+                "the time"
+            )
             return Check("JVM start-up cache", "warn", text, "unset JAVA_HOME to use the Java of the wheel")
         found = aot.find_cache(java, jars)
     except (HeadraceError, OSError):
         found = None
     if found is None:
-        return Check("JVM start-up cache", "ok", "missing; the first run makes it in the background")
+        return Check("JVM start-up cache", "ok", "missing; the first run creates it in the background")
     return Check("JVM start-up cache", "ok", f"{found} ({found.stat().st_size / 1e6:.0f} MB)")
 
 

@@ -141,14 +141,14 @@ class FakeSources:
             source.feed(batches)
 
     def check(self) -> None:
-        """Compare what the test gives with what the pipeline reads.
+        """Compare the rows of the test with the sources of the pipeline.
 
         Raises:
-            RowsMissingError: The pipeline reads a source without rows.
-            UnusedTestInputError: The test gives rows that nothing reads.
+            RowsMissingError: The test gives no rows for a source of the pipeline.
+            UnusedTestInputError: The test gives rows for a source that the pipeline does not read.
         """
         known = [*self._sources, *self._missing]
-        reads = (f"the pipeline reads: {', '.join(known) or 'nothing from outside'}",)
+        reads = (f"sources of the pipeline: {', '.join(known) or 'none'}",)
         for name in self._given:
             if name not in self._sources:
                 near = difflib.get_close_matches(name, known, n=1)
@@ -164,7 +164,7 @@ class FakeSources:
     # -- what the pipeline asks
 
     def read(self, read: SourceRead) -> DataFrame | None:
-        """What a query reads in place of a source."""
+        """The rows of the test, in place of a source of a query."""
         request = read.request
         if request.format == "kafka":
             return self._read_kafka(read)
@@ -175,10 +175,10 @@ class FakeSources:
         return self._read_files(read)
 
     def find_table(self, access: TableAccess) -> None:
-        """Make a table that no file declares.
+        """Create a table that no file of the pipeline declares.
 
         Raises:
-            RowsMissingError: The test gives no rows for it, and nobody else knows it.
+            RowsMissingError: The test gives no rows for it, and no catalog has it.
         """
         name = next((text for text in self._given if self._is_table(text, access.name)), None)
         path = self._settings.storage.table(access.name)
@@ -332,10 +332,10 @@ class FakeSources:
     @staticmethod
     def _without_rows(name: str, location: SourceLocation, facts: tuple[str, ...]) -> RowsMissingError:
         return RowsMissingError(
-            f"the pipeline reads `{name}`, and the test gives no rows for it",
+            f"the pipeline reads `{name}`, but the test gives no rows for it",
             location=location,
             facts=facts,
-            remedies=(f'give some, or none on purpose: {{"{name}": []}}',),
+            remedies=(f'add rows, or an empty list for a source without rows: {{"{name}": []}}',),
             params={"source": name},
         )
 

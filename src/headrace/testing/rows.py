@@ -59,7 +59,7 @@ class Batches:
 def invalid(
     source: str, problem: str, *, batch: int, row: int | None = None, remedies: tuple[str, ...] = ()
 ) -> RowsInvalidError:
-    """The error of a row that does not fit; batches and rows are counted from 1."""
+    """The error for a row that does not match its source; batches and rows are counted from 1."""
     place = f"batch {batch + 1}" + ("" if row is None else f", row {row + 1}")
     return RowsInvalidError(
         f"the rows of `{source}`, {place}: {problem}",
@@ -69,36 +69,36 @@ def invalid(
 
 
 def checked_sources(rows: Any) -> dict[str, Batches]:
-    """What a test gives: batches, by the names of sources.
+    """The rows of a test: batches, by the name of the source.
 
     Raises:
-        RowsInvalidError: It is something else.
+        RowsInvalidError: The value is not a dict of sources.
     """
     if not isinstance(rows, Mapping) or not all(isinstance(name, str) for name in rows):
         raise RowsInvalidError(
-            f"the rows of a test are a dict of sources, not a {type(rows).__name__}",
+            f"the rows of a test must be a dict of sources, not a {type(rows).__name__}",
             remedies=('write {"orders": [[row, row], [row]]}: two batches of one source',),
         )
     return {name: checked(name, given) for name, given in rows.items()}
 
 
 def checked(source: str, given: Any) -> Batches:
-    """What a test gives for a source: a list of batches, each a list of rows.
+    """The rows of one source: a list of batches, each a list of rows.
 
     Raises:
-        RowsInvalidError: It is something else.
+        RowsInvalidError: The value is not a list of batches.
     """
     batches = given if isinstance(given, Batches) else Batches(given)
     if not _is_list(batches.batches):
         raise RowsInvalidError(
-            f"the rows of `{source}` are not a list of batches",
+            f"the rows of `{source}` must be a list of batches",
             remedies=('write {"' + source + '": [[row, row], [row]]}: two batches',),
             params={"source": source},
         )
     for number, batch in enumerate(batches.batches):
         if not _is_list(batch):
             remedy = 'one batch is {"' + source + '": [[row, row]]}'
-            raise invalid(source, "a batch is a list of rows", batch=number, remedies=(remedy,))
+            raise invalid(source, "a batch must be a list of rows", batch=number, remedies=(remedy,))
     return batches
 
 
@@ -146,14 +146,14 @@ def kafka_rows(topic: str, batch: Batch, number: int, offsets: dict[int, int]) -
     for place, row in enumerate(batch):
         record = row if isinstance(row, Record) else Record(row)
         if row is None:
-            problem = "a record without a value is written Record(None)"
+            problem = "write Record(None) for a record without a value"
             raise invalid(topic, problem, batch=number, row=place)
         try:
             value, key, headers = _bytes(record.value), _bytes(record.key), _headers(record.headers)
         except (TypeError, ValueError) as error:
             raise invalid(topic, str(error), batch=number, row=place) from error
         if not isinstance(record.partition, int) or record.partition < 0:
-            problem = f"the partition {record.partition!r} is no number from 0"
+            problem = f"the partition {record.partition!r} is not a number of at least 0"
             raise invalid(topic, problem, batch=number, row=place)
         if not isinstance(record.timestamp, datetime | None):
             problem = f"the timestamp is a {type(record.timestamp).__name__}, not a datetime"
@@ -222,7 +222,7 @@ def as_json(value: Any) -> str:
         case list() | tuple():
             return "[" + ", ".join(map(as_json, value)) + "]"
         case _:
-            raise TypeError(f"JSON has no form for a {type(value).__name__}")
+            raise TypeError(f"JSON cannot represent a {type(value).__name__}")
 
 
 # -- tables
@@ -244,23 +244,23 @@ def infer_schema(source: str, given: Batches) -> pa.Schema:
     names = dict.fromkeys(str(name) for row in rows for name in row)
     if not names:
         raise RowsInvalidError(
-            f"nothing says which columns `{source}` has: it has no rows",
-            remedies=('say it: Batches([], schema="id LONG, name STRING")',),
+            f"the columns of `{source}` are not known: it has no rows",
+            remedies=('give a schema: Batches([], schema="id LONG, name STRING")',),
             params={"source": source},
         )
     try:
         found = pa.Table.from_pylist([{name: _aware(row.get(name)) for name in names} for row in rows]).schema
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise RowsInvalidError(
-            f"the rows of `{source}` do not agree on their types: {error}",
-            remedies=("say them: Batches(rows, schema=..)",),
+            f"the rows of `{source}` have different types: {error}",
+            remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
             params={"source": source},
         ) from error
     untyped = [field.name for field in found if pa.types.is_null(field.type)]
     if untyped:
         raise RowsInvalidError(
-            f"nothing says which type `{untyped[0]}` of `{source}` has: it is None in every row",
-            remedies=("say it: Batches(rows, schema=..)",),
+            f"the type of the column `{untyped[0]}` of `{source}` is not known: it is None in every row",
+            remedies=('give a schema: Batches(rows, schema="id LONG, name STRING")',),
             params={"source": source, "columns": untyped},
         )
     return found
@@ -280,7 +280,7 @@ def table_rows(source: str, batch: Batch, number: int, schema: pa.Schema) -> pa.
             raise invalid(source, f"a row is a dict, not a {type(row).__name__}", batch=number, row=place)
         unknown = [str(name) for name in row if name not in known]
         if unknown:
-            problem = f"there is no column `{unknown[0]}`; its columns: {', '.join(schema.names)}"
+            problem = f"the source has no column `{unknown[0]}`; its columns: {', '.join(schema.names)}"
             raise invalid(source, problem, batch=number, row=place)
     columns = [_column(source, batch, number, field) for field in schema]
     return pa.Table.from_arrays(columns, schema=schema)
@@ -295,10 +295,10 @@ def _column(source: str, batch: Batch, number: int, field: pa.Field) -> pa.Array
         try:
             one = pa.array([value], type=field.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            problem = f"`{field.name}` is {field.type}, and {value!r} is not ({error})"
+            problem = f"`{field.name}` has the type {field.type}, which does not allow {value!r} ({error})"
             raise invalid(source, problem, batch=number, row=place) from error
         if _is_truncated(value, one[0].as_py()):
-            problem = f"`{field.name}` is {field.type}, and {value!r} would be cut to fit"
+            problem = f"`{field.name}` has the type {field.type}, which would truncate {value!r}"
             raise invalid(source, problem, batch=number, row=place)
         found.append(one)
     return pa.concat_arrays(found) if found else pa.array([], type=field.type)

@@ -94,19 +94,19 @@ def _loaded(pipeline: str | Path | Pipeline, profile: str | None) -> Pipeline:
         return Pipeline.load(pipeline, profile=profile)
     if profile is not None:
         raise ArgumentInvalidError(
-            f"run: the pipeline has been loaded with the profile {pipeline.settings.profile} already",
-            remedies=("give its folder, or leave the profile out",),
+            f"run: the pipeline was already loaded with the profile {pipeline.settings.profile}",
+            remedies=("pass the folder of the pipeline, or remove the argument profile",),
             params={"argument": "profile", "value": profile},
         )
     return pipeline
 
 
 def _kept(storage: str | Path, real: Storage) -> Path:
-    """A storage that a test names: never one that holds anything but rehearsals.
+    """The storage of a test, which may hold only tables of tests.
 
     Raises:
-        ArgumentInvalidError: It is the pipeline's own or lies within it, lies within a table, or has tables
-            that no overrides has made.
+        ArgumentInvalidError: It is or overlaps the storage of the pipeline, is within a table, or has tables
+            that no test has written.
     """
     root = Storage.at(storage).root.local_path
     own = real.root.local_path
@@ -114,9 +114,9 @@ def _kept(storage: str | Path, real: Storage) -> Path:
     within = root.is_relative_to(own) or own.is_relative_to(root)
     if foreign or within or any((above / "_delta_log").is_dir() for above in (root, *root.parents)):
         raise ArgumentInvalidError(
-            f"run: the storage {root} is not one of tests",
-            facts=("a test's rows would stand among those of real runs; nothing was written",),
-            remedies=("name a new folder, or leave the storage out",),
+            f"run: the storage {root} is not a storage of tests",
+            facts=("the rows of a test would be mixed with those of real runs; nothing was written",),
+            remedies=("use a new folder, or remove the argument storage",),
             params={"argument": "storage", "value": str(root)},
         )
     return root

@@ -146,7 +146,7 @@ class TestRead:
         assert headrace("read", "bronze", "--timestamp", "0s", "--json").data["version"] == newest
         missing = headrace("read", "bronze", "--version", "99")
         assert missing.exit_code == 2
-        assert f"its log holds versions 0 to {newest}" in missing.err
+        assert f"its log has versions 0 to {newest}" in missing.err
         assert headrace("read", "bronze", "--version", "1", "--timestamp", "2h").exit_code == 2
         assert headrace("read", "bronze", "--timestamp", "yesterday").exit_code == 2
 

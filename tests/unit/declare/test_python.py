@@ -85,8 +85,8 @@ def test_a_flow_may_have_a_trigger(load: Load, arguments: str, trigger: Trigger 
 @pytest.mark.parametrize(
     ("declaration", "said"),
     [
-        ('@hr.table(trigger={"continuous": "1 second"})', "leave the trigger out"),
-        ('@hr.table(trigger="realTime")', "leave the trigger out"),
+        ('@hr.table(trigger={"continuous": "1 second"})', "without a trigger"),
+        ('@hr.table(trigger="realTime")', "without a trigger"),
         ('@hr.table(trigger="soon")', "30 seconds"),
         ('@hr.table(trigger={"once": False})', "30 seconds"),
         ('@hr.table(spark_conf={"pipelines.trigger.interval": "soon"})', "pipelines.trigger.interval"),

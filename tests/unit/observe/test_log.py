@@ -162,7 +162,7 @@ def test_a_place_that_cannot_be_written_stops_nothing(
     (tmp_path / "logs").write_text("a file")
     with UpdateLog(settings, "u", LogSettings()) as log:
         log(events()[0])
-    assert "this update has no log" in heard.getvalue()
+    assert "the log of this update cannot be written" in heard.getvalue()
 
 
 def test_the_environment_says_how_to_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_a_version_by_the_moment_at_which_it_was_the_newest(table: Path) -> None
     assert ids(table, timestamp=datetime.now(UTC)) == [2]
     with pytest.raises(ReadVersionUnknownError, match="no version as old as") as raised:
         ids(table, timestamp=committed(table, 0) - tick)
-    assert "which is of" in raised.value.facts[0]
+    assert "the first was committed at" in raised.value.facts[0]
     with pytest.raises(ReadVersionUnknownError, match="future"):
         ids(table, timestamp=datetime.now(UTC) + timedelta(days=1))
 
@@ -53,7 +53,7 @@ def test_a_version_that_does_not_exist_names_those_that_do(table: Path) -> None:
     with pytest.raises(ReadVersionUnknownError) as raised:
         ids(table, version=7)
     assert raised.value.params["versions"] == [0, 2]
-    assert raised.value.facts == ("its log holds versions 0 to 2",)
+    assert raised.value.facts == ("its log has versions 0 to 2",)
 
 
 def test_a_log_that_was_cleaned_up_begins_at_its_checkpoint(table: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_timestamp_without_a_zone_is_utc_and_of_whole_milliseconds() -> None:
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (object(), "JSON has no form for a object"),
+        (object(), "JSON cannot represent a object"),
         (None, "Record(None)"),
         (Record("x", partition=-1), "partition"),
         (Record("x", timestamp="today"), "timestamp"),  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     "generation",
     multiple=True,
     metavar="FLOW",
-    help="Create a new checkpoint for FLOW: keep the rows, continue known sources, read new ones whole.",
+    help="Create a new checkpoint for FLOW: keep the rows, continue known sources, read new sources whole.",
 )
 @click.option(
     "--rename-flow",

@@ -56,7 +56,7 @@ def _rendered(snapshot: Snapshot, default_schema: str, log: Path | None) -> Grou
     from rich.text import Text
 
     if not snapshot.datasets:
-        return f"{snapshot.pipeline} has no table in {snapshot.storage} yet. `headrace run` makes them."
+        return f"{snapshot.pipeline} has no tables in {snapshot.storage} yet. `headrace run` creates them."
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
     columns = ("flow", "state", "rows in table", "rows/s", "lag", "batch", "last commit")
     for index, column in enumerate(columns):
@@ -128,7 +128,7 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
         yield f"{name}: {dataset.problem}"
     if dataset.view is not None:
         if dataset.view.late:
-            yield f"{name}: {', '.join(dataset.view.late)} has changed since the last refresh"
+            yield f"{name}: changed since the last refresh: {', '.join(dataset.view.late)}"
         if dataset.view.error is not None:
             yield f"{name}: [{dataset.view.error.get('code')}] {dataset.view.error.get('summary')}"
         if dataset.view.reason is not None:
@@ -143,7 +143,7 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
             yield from (f"  help: {remedy}" for remedy in flow.error.get("remedies", [])[:1])
         if flow.late:
             rows = "1 row" if flow.late == 1 else f"{flow.late:,} rows"
-            yield f"{flow.flow}: dropped {rows} behind the watermark"
+            yield f"{flow.flow}: dropped {rows} later than the watermark"
         if flow.pending is not None and flow.driver is None:
             yield f"{flow.flow}: batch {flow.pending} was planned but not committed; the next run repeats it"
 

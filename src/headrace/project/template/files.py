@@ -1,4 +1,4 @@
-"""The example pipeline, written for a user to read and edit."""
+"""The files of the example pipeline, which a user reads and edits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOPIC = "sales"
 """The topic that the example pipeline reads."""
 
 _RENAMED = {"gitignore": ".gitignore", "github": ".github"}
-"""Under their real names they would rule this repository, too."""
+"""With their real names these files would also apply to this repository."""
 
 
 def template_files(name: str) -> Mapping[str, str]:
@@ -38,12 +38,12 @@ def files_around() -> Mapping[str, str]:
     requirement = own_requirement()
     note = "# Headrace with pytest, for `pip install -r requirements.txt`"
     if "file:" in requirement:
-        note += "\n# The path exists on one machine only; a workflow needs an address that it can reach."
+        note += "\n# This path exists on one machine only; a workflow needs an address that it can reach."
     return {**texts, "requirements.txt": f"{note}\n{requirement}\n"}
 
 
 def own_requirement() -> str:
-    """How `pip` installs this Headrace: from where it was installed, or by its version."""
+    """The requirement for `pip` that installs this Headrace: its origin, or its version."""
     installed = distribution("headrace")
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
     url, vcs = origin.get("url"), origin.get("vcs_info")
@@ -53,16 +53,16 @@ def own_requirement() -> str:
 
 
 def write_template(folder: Path) -> tuple[Path, ...]:
-    """Write the example pipeline, named like its folder, and change nothing that is there already.
+    """Write the example pipeline, with the name of its folder; existing files are not changed.
 
     Args:
-        folder: Where to; made when it is missing.
+        folder: The folder of the pipeline; it is created if it is missing.
 
     Returns:
         The files, the spec first.
 
     Raises:
-        FileExistsInTheWayError: One of the files is there already; nothing was written.
+        FileExistsInTheWayError: One of the files exists already; nothing was written.
         StorageUnwritableError: The folder cannot be written.
     """
     texts = {**template_files(pipeline_name(folder)), **files_around()}
@@ -83,7 +83,7 @@ def write_template(folder: Path) -> tuple[Path, ...]:
 
 
 def pipeline_name(folder: Path) -> str:
-    """A valid pipeline name made of the folder's."""
+    """A valid name for a pipeline, from the name of its folder."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", folder.absolute().name).strip("_-") or "pipeline"
 
 

@@ -1,4 +1,4 @@
-"""What the pipeline makes of records, on rows in place of the topic and without a broker: run `pytest`."""
+"""Tests of the pipeline, with rows in place of the topic, and without a broker: run `pytest`."""
 
 from datetime import date
 from decimal import Decimal
@@ -27,8 +27,8 @@ def test_sales_add_up_over_several_batches(run_pipeline):
     assert len(tables["bronze"]) == len(tables["silver"]) == 4
 
 
-def test_a_record_that_is_no_sale_stops_silver_and_is_named(run_pipeline):
+def test_a_record_that_cannot_be_parsed_stops_silver(run_pipeline):
     with pytest.raises(HeadraceError) as caught:
-        run_pipeline(FOLDER, {"sales": [[sale(1, 5, "ada", 10.5), "no sale"]]})
+        run_pipeline(FOLDER, {"sales": [[sale(1, 5, "ada", 10.5), "not JSON"]]})
     assert caught.value.code == "RECORD_UNPARSEABLE"
     assert caught.value.params["offset"] == 1

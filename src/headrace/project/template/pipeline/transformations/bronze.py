@@ -1,11 +1,11 @@
-"""Bronze: the topic as it is. Nothing is parsed, so nothing can be lost."""
+"""Bronze: the records of the topic, unparsed."""
 
 import headrace as hr
 
 
 @hr.table
 def bronze():
-    """Every record of the topic `sales`, with its place in Kafka."""
+    """Every record of the topic `sales`, with its topic, partition and offset."""
     records = hr.read_kafka("sales")
-    place = ["_source.topic", "_source.partition", "_source.offset", "_source.timestamp", "_source.headers"]
-    return records.select("key", "value", *place)
+    source = ["_source.topic", "_source.partition", "_source.offset", "_source.timestamp", "_source.headers"]
+    return records.select("key", "value", *source)

@@ -1,4 +1,4 @@
-"""Gold: what the sales add up to."""
+"""Gold: the sum of the sales."""
 
 from pyspark.sql import functions as F
 

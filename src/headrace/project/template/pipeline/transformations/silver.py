@@ -1,15 +1,15 @@
-"""Silver: the sales in the records, typed, one row for each."""
+"""Silver: the sales, parsed from the records of bronze."""
 
 import headrace as hr
 from headrace import spark
 
 SALE = "id LONG, date DATE, name STRING, sales DECIMAL(12, 2)"
-PLACE = ["topic", "partition", "offset"]
+COORDINATES = ["topic", "partition", "offset"]
 
 
 @hr.table
 def silver():
-    """One row for each sale. A record that is no sale stops this flow, named by its place."""
+    """One row for each sale. A record that cannot be parsed stops the flow; the error has its coordinates."""
     records = spark.readStream.table("bronze")
-    sales = records.select(hr.parse_json("value", SALE, at=PLACE).alias("sale"), *PLACE, "timestamp")
-    return sales.select("sale.*", *PLACE, "timestamp")
+    sale = hr.parse_json("value", SALE, at=COORDINATES).alias("sale")
+    return records.select(sale, *COORDINATES, "timestamp").select("sale.*", *COORDINATES, "timestamp")
