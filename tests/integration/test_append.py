@@ -84,8 +84,8 @@ class Table:
         writer = target.begin(df.sparkSession, stamp(batch, checkpoint))
         if writer is None:
             return None
-        with writer:
-            writer.write(SplitRows(accepted=df))
+        with writer, SplitRows(accepted=df) as rows:
+            writer.write(rows)
             before()
             return writer.commit()
 

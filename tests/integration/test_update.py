@@ -112,7 +112,7 @@ def test_a_continuous_run_starts_a_reader_once_its_table_is_written(
     opened, failures = FlowOpener.open, iter(range(2))
 
     def open_flow(opener: FlowOpener, *arguments: Any) -> Any:
-        if opener.planned.flow.name == "bronze" and next(failures, None) is not None:
+        if opener.surveyor.planned.flow.name == "bronze" and next(failures, None) is not None:
             raise BrokerUnreachableError("the broker does not answer")
         return opened(opener, *arguments)
 

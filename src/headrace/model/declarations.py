@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, assert_never
 
 from headrace.errors import SourceLocation
 from headrace.model.names import TableName
@@ -93,8 +93,11 @@ class RefreshFlow:
         return self.query.location
 
 
-Flow = AppendFlow | RefreshFlow
-"""A query and what is done with its rows. A new kind is handled wherever `assert_never` stands."""
+StreamingFlow = AppendFlow
+"""A streaming query that feeds a table; it has a checkpoint. Another kind makes this a union."""
+
+Flow = StreamingFlow | RefreshFlow
+"""A query and what is done with its rows. Every `match` over the kinds ends in `assert_never`."""
 
 
 @dataclass(frozen=True)
@@ -103,3 +106,29 @@ class Declarations:
 
     datasets: tuple[Dataset, ...] = ()
     flows: tuple[Flow, ...] = ()
+
+    @property
+    def streaming_flows(self) -> tuple[StreamingFlow, ...]:
+        found: list[StreamingFlow] = []
+        for flow in self.flows:
+            match flow:
+                case AppendFlow():
+                    found.append(flow)
+                case RefreshFlow():
+                    pass
+                case _:
+                    assert_never(flow)
+        return tuple(found)
+
+    @property
+    def refresh_flows(self) -> tuple[RefreshFlow, ...]:
+        found: list[RefreshFlow] = []
+        for flow in self.flows:
+            match flow:
+                case RefreshFlow():
+                    found.append(flow)
+                case AppendFlow():
+                    pass
+                case _:
+                    assert_never(flow)
+        return tuple(found)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from headrace.model.declarations import AppendFlow
+from headrace.model.declarations import StreamingFlow
 from headrace.plan.evaluate import evaluate
 from headrace.plan.modes import Bounded, SourceRead
 from headrace.plan.options import ReadRequest
@@ -40,7 +40,7 @@ _CHOICE_OF_OFFSETS = frozenset(
 
 
 def evaluate_between(
-    session: SparkSession, flow: AppendFlow, plan: Plan, start: Offsets, until: Offsets
+    session: SparkSession, flow: StreamingFlow, plan: Plan, start: Offsets, until: Offsets
 ) -> DataFrame:
     """A flow's query as a batch over a range of its Kafka records.
 

@@ -12,6 +12,7 @@ from headrace.model.declarations import (
     Declarations,
     MaterializedView,
     RefreshFlow,
+    StreamingFlow,
     StreamingTable,
     TemporaryView,
 )
@@ -170,7 +171,7 @@ def _resolved_queries(resolver: Resolver, declarations: Declarations) -> dict[st
 
 
 def _planned_flow(
-    flow: AppendFlow,
+    flow: StreamingFlow,
     resolver: Resolver,
     stand_ins: StandIns,
     settings: ProjectSettings,

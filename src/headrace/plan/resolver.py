@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import (
     CycleError,
@@ -22,7 +22,7 @@ from headrace.model.declarations import (
     Dataset,
     Declarations,
     MaterializedView,
-    RefreshFlow,
+    StreamingFlow,
     StreamingTable,
     TemporaryView,
 )
@@ -165,10 +165,10 @@ class Resolver:
 
     def _streaming_table(self, table: StreamingTable) -> None:
         declared = self._declared_schema(table)
-        fed: list[tuple[AppendFlow, columns.Schema]] = []
+        fed: list[tuple[StreamingFlow, columns.Schema]] = []
         failed = False
-        for flow in self._declarations.flows:
-            if not isinstance(flow, AppendFlow) or flow.target != table.name:
+        for flow in self._declarations.streaming_flows:
+            if flow.target != table.name:
                 continue
             try:
                 fed.append((flow, self._flow(table, flow, declared)))
@@ -185,13 +185,17 @@ class Resolver:
         self._accept(table, schema, [self.flows[flow.name].coordinates for flow, _ in fed])
 
     def _flow(
-        self, table: StreamingTable, flow: AppendFlow, declared: columns.Schema | None
+        self, table: StreamingTable, flow: StreamingFlow, declared: columns.Schema | None
     ) -> columns.Schema:
         resolved = self._query(table, flow.query, flow.spark_conf, label=flow.name)
         plan = resolved.plan
         validate.check_streaming(plan, table.name, flow.location)
         planned_sources(plan, self._stand_ins, self._settings, flow.location)
-        self._check_appends(plan, flow)
+        match flow:
+            case AppendFlow():
+                self._check_appends(plan, flow)
+            case _:
+                assert_never(flow)
         validate.check_columns(plan.schema, table.name, flow.location)
         if declared is not None:
             validate.check_declared(declared, plan.schema, table, flow.location)
@@ -200,8 +204,7 @@ class Resolver:
 
     def _materialized_view(self, view: MaterializedView) -> None:
         declared = self._declared_schema(view)
-        flows = (one for one in self._declarations.flows if isinstance(one, RefreshFlow))
-        flow = next(one for one in flows if one.target == view.name)
+        flow = next(one for one in self._declarations.refresh_flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
         validate.check_batch(resolved.plan, view.name, view.location)
         validate.check_columns(resolved.plan.schema, view.name, view.location)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, assert_never
 
 from headrace.errors import BrokerUnreachableError, SourceLocation, SourceReadTwiceError
 from headrace.model.names import TableName
@@ -14,7 +14,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
 from headrace.plan.options import ADAPTIVE
-from headrace.plan.stages import Plan, PlannedFlow, RunFlowStage
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
 from headrace.sources.answers import Found
 from headrace.sources.registry import build_source
 from headrace.sources.source import Source
@@ -84,8 +84,7 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
     """
     found: dict[tuple[str, int], Found] = {}
     unreached = False
-    stages = [stage for stage in plan.stages if isinstance(stage, RunFlowStage)]
-    for planned in (stage.planned for stage in stages):
+    for planned in _running(plan):
         is_new = _is_new(planned, plan)
         for source in planned.sources:
             try:
@@ -96,6 +95,18 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
             if seen is not None:
                 found[planned.flow.name, source.index] = seen
     return replace(plan, found=found, unreached=unreached)
+
+
+def _running(plan: Plan) -> Iterator[PlannedFlow]:
+    """The flows that are to be run."""
+    for stage in plan.stages:
+        match stage:
+            case RunFlowStage(planned=planned):
+                yield planned
+            case OpenTableStage() | RefreshViewStage():
+                pass
+            case _:
+                assert_never(stage)
 
 
 def _is_new(planned: PlannedFlow, plan: Plan) -> bool:

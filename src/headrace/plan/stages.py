@@ -8,11 +8,11 @@ from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.declarations import (
-    AppendFlow,
     Dataset,
     Flow,
     MaterializedView,
     RefreshFlow,
+    StreamingFlow,
     StreamingTable,
     TemporaryView,
 )
@@ -69,7 +69,7 @@ class PlannedFlow:
         through: The temporary views that the query reads, also through each other.
     """
 
-    flow: AppendFlow
+    flow: StreamingFlow
     schema: Mapping[str, Any]
     reads: tuple[TableRead, ...]
     sources: tuple[Source, ...]
@@ -236,12 +236,30 @@ class Plan:
     @property
     def flows(self) -> tuple[PlannedFlow, ...]:
         """The streaming flows of the whole pipeline."""
-        return tuple(s.planned for s in self._all_stages if isinstance(s, RunFlowStage))
+        found: list[PlannedFlow] = []
+        for stage in self._all_stages:
+            match stage:
+                case RunFlowStage(planned=planned):
+                    found.append(planned)
+                case OpenTableStage() | RefreshViewStage():
+                    pass
+                case _:
+                    assert_never(stage)
+        return tuple(found)
 
     @property
     def refreshes(self) -> tuple[PlannedRefresh, ...]:
         """The refresh flows of the whole pipeline."""
-        return tuple(s.planned for s in self._all_stages if isinstance(s, RefreshViewStage))
+        found: list[PlannedRefresh] = []
+        for stage in self._all_stages:
+            match stage:
+                case RefreshViewStage(planned=planned):
+                    found.append(planned)
+                case OpenTableStage() | RunFlowStage():
+                    pass
+                case _:
+                    assert_never(stage)
+        return tuple(found)
 
     @property
     def schemas(self) -> Mapping[TableName, Mapping[str, Any]]:
@@ -266,6 +284,10 @@ class Plan:
     def feeding(self, table: TableName) -> tuple[PlannedFlow, ...]:
         """The flows that write a table."""
         return tuple(one for one in self.flows if one.flow.target == table)
+
+    def flows_of(self, table: TableName) -> frozenset[str]:
+        """The names of the flows that write a table."""
+        return frozenset(one.flow.name for one in self.feeding(table))
 
     def queries_of(self, dataset: Dataset) -> tuple[Declared, ...]:
         """The queries that give the rows of a dataset."""

@@ -22,7 +22,7 @@ from headrace.errors import (
     TableWithoutFlowError,
     TargetInvalidError,
 )
-from headrace.model.declarations import AppendFlow, Dataset, Declarations, MaterializedView, StreamingTable
+from headrace.model.declarations import Dataset, Declarations, MaterializedView, StreamingFlow, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns
@@ -39,7 +39,7 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
     errors: list[HeadraceError] = []
     datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
     # A refresh flow is declared together with its view.
-    flows = [flow for flow in declarations.flows if isinstance(flow, AppendFlow)]
+    flows = declarations.streaming_flows
     for flow in flows:
         errors.extend(_check_target(flow, datasets))
     fed = {str(flow.target).casefold() for flow in flows}
@@ -52,7 +52,7 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
     return errors
 
 
-def _check_target(flow: AppendFlow, datasets: Mapping[str, Dataset]) -> Iterator[HeadraceError]:
+def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Iterator[HeadraceError]:
     target = datasets.get(str(flow.target).casefold())
     if isinstance(target, StreamingTable):
         return
@@ -245,10 +245,10 @@ def check_declared(
 
 
 def check_flows_agree(
-    schemas: Iterable[tuple[AppendFlow, columns.Schema]], table: StreamingTable
+    schemas: Iterable[tuple[StreamingFlow, columns.Schema]], table: StreamingTable
 ) -> HeadraceError | None:
     """All flows of a table must have the same types for its columns."""
-    seen: list[tuple[AppendFlow, columns.Schema]] = []
+    seen: list[tuple[StreamingFlow, columns.Schema]] = []
     for flow, schema in schemas:
         for earlier, other in seen:
             for name, mine, theirs in columns.conflicts(schema, other):

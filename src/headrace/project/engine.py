@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from headrace.declare.registry import ActivePipeline, FolderHook, activate
 from headrace.errors import PipelineFileFailedError
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import AppendFlow, Declarations, Flow
+from headrace.model.declarations import Declarations, Flow, StreamingFlow
 from headrace.model.events import Emitter
-from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.selection import select
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from headrace.plan.modes import SourceHook
     from headrace.plan.resolver import FindTable
     from headrace.plan.stages import Plan
-    from headrace.run.context import Build, BuildBetween, UpdateContext
+    from headrace.run.context import Build, BuildBetween, Queries, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
@@ -241,32 +240,33 @@ class Engine:
         from headrace.state.lease import Heart
 
         running = self.opened()
-        flows: dict[TableName, set[str]] = {}
-        for planned in plan.flows:
-            flows.setdefault(planned.flow.target, set()).add(planned.flow.name)
         return UpdateContext(
             update=update,
             mode="continuous" if continuous else "triggered",
             settings=settings,
             spark=running.spark,
             session=_sessions(running, settings),
-            build=_builder(settings, plan, self._rehearsal),
-            build_between=_between(settings, plan),
+            queries=self._queries(settings, plan),
             replan=lambda: self._replan(settings),
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
             heart=Heart(),
             stop=stop or StopSignal(),
             checkpointer=LogCheckpointer(running.spark),
-            declared_flows={name: frozenset(names) for name, names in flows.items()},
             remedies=remedies,
             log_file=running.log_file,
         )
 
-    def _replan(self, settings: ProjectSettings) -> tuple[Plan, Build, BuildBetween]:
-        """A new plan of the whole pipeline, and what builds its queries."""
+    def _queries(self, settings: ProjectSettings, plan: Plan) -> Queries:
+        """The queries of a plan, evaluated against the real tables."""
+        from headrace.run.context import Queries
+
+        return Queries(_builder(settings, plan, self._rehearsal), _between(settings, plan))
+
+    def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:
+        """A new plan of the whole pipeline, and its queries."""
         plan = self.plan(settings, (), offline=True, keep=True)
-        return plan, _builder(settings, plan, self._rehearsal), _between(settings, plan)
+        return plan, self._queries(settings, plan)
 
 
 def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
@@ -332,7 +332,7 @@ def _between(settings: ProjectSettings, plan: Plan) -> BuildBetween:
     """Evaluates flows over given offsets."""
     from headrace.plan.bounded import evaluate_between
 
-    def build(session: SparkSession, flow: AppendFlow, start: Offsets, until: Offsets) -> DataFrame:
+    def build(session: SparkSession, flow: StreamingFlow, start: Offsets, until: Offsets) -> DataFrame:
         with activate(ActivePipeline(settings, lambda: session)):
             return evaluate_between(session, flow, plan, start, until)
 

@@ -30,7 +30,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.fingerprint import CodeDigest, python_files
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
-from headrace.run.survey import is_drained, survey_flow
+from headrace.run.survey import FlowSurveyor, is_drained
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.replace import last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
@@ -151,14 +151,14 @@ def _require_drained(
     name, storage = planned.flow.name, settings.storage
     if storage.lease(planned.flow.target, name).exists():
         raise _Uncertain(f"flow {name} has a lease")
-    survey = survey_flow(
-        planned,
-        settings,
-        systems,
-        _read_table,
+    surveyor = FlowSurveyor(
+        planned=planned,
+        settings=settings,
+        systems=systems,
+        read_table=_read_table,
         declared_flows=frozenset(p.flow.name for p in flows if p.flow.target == planned.flow.target),
-        remedies=Remedies(),
     )
+    survey = surveyor.survey(Remedies())
     if not isinstance(decide(survey.flow, survey.facts, survey.checkpoint), Continue):
         raise _Uncertain(f"flow {name} has a checkpoint to open")
     if not is_drained(planned, survey, systems):

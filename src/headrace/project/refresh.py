@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import assert_never
 
 from headrace.errors import DownstreamStreamsError, HeadraceError
 from headrace.model.names import TableName
@@ -13,11 +14,11 @@ from headrace.model.remedies import Remedies
 from headrace.model.sizes import size_text
 from headrace.observe.recent_commits import load_tail
 from headrace.plan.alterations import layout_schema
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, target_of
+from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage, target_of
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
-from headrace.run.opening import flow_opener
-from headrace.run.survey import ReadTable, Survey, survey_flow
+from headrace.run.runners import make_opener
+from headrace.run.survey import FlowSurveyor, ReadTable, Survey
 from headrace.run.tables import open_table, register_tables, set_coordinates
 from headrace.run.views import inputs_of
 from headrace.sinks.delta.table import is_table
@@ -25,7 +26,6 @@ from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 from headrace.state.file_lists import FileLists
-from headrace.state.lease import Lease
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +105,11 @@ def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_tab
         if flow.target not in names or not is_table(storage.table(flow.target)):
             continue
         try:
-            survey = survey_flow(
-                planned,
-                plan.project,
-                systems,
-                read_table,
-                declared_flows=frozenset(),
-                # With this remedy, a checkpoint that cannot be read is skipped.
-                remedies=Remedies(new_checkpoint=frozenset([flow.name])),
+            surveyor = FlowSurveyor(
+                planned=planned, settings=plan.project, systems=systems, read_table=read_table
             )
+            # With this remedy, a checkpoint that cannot be read is skipped.
+            survey = surveyor.survey(Remedies(new_checkpoint=frozenset([flow.name])))
             lists = FileLists.of_ledger(storage.ledger(flow.target, flow.name))
             gone += _gone(flow.target, survey, lists)
         except HeadraceError as error:
@@ -200,19 +196,28 @@ def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) 
     """
     names = check_datasets(datasets, plan)
     register_tables(plan, context.spark)
-    tables = {one.table.name: one for one in plan.stages if isinstance(one, OpenTableStage)}
+    tables: dict[TableName, OpenTableStage] = {}
+    for stage in plan.stages:
+        match stage:
+            case OpenTableStage(table=table):
+                tables[table.name] = stage
+            case RunFlowStage() | RefreshViewStage():
+                # A view is recomputed by the next run.
+                pass
+            case _:
+                assert_never(stage)
     # What reads a table is emptied before it: after a crash in between, streams start at what is left.
     depths = {target_of(stage): depth for depth, level in enumerate(plan.levels) for stage in level}
     for name in sorted(set(names) & set(tables), key=depths.__getitem__, reverse=True):
-        _clear(tables[name], plan.feeding(name), context)
+        _clear(tables[name], plan, context)
 
 
-def _clear(opening: OpenTableStage, flows: Sequence[PlannedFlow], context: UpdateContext) -> None:
+def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
     storage, name = context.settings.storage, opening.table.name
+    flows = plan.feeding(name)
     with contextlib.ExitStack() as held:
         for one in flows:
-            lease = Lease.acquire(storage.lease(name, one.flow.name), one.flow.name)
-            context.heart.add(lease)
+            lease = context.heart.acquire(storage.lease(name, one.flow.name), one.flow.name)
             held.callback(context.heart.release, lease)
         if not is_table(storage.table(name)):
             # Nothing to empty: without its table a checkpoint is worth nothing.
@@ -224,6 +229,6 @@ def _clear(opening: OpenTableStage, flows: Sequence[PlannedFlow], context: Updat
             partition_cols=opening.table.partition_cols,
         )
         for number, planned in enumerate(flows):
-            opener = flow_opener(planned, context)
+            opener = make_opener(planned, plan, context)
             opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
         set_coordinates(opening, storage.table(name), context.spark)

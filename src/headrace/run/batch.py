@@ -12,7 +12,7 @@ from headrace.run.failpoints import reach
 from headrace.run.failures import Reading
 from headrace.run.reporting import BatchReporter
 from headrace.run.sizing import limit_tasks
-from headrace.run.split import split_rows
+from headrace.run.split import Split
 from headrace.run.stop import StopRequested, StopSignal
 from headrace.sinks.target import BatchStamp, Committed, FlowTarget
 from headrace.state.lease import Lease
@@ -46,6 +46,7 @@ class BatchFunction:
         stop: Ends the query before a batch has begun.
         lease: The flow's lease.
         ranges: Knows what each batch reads.
+        split: Splits the rows of each batch.
         target: The flow's target.
         tasks: The most tasks that write a batch.
         reporter: Reports each batch.
@@ -56,6 +57,7 @@ class BatchFunction:
     stop: StopSignal
     lease: Lease
     ranges: BatchRanges
+    split: Split
     target: FlowTarget
     tasks: int
     reporter: BatchReporter
@@ -97,8 +99,8 @@ class BatchFunction:
         if writer is None:
             return None
         sized = limit_tasks(rows, stamp.ranges, stateful=self.planned.stateful, tasks=self.tasks)
-        with writer:
-            writer.write(split_rows(sized))
+        with writer, self.split.begin(sized, stamp) as split:
+            writer.write(split)
             reach("before-commit", flow, stamp.batch)
             self.lease.check(flow)
             return writer.commit(self.ranges.finish(stamp))

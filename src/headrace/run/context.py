@@ -1,4 +1,4 @@
-"""What the flows and views of one update share."""
+"""What the runners of one update are made from."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from headrace.model.declarations import AppendFlow, Flow
+from headrace.model.declarations import Flow, StreamingFlow
 from headrace.model.events import Emitter
-from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import Plan
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Mode = Literal["triggered", "continuous"]
+MakeSession = Callable[[dict[str, str]], "SparkSession"]
+"""Makes a session of its own for a flow or a view, with the settings given."""
 
 
 class Build(Protocol):
@@ -35,42 +36,45 @@ class BuildBetween(Protocol):
     """Evaluates a flow's query as a batch over a range of its Kafka records."""
 
     def __call__(
-        self, session: SparkSession, flow: AppendFlow, start: Offsets, until: Offsets
+        self, session: SparkSession, flow: StreamingFlow, start: Offsets, until: Offsets
     ) -> DataFrame: ...
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Evaluates the queries of a plan."""
+
+    build: Build
+    build_between: BuildBetween
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateContext:
-    """One update: who it is, what it works with, and how to stop it.
+    """What one update has. Only what makes its runners (`run/runners.py`) takes it whole.
 
     Args:
-        session: Makes a session of its own for a flow or a view, with the settings given.
+        update: The update's id.
         replan: Plans the pipeline again.
-        log_file: Where Spark's own log goes, for errors to name.
+        log_file: Spark's own log, for errors to name.
     """
 
     update: str
     mode: Mode
     settings: ProjectSettings
     spark: SparkSession
-    session: Callable[[dict[str, str]], SparkSession]
-    build: Build
-    build_between: BuildBetween
-    replan: Callable[[], tuple[Plan, Build, BuildBetween]]
+    session: MakeSession
+    queries: Queries
+    replan: Callable[[], tuple[Plan, Queries]]
     systems: Systems
     emit: Emitter
     heart: Heart
     stop: StopSignal
     checkpointer: LogCheckpointer
-    declared_flows: dict[TableName, frozenset[str]]
     remedies: Remedies = field(default_factory=Remedies)
     log_file: Path | None = None
 
     def close(self) -> None:
-        """End the threads that serve the update, and its connections.
-
-        Spark may keep what it was given for its batches, and so this, until its own memory is collected.
-        """
+        """End the update's threads, and close its connections."""
         self.checkpointer.stop()
         self.heart.stop()
         self.systems.kafka.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from headrace.errors import (
     NOT_COMMITTED,
@@ -23,7 +23,7 @@ from headrace.errors import (
     text_of,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import AppendFlow, TemporaryView
+from headrace.model.declarations import AppendFlow, RefreshFlow, TemporaryView
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import Declared
 from headrace.runtime.kafka_faults import find_fault
@@ -128,6 +128,29 @@ class Reading:
         return f"batch {self.batch}: {', '.join(read[:_NAMED])}{more}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """Gives the failures of one pipeline their codes.
+
+    Args:
+        kafka: The pipeline's cluster, for refused connections.
+        log_file: Spark's own log, for errors to name.
+    """
+
+    kafka: KafkaConnection
+    log_file: Path | None = None
+
+    def as_error(
+        self,
+        failure: BaseException,
+        declared: Declared,
+        carried: BaseException | None = None,
+        reading: Reading | None = None,
+    ) -> HeadraceError:
+        """The coded error behind a failure; the arguments are those of `as_error`."""
+        return as_error(failure, carried, declared, self.log_file, self.kafka, reading)
+
+
 def as_error(
     failure: BaseException,
     carried: BaseException | None,
@@ -187,7 +210,7 @@ def _malformed(text: str, declared: Declared, reading: Reading | None) -> Record
                 else []
             ),
             *([] if reading is None else [f"the record is in {reading}"]),
-            NOT_COMMITTED if isinstance(declared, AppendFlow) else "the view was not changed",
+            _unchanged(declared),
         ),
         remedies=(
             "correct the schema, or use mode=PERMISSIVE in from_json, which gives NULL for such a record",
@@ -195,6 +218,16 @@ def _malformed(text: str, declared: Declared, reading: Reading | None) -> Record
         ),
         params={"flow": str(name), **({} if reading is None else {"batch": reading.batch})},
     )
+
+
+def _unchanged(declared: Declared) -> str:
+    match declared:
+        case AppendFlow():
+            return NOT_COMMITTED
+        case RefreshFlow() | TemporaryView():
+            return "the view was not changed"
+        case _:
+            assert_never(declared)
 
 
 def driver_lost(facts: Sequence[str] = ()) -> DriverLostError:

@@ -6,43 +6,31 @@ import logging
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
-from headrace.model.events import FlowStarted, LateRowsDropped
-from headrace.model.ranges import Position, SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch import BatchFunction, QueryState
-from headrace.run.batch_ranges import BatchRanges
-from headrace.run.context import UpdateContext
-from headrace.run.failures import as_error
+from headrace.run.batch_setup import BatchSetup
+from headrace.run.context import Build, MakeSession
+from headrace.run.failures import Failures
+from headrace.run.flow_reports import FlowReports, Outcome
 from headrace.run.gate import OpeningGate
-from headrace.run.lag import LagGauge
 from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
-from headrace.run.narrowing import name_record
-from headrace.run.opening import OpenedFlow, flow_opener
+from headrace.run.narrowing import RecordSearch
+from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import FeedState
-from headrace.run.reporting import BatchReporter, Progress
-from headrace.run.sizing import most_tasks
+from headrace.run.reporting import Progress
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
-from headrace.run.targets import flow_target
-from headrace.sources.guard import FlowRun
-from headrace.sources.guards import SourceGuards
-from headrace.sources.ranges import load_next_positions
-from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
-from headrace.state.ledger import Ledger
-from headrace.state.offset_log import is_seeded
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
-
-Outcome = Literal["drained", "stopped", "up to date", "plan again"]
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -54,162 +42,107 @@ _COMMIT_LOG_S = 2.0
 """How long a stop waits for Spark to write ``commits/N`` after a batch."""
 
 
+@dataclass(kw_only=True)
 class FlowRunner:
-    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure."""
+    """Runs one flow until it is drained, stopped, or fails; may be run again after a failure.
 
-    def __init__(
-        self,
-        planned: PlannedFlow,
-        context: UpdateContext,
-        gate: OpeningGate,
-        progress: Progress | None = None,
-    ) -> None:
-        self.planned = planned
-        self.gate = gate
-        self.progress = progress or Progress()
-        self.state: FeedState = "pending"
-        self._context = context
-        self._opener = flow_opener(planned, context)
-        self._attempts = 0
+    Args:
+        planned: The flow.
+        gate: Shared by the flows of one table.
+        progress: The flow's counts in this update.
+        opener: Opens the flow's checkpoint.
+        batches: Makes the batch functions of its queries.
+        session: Makes the session of a query.
+        build: Evaluates the flow's query.
+        failures: Gives failures their codes.
+        search: Finds the record on which the query fails.
+        reports: Reports what the flow does.
+        triggered: Whether the flow ends when its sources are drained.
+        remedies: What the user asks for; done at the first start.
+
+    Attributes:
+        state: How far the flow is, for the readers of its table.
+    """
+
+    planned: PlannedFlow
+    gate: OpeningGate
+    progress: Progress
+    opener: FlowOpener
+    batches: BatchSetup
+    session: MakeSession
+    build: Build
+    failures: Failures
+    search: RecordSearch
+    reports: FlowReports
+    triggered: bool
+    remedies: Remedies
+    state: FeedState = field(default="pending", init=False)
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query.
 
         Args:
             lease: The flow's lease.
-            stop: Stops this flow alone, and with the update's own signal all of them.
+            stop: Stops the flow.
 
         Raises:
-            HeadraceError: Whatever went wrong, with its code.
+            HeadraceError: The flow failed.
         """
-        self._context = replace(self._context, stop=stop)
-        flow, context = self.planned.flow, self._context
+        flow, systems = self.planned.flow, self.opener.surveyor.systems
         with self._explained():
             with self.gate.opening(flow.name):
-                remedies = context.remedies if self._attempts == 0 else Remedies()
-                declared = context.declared_flows.get(flow.target, frozenset())
-                opened = self._opener.open(declared, remedies)
-            self._attempts += 1
-            if context.mode == "triggered" and is_drained(self.planned, opened, context.systems):
+                opened = self.opener.open(self.remedies)
+            self.remedies = Remedies()
+            if self.triggered and is_drained(self.planned, opened, systems):
                 return "up to date"
-            session = context.session(dict(flow.spark_conf))
+            session = self.session(dict(flow.spark_conf))
+            limits = BatchLimits(self.planned, systems, session, opened)
         state = QueryState()
         late = LateRows(
             stateful=self.planned.stateful,
-            ledger=self._ledger(),
+            ledger=self.opener.surveyor.ledger,
             checkpoint=opened.identity.checkpoint,
-            report=self._report_late,
+            report=lambda batch, rows: self.reports.late(self.planned, batch, rows),
         )
-        with closing(BatchLimits(self.planned, context)) as limits:
+        with closing(limits):
             with self._explained():
-                function = self._batch_function(opened, lease, session, limits, state)
-                self.gate.wait(context.stop)
-                query = self._start(opened, function, session, limits.first(opened))
+                function = self.batches.make(opened, session, lease, stop, limits, state)
+                self.gate.wait(stop)
+                query = self._start(opened, function, session, limits.first)
                 limits.attach(query)
             try:
-                return self._wait(query, session, opened, late, state)
+                return self._wait(query, session, opened, late, state, stop)
             finally:
                 self.progress.late += late.rows
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         """Raise a failure of the block as an error with a code."""
-        context = self._context
         try:
             yield
         except Exception as error:
-            raise as_error(
-                error, None, self.planned.flow, context.log_file, context.settings.kafka
-            ) from error
-
-    def _batch_function(
-        self,
-        opened: OpenedFlow,
-        lease: Lease,
-        session: SparkSession,
-        limits: BatchLimits,
-        state: QueryState,
-    ) -> BatchFunction:
-        planned, context = self.planned, self._context
-        flow, settings = planned.flow, context.settings
-        run = FlowRun(
-            flow=flow,
-            checkpoint=opened.path,
-            checkpoint_id=opened.identity.checkpoint,
-            facts=opened.sources,
-            planned=planned.sources,
-            systems=context.systems,
-            ledger=self._ledger(),
-            on_data_loss=settings.on_data_loss,
-            session=session,
-        )
-        guards = SourceGuards(run)
-        guards.open(_positions(opened, run))
-        return BatchFunction(
-            planned=planned,
-            stop=context.stop,
-            lease=lease,
-            ranges=BatchRanges(
-                run, guards, pipeline=settings.name, table=settings.storage.table(flow.target)
-            ),
-            target=flow_target(planned, settings.storage, session, context.checkpointer),
-            tasks=most_tasks(session),
-            reporter=BatchReporter(
-                planned=planned,
-                update=context.update,
-                emit=context.emit,
-                progress=self.progress,
-                measure_lag=LagGauge(context.systems).measure,
-                after_batch={"the offsets": self._publish, "the limit": limits.follow},
-            ),
-            state=state,
-        )
-
-    def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
-        """Publish how far the flow has read under its consumer group."""
-        group = f"headrace-{self._context.settings.name}-{self.planned.flow.name}"
-        for one in ranges:
-            kind_of(one.kind).publish(one, self._context.systems, group)
-
-    def _report_late(self, batch: int, rows: int) -> None:
-        flow, context = self.planned.flow, self._context
-        context.emit(
-            LateRowsDropped(
-                update=context.update, flow=flow.name, dataset=flow.target, batch=batch, rows=rows
-            )
-        )
-
-    def _ledger(self) -> Ledger:
-        flow, storage = self.planned.flow, self._context.settings.storage
-        return Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
+            raise self.failures.as_error(error, self.planned.flow) from error
 
     def _start(
         self, opened: OpenedFlow, function: BatchFunction, session: SparkSession, limit: int
     ) -> StreamingQuery:
-        flow, context = self.planned.flow, self._context
+        flow = self.planned.flow
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
-        df = context.build(session, flow, kafka_limit=limit)
+        df = self.build(session, flow, kafka_limit=limit)
         writer = (
             df.writeStream.queryName(flow.name)
             .option("checkpointLocation", str(opened.path))
             .foreachBatch(function)
         )
-        trigger = flow.trigger or context.settings.trigger
-        if context.mode == "triggered" or trigger.available_now:
+        trigger = flow.trigger or self.opener.surveyor.settings.trigger
+        if self.triggered or trigger.available_now:
             writer = writer.trigger(availableNow=True)
         elif trigger.interval_s:
             writer = writer.trigger(processingTime=f"{trigger.interval_s * 1000:.0f} milliseconds")
         query = writer.start()
-        context.emit(
-            FlowStarted(
-                update=context.update,
-                flow=flow.name,
-                dataset=flow.target,
-                checkpoint=opened.identity.checkpoint,
-            )
-        )
+        self.reports.started(self.planned, opened.identity.checkpoint)
         return query
 
     def _wait(
@@ -219,9 +152,8 @@ class FlowRunner:
         opened: OpenedFlow,
         late: LateRows,
         state: QueryState,
+        stop: StopSignal,
     ) -> Outcome:
-        flow, context = self.planned.flow, self._context
-        stop = context.stop
         fold_at = time.monotonic() + _FOLD_S
         try:
             while not query.awaitTermination(_POLL_S):
@@ -232,7 +164,7 @@ class FlowRunner:
                     self._fold(opened)
                     fold_at = time.monotonic() + _FOLD_S
                 if stop.requested:
-                    self._stop(query, state, opened)
+                    _stop(query, state, opened, stop)
                     late.look(query)
                     return "stopped"
             late.look(query)
@@ -241,10 +173,10 @@ class FlowRunner:
                 return "stopped"
             if isinstance(state.failure, PlanAgain):
                 return "plan again"
-            kafka, reading = context.settings.kafka, state.reading
-            found = as_error(error, state.failure, flow, context.log_file, kafka=kafka, reading=reading)
+            reading = state.reading
+            found = self.failures.as_error(error, self.planned.flow, state.failure, reading)
             if reading is not None:
-                found = name_record(found, self.planned, context, session, reading.ranges)
+                found = self.search.name_record(found, session, stop, reading.ranges)
             raise found from error
         finally:
             if self.progress.batches:
@@ -254,26 +186,19 @@ class FlowRunner:
     def _fold(self, opened: OpenedFlow) -> None:
         """The ledger is a copy: one that cannot be written now is written at the next start."""
         try:
-            self._opener.fold(opened.identity.table_id)
+            self.opener.fold(opened.identity.table_id)
         except HeadraceError as error:
             _LOG.warning("the ledger of flow %s was not written: %s", self.planned.flow.name, error)
 
-    def _stop(self, query: StreamingQuery, state: QueryState, opened: OpenedFlow) -> None:
-        """Stop between batches: `query.stop` in the middle of one has been seen to break Spark."""
-        stop = self._context.stop
-        while state.busy and stop.remaining_s > 0:
-            time.sleep(0.02)
-        if state.failure is None and not state.busy and state.last_batch >= 0:
-            finished = opened.path / "commits" / str(state.last_batch)
-            deadline = time.monotonic() + _COMMIT_LOG_S
-            while not finished.exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
-        if not state.busy:
-            query.stop()
 
-
-def _positions(opened: OpenedFlow, run: FlowRun) -> dict[int, Position]:
-    """Where what the table does not hold yet begins, by source."""
-    if opened.checkpoint is not None:
-        return dict(opened.checkpoint.positions)
-    return load_next_positions(opened.path, 1, run.sources) if is_seeded(opened.path) else {}
+def _stop(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: StopSignal) -> None:
+    """Stop between batches: `query.stop` in the middle of one has been seen to break Spark."""
+    while state.busy and stop.remaining_s > 0:
+        time.sleep(0.02)
+    if state.failure is None and not state.busy and state.last_batch >= 0:
+        finished = opened.path / "commits" / str(state.last_batch)
+        deadline = time.monotonic() + _COMMIT_LOG_S
+        while not finished.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    if not state.busy:
+        query.stop()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.plan.stages import PlannedFlow
-from headrace.run.survey import ReadTable, survey_flow, survey_sources
+from headrace.run.survey import FlowSurveyor
 from headrace.sinks.delta.table import TableState, is_table
-from headrace.sources.systems import Systems
 from headrace.state.facts import CheckpointFacts, Open, Opening, SourceFacts
 from headrace.state.opening import decide
 
@@ -31,23 +28,11 @@ class FlowStart:
     checkpoint: CheckpointFacts | None = None
 
 
-def prepare_flow(
-    planned: PlannedFlow,
-    settings: ProjectSettings,
-    systems: Systems,
-    read_table: ReadTable,
-    *,
-    declared_flows: frozenset[str],
-    remedies: Remedies,
-) -> FlowStart:
+def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     """Decide how a flow starts; writes nothing.
 
     Args:
-        planned: The flow.
-        settings: The pipeline's settings.
-        systems: The systems of its sources.
-        read_table: Reads a table's newest snapshot.
-        declared_flows: All flows that are declared for the same table.
+        surveyor: Gathers what is known of the flow.
         remedies: What the user asks for.
 
     Raises:
@@ -56,14 +41,10 @@ def prepare_flow(
         TopicNotFoundError: A topic does not exist.
         StartInvalidError: A source does not hold the position that its options start at.
     """
-    flow, storage = planned.flow, settings.storage
-    if not is_table(storage.table(flow.target)):
-        sources = survey_sources(planned, systems)
-        start = FlowStart(opening=Open(reason="first"), sources=sources, table=None)
+    if not is_table(surveyor.table):
+        start = FlowStart(opening=Open(reason="first"), sources=surveyor.look(), table=None)
     else:
-        survey = survey_flow(
-            planned, settings, systems, read_table, declared_flows=declared_flows, remedies=remedies
-        )
+        survey = surveyor.survey(remedies)
         start = FlowStart(
             opening=decide(survey.flow, survey.facts, survey.checkpoint),
             sources=survey.sources,
@@ -71,13 +52,11 @@ def prepare_flow(
             checkpoint=survey.checkpoint,
         )
     if isinstance(start.opening, Open):
-        _check_starts(planned, start.opening, start.sources, systems)
+        _check_starts(surveyor, start.opening, start.sources)
     return start
 
 
-def prepare_full_refresh(
-    planned: PlannedFlow, settings: ProjectSettings, systems: Systems, read_table: ReadTable
-) -> FlowStart:
+def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
     """Let a flow start at the beginning of its sources, for a full refresh; writes nothing.
 
     Raises:
@@ -85,19 +64,16 @@ def prepare_full_refresh(
         TopicNotFoundError: A topic does not exist.
         StartInvalidError: A source does not hold the position that its options start at.
     """
-    flow, storage = planned.flow, settings.storage
-    table = read_table(storage.table(flow.target))
-    opening = Open(reason="full-refresh", fences=table.checkpoints.get(flow.name))
-    sources = survey_sources(planned, systems)
-    _check_starts(planned, opening, sources, systems)
+    table = surveyor.read_table(surveyor.table)
+    opening = Open(reason="full-refresh", fences=table.checkpoints.get(surveyor.planned.flow.name))
+    sources = surveyor.look()
+    _check_starts(surveyor, opening, sources)
     return FlowStart(opening=opening, sources=sources, table=table)
 
 
-def _check_starts(
-    planned: PlannedFlow, opening: Open, sources: tuple[SourceFacts, ...], systems: Systems
-) -> None:
+def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:
     """Check that each source is there, and holds the position that the flow would start at."""
     facts = {one.source.index: one for one in sources}
-    for source in planned.sources:
+    for source in surveyor.planned.sources:
         is_new = opening.positions is None or source.index not in opening.positions
-        source.check_start(facts[source.index], systems, is_new=is_new)
+        source.check_start(facts[source.index], surveyor.systems, is_new=is_new)

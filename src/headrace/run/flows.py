@@ -7,17 +7,20 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
+from typing import assert_never
 
 from headrace.errors import SetupError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RunFlowStage
-from headrace.run.attempts import FlowResult, fail, finish, run_attempts, skip
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
+from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
 from headrace.run.context import UpdateContext
-from headrace.run.failures import as_error
+from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner
+from headrace.run.flow_reports import FlowReports, FlowResult
 from headrace.run.gate import OpeningGate
 from headrace.run.readiness import FeedState
+from headrace.run.runners import make_flow
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import RunFlow, Supervisor
 from headrace.run.tables import open_table
@@ -38,12 +41,14 @@ class UpdateFlows:
     """
 
     def __init__(self, plan: Plan, context: UpdateContext) -> None:
-        self.planned = {s.planned.flow.name: s.planned for s in plan.stages if isinstance(s, RunFlowStage)}
+        self.planned, self._openings = _stages_by_name(plan)
         self.feeding: dict[TableName, list[str]] = {}
         for name, planned in self.planned.items():
             self.feeding.setdefault(planned.flow.target, []).append(name)
         self._plan = plan
         self._context = context
+        self._failures = Failures(kafka=context.settings.kafka, log_file=context.log_file)
+        self._reports = FlowReports(context.update, context.emit)
         self._supervisor = Supervisor(self._prepare, self._plan_again, context.stop)
         self._gates: dict[TableName, OpeningGate] = defaultdict(OpeningGate)
         self._runners: dict[str, FlowRunner] = {}
@@ -74,8 +79,8 @@ class UpdateFlows:
         for name, planned in self.planned.items():
             if (error := blocked.get(name)) is not None:
                 self._release(name)
-                coded = as_error(error, None, planned.flow, self._context.log_file)
-                self._not_started[name] = fail(planned, self._context, coded)
+                coded = self._failures.as_error(error, planned.flow)
+                self._not_started[name] = self._reports.failed(planned, coded)
         return blocked
 
     def start(self, *names: str) -> None:
@@ -91,13 +96,13 @@ class UpdateFlows:
     def skip(self, name: str, reason: str) -> None:
         """Do not start a flow, and report why."""
         self._release(name)
-        self._not_started[name] = skip(self.planned[name], self._context, reason)
+        self._not_started[name] = self._reports.skipped(self.planned[name], reason)
 
     def end_unstarted(self, names: Iterable[str]) -> None:
         """Report flows as stopped that were never started."""
         for name in names:
             self._release(name)
-            self._not_started[name] = finish(self.planned[name], self._context, "stopped")
+            self._not_started[name] = self._reports.finished(self.planned[name], "stopped")
 
     @property
     def is_running(self) -> bool:
@@ -150,10 +155,7 @@ class UpdateFlows:
         storage = self._context.settings.storage
         unopened: dict[TableName, Exception] = {}
         blocked = find_blocked(self._plan, unopened, refused)
-        for stage in self._plan.stages:
-            if not isinstance(stage, OpenTableStage):
-                continue
-            table = stage.table.name
+        for table, stage in self._openings.items():
             names = self.feeding.get(table, [])
             if names and all(name in blocked for name in names):
                 # No flow will write the table, so it stays as it is.
@@ -169,9 +171,7 @@ class UpdateFlows:
 
     def _acquire(self, planned: PlannedFlow) -> Lease:
         flow, context = planned.flow, self._context
-        lease = Lease.acquire(context.settings.storage.lease(flow.target, flow.name), flow.name)
-        context.heart.add(lease)
-        return lease
+        return context.heart.acquire(context.settings.storage.lease(flow.target, flow.name), flow.name)
 
     def _release(self, name: str) -> None:
         if (lease := self._leases.pop(name, None)) is not None:
@@ -182,20 +182,20 @@ class UpdateFlows:
         gate = self._gates[planned.flow.target]
         gate.expect(name)
         if name not in self._runners:
-            self._runners[name] = FlowRunner(planned, self._context, gate)
+            self._runners[name] = make_flow(planned, self._plan, self._context, gate)
         runner = self._runners[name]
         runner.state = "pending"
         return lambda stop: self._run(runner, stop)
 
     def _run(self, runner: FlowRunner, stop: StopSignal) -> FlowResult:
-        planned, context = runner.planned, self._context
-        name = planned.flow.name
+        planned = runner.planned
+        name, limit = planned.flow.name, TRIGGERED_ATTEMPTS if runner.triggered else None
         try:
             if name not in self._leases:
                 self._leases[name] = self._acquire(planned)
-            return run_attempts(runner, context, self._leases[name], stop)
+            return run_attempts(runner, self._leases[name], stop, self._reports, limit)
         except Exception as error:
-            return fail(planned, context, as_error(error, None, planned.flow, context.log_file))
+            return self._reports.failed(planned, self._failures.as_error(error, planned.flow))
         finally:
             runner.gate.leave(name)
             self._release(name)
@@ -206,18 +206,33 @@ class UpdateFlows:
         try:
             # The pipeline's files run again, and two threads must not load modules at once.
             with self._planning:
-                plan, build, build_between = context.replan()
-            found = {s.planned.flow.name: s.planned for s in plan.stages if isinstance(s, RunFlowStage)}
-            planned = found[name]
-            feeding = [one for one in found.values() if one.flow.target == planned.flow.target]
-            for stage in plan.stages:
-                if isinstance(stage, OpenTableStage) and stage.table.name == planned.flow.target:
-                    open_table(stage, feeding, context.settings.storage, context.spark)
+                plan, queries = context.replan()
+            flows, openings = _stages_by_name(plan)
+            planned = flows[name]
+            table = planned.flow.target
+            open_table(openings[table], plan.feeding(table), context.settings.storage, context.spark)
         except Exception as caught:
-            error = as_error(caught, None, before.planned.flow, context.log_file)
-            return lambda stop: fail(before.planned, context, error, before.progress)
+            error = self._failures.as_error(caught, before.planned.flow)
+            return lambda stop: self._reports.failed(before.planned, error, before.progress)
         # What the user asked for at the start of the run is done by now.
-        own = replace(context, build=build, build_between=build_between, remedies=Remedies())
-        runner = FlowRunner(planned, own, before.gate, before.progress)
+        own = replace(context, queries=queries, remedies=Remedies())
+        runner = make_flow(planned, plan, own, before.gate, before.progress)
         self.planned[name], self._runners[name] = planned, runner
         return lambda stop: self._run(runner, stop)
+
+
+def _stages_by_name(plan: Plan) -> tuple[dict[str, PlannedFlow], dict[TableName, OpenTableStage]]:
+    """The flows that are to be run by name, and the tables that are to be opened, in the plan's order."""
+    flows: dict[str, PlannedFlow] = {}
+    openings: dict[TableName, OpenTableStage] = {}
+    for stage in plan.stages:
+        match stage:
+            case OpenTableStage(table=table):
+                openings[table.name] = stage
+            case RunFlowStage(planned=planned):
+                flows[planned.flow.name] = planned
+            case RefreshViewStage():
+                pass
+            case _:
+                assert_never(stage)
+    return flows, openings

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
-from headrace.run.context import UpdateContext
 from headrace.sources.limits import AdaptiveLimit, first_limit
+from headrace.sources.systems import Systems
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
     from headrace.run.opening import OpenedFlow
@@ -27,19 +28,22 @@ class BatchLimits:
 
     Args:
         planned: The flow.
-        context: The update.
+        systems: The systems of its sources.
+        session: The query's session.
+        opened: The flow's checkpoint, and its sources as they are now.
+
+    Attributes:
+        first: The records that the first batch may read of each source whose limit is a number of records.
     """
 
-    def __init__(self, planned: PlannedFlow, context: UpdateContext) -> None:
+    def __init__(
+        self, planned: PlannedFlow, systems: Systems, session: SparkSession, opened: OpenedFlow
+    ) -> None:
         self._flow = planned.flow.name
-        self._context = context
-        found = {source.index: source.meter(context.systems) for source in planned.sources}
+        self._session = session
+        found = {source.index: source.meter(systems) for source in planned.sources}
         self._meters = {index: meter for index, meter in found.items() if meter is not None}
         self._query: StreamingQuery | None = None
-        self._limits: dict[int, AdaptiveLimit] = {}
-
-    def first(self, opened: OpenedFlow) -> int:
-        """The records that the first batch may read of each source whose limit is a number of records."""
         positions = {} if opened.checkpoint is None else opened.checkpoint.positions
         facts = {one.source.index: one for one in opened.sources}
         first = {
@@ -47,10 +51,9 @@ class BatchLimits:
             for index, meter in self._meters.items()
         }
         records = [index for index, meter in self._meters.items() if meter.counts_records]
-        smallest = min([first_limit(None), *(first[index] for index in records)])
-        first |= dict.fromkeys(records, smallest)
+        self.first = min([first_limit(None), *(first[index] for index in records)])
+        first |= dict.fromkeys(records, self.first)
         self._limits = {i: AdaptiveLimit(limit, self._meters[i].least) for i, limit in first.items()}
-        return smallest
 
     def attach(self, query: StreamingQuery) -> None:
         """The query whose limits these are; it may have begun already."""
@@ -73,7 +76,7 @@ class BatchLimits:
         """Replace limits within the running query; whether that could be done."""
         from py4j.protocol import Py4JError
 
-        jvm = self._context.spark.sparkContext._jvm
+        jvm = self._session.sparkContext._jvm
         try:
             execution = query._jsq.streamingQuery()
             sources, known = execution.sources(), execution.uniqueSources()

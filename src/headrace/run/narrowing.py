@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from headrace.errors import FlowFailedError, HeadraceError, RecordUnparseableError
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
-from headrace.run.context import UpdateContext
-from headrace.run.failures import as_error
+from headrace.run.context import BuildBetween
+from headrace.run.failures import Failures
+from headrace.run.stop import StopSignal
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.kafka.position import KafkaOffsets
 
@@ -79,49 +80,85 @@ def find_first(
     return found
 
 
-def name_record(
-    error: HeadraceError,
-    planned: PlannedFlow,
-    context: UpdateContext,
-    session: SparkSession,
-    ranges: Sequence[SourceRange],
-) -> HeadraceError:
-    """Return a flow's failure with the record that causes it, if that record can be found.
+@dataclass(frozen=True, kw_only=True)
+class RecordSearch:
+    """Finds the record on which a flow's query fails.
 
     This needs a stateless query over Kafka, where each row comes from one record. The batch is not
     committed, whether the record is found or not.
 
     Args:
-        error: The failure.
         planned: The flow.
-        context: The update.
-        session: The flow's session.
-        ranges: What the batch has read.
+        build_between: Evaluates its query over some of its records.
+        failures: Gives failures their codes.
     """
-    parts = parts_of(ranges)
-    kinds = {source.kind for source in planned.sources}
-    known = "offset" in error.params or not isinstance(error, FlowFailedError | RecordUnparseableError)
-    if known or planned.stateful or kinds != {"kafka"} or not parts:
-        return error
-    deadline = time.monotonic() + _LIMIT_S
 
-    def fails(some: Sequence[Part]) -> bool:
-        return _fails(some, planned, context, session)
+    planned: PlannedFlow
+    build_between: BuildBetween
+    failures: Failures
 
-    def go_on() -> bool:
-        return time.monotonic() < deadline and not context.stop.requested
+    def name_record(
+        self, error: HeadraceError, session: SparkSession, stop: StopSignal, ranges: Sequence[SourceRange]
+    ) -> HeadraceError:
+        """Return a failure with the record that causes it, if that record can be found.
 
-    _LOG.info("flow %s: searching the batch for the record on which the query fails", planned.flow.name)
-    try:
-        if not fails(parts):
+        Args:
+            error: The failure.
+            session: The flow's session.
+            stop: Ends the search.
+            ranges: What the batch has read.
+        """
+        planned, parts = self.planned, parts_of(ranges)
+        kinds = {source.kind for source in planned.sources}
+        known = "offset" in error.params or not isinstance(error, FlowFailedError | RecordUnparseableError)
+        if known or planned.stateful or kinds != {"kafka"} or not parts:
             return error
-        found = find_first(parts, fails, go_on)
-        if not fails(found):
-            # The query fails only on several records together, or not every time.
+        deadline = time.monotonic() + _LIMIT_S
+
+        def fails(some: Sequence[Part]) -> bool:
+            return self._fails(some, session)
+
+        def go_on() -> bool:
+            return time.monotonic() < deadline and not stop.requested
+
+        _LOG.info("flow %s: searching the batch for the record on which the query fails", planned.flow.name)
+        try:
+            if not fails(parts):
+                return error
+            found = find_first(parts, fails, go_on)
+            if not fails(found):
+                # The query fails only on several records together, or not every time.
+                return error
+        except HeadraceError as other:
+            _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other.headline)
             return error
-    except HeadraceError as other:
-        _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other.headline)
-        return error
+        return _with_parts(error, found)
+
+    def _fails(self, parts: Sequence[Part], session: SparkSession) -> bool:
+        """Whether the query fails over some records.
+
+        Raises:
+            HeadraceError: It fails for another reason, such as a broker that does not answer.
+        """
+        flow = self.planned.flow
+        start: Offsets = {}
+        until: Offsets = {}
+        for part in parts:
+            start.setdefault(part.topic, {})[part.partition] = part.start
+            until.setdefault(part.topic, {})[part.partition] = part.until
+        try:
+            df = self.build_between(session, flow, start, until)
+            df.write.format("noop").mode("overwrite").save()
+        except Exception as failure:
+            error = self.failures.as_error(failure, flow)
+            if isinstance(error, FlowFailedError | RecordUnparseableError):
+                return True
+            raise error from failure
+        return False
+
+
+def _with_parts(error: HeadraceError, found: Sequence[Part]) -> HeadraceError:
+    """A failure with the records on which the query fails."""
     error = error.with_(facts=[*error.facts, f"the query fails on {', '.join(map(str, found))}"])
     if len(found) != 1 or not found[0].is_record:
         return error
@@ -131,27 +168,3 @@ def name_record(
         remedies=[*error.remedies, f"print the record:   {look}"],
         params={**error.params, "topic": one.topic, "partition": one.partition, "offset": one.start},
     )
-
-
-def _fails(
-    parts: Sequence[Part], planned: PlannedFlow, context: UpdateContext, session: SparkSession
-) -> bool:
-    """Whether the query fails over some records.
-
-    Raises:
-        HeadraceError: It fails because of something else, such as a broker that is away.
-    """
-    start: Offsets = {}
-    until: Offsets = {}
-    for part in parts:
-        start.setdefault(part.topic, {})[part.partition] = part.start
-        until.setdefault(part.topic, {})[part.partition] = part.until
-    try:
-        df = context.build_between(session, planned.flow, start, until)
-        df.write.format("noop").mode("overwrite").save()
-    except Exception as failure:
-        error = as_error(failure, None, planned.flow, context.log_file, context.settings.kafka)
-        if isinstance(error, FlowFailedError | RecordUnparseableError):
-            return True
-        raise error from failure
-    return False

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.errors import RenameImpossibleError
-from headrace.model.events import ForeignCommitSeen
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
-from headrace.run.context import UpdateContext
 from headrace.run.flow_start import FlowStart, prepare_flow, prepare_full_refresh
-from headrace.run.survey import find_unfinished
-from headrace.run.targets import flow_target
-from headrace.sinks.delta.table import TableState, read_state
+from headrace.run.survey import FlowSurveyor, find_unfinished
+from headrace.sinks.delta.table import TableState
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.answers import Seed
 from headrace.sources.registry import kind_of
-from headrace.sources.systems import Seeding, Systems
+from headrace.sources.systems import Seeding
 from headrace.state.facts import CheckpointFacts, Continue, Open, RenameFlow, SourceFacts
 from headrace.state.file_lists import FileLists
 from headrace.state.identity import (
@@ -64,26 +60,21 @@ class FlowOpener:
     """Opens the checkpoint of one flow.
 
     Args:
-        planned: The flow.
-        settings: The pipeline's settings.
-        systems: The systems of its sources.
-        spark: A session to read tables with.
+        surveyor: Gathers what is known of the flow.
+        spark: A session to read settings from.
         target: The flow's target.
         report: Takes each commit of another writer that the fold of the ledger has found.
     """
 
-    planned: PlannedFlow
-    settings: ProjectSettings
-    systems: Systems
+    surveyor: FlowSurveyor
     spark: SparkSession
     target: FlowTarget
     report: Callable[[LoggedCommit], None]
 
-    def open(self, declared_flows: frozenset[str], remedies: Remedies) -> OpenedFlow:
+    def open(self, remedies: Remedies) -> OpenedFlow:
         """Find or make the checkpoint that the flow continues with.
 
         Args:
-            declared_flows: All flows that are declared for the same table.
             remedies: What the user asks for, as far as it still has to be done.
 
         Raises:
@@ -91,14 +82,7 @@ class FlowOpener:
             TransientError: The broker does not answer.
         """
         self._tidy()
-        start = prepare_flow(
-            self.planned,
-            self.settings,
-            self.systems,
-            self._read_table,
-            declared_flows=declared_flows,
-            remedies=remedies,
-        )
+        start = prepare_flow(self.surveyor, remedies)
         match start.opening:
             case Continue(identity=identity):
                 return self._continue(start, identity)
@@ -106,7 +90,7 @@ class FlowOpener:
                 return self._open(start, start.opening)
             case RenameFlow(old_flow=old):
                 self._take_over(old)
-                return self.open(declared_flows, replace(remedies, rename_flow={}))
+                return self.open(replace(remedies, rename_flow={}))
             case _:
                 assert_never(start.opening)
 
@@ -119,7 +103,7 @@ class FlowOpener:
             last: Whether this is the last flow of the table; until then the table's properties say that
                 a full refresh is under way.
         """
-        start = prepare_full_refresh(self.planned, self.settings, self.systems, self._read_table)
+        start = prepare_full_refresh(self.surveyor)
         self._tidy()
         assert isinstance(start.opening, Open)
         self._open(start, start.opening, layout=layout, refreshing=not last)
@@ -134,37 +118,35 @@ class FlowOpener:
         Raises:
             StorageUnwritableError: The ledger cannot be written.
         """
-        for commit in self._ledger(flow).fold(self._table, table_id):
+        for commit in self._ledger(flow).fold(self.surveyor.table, table_id):
             self.report(commit)
 
     @property
-    def _table(self) -> Path:
-        return self.settings.storage.table(self.planned.flow.target)
+    def _planned(self) -> PlannedFlow:
+        return self.surveyor.planned
 
     @property
-    def _folder(self) -> Location:
-        """The flow's checkpoints, by generation."""
-        return self.settings.storage.flow_checkpoints(self.planned.flow.target, self.planned.flow.name)
+    def _settings(self) -> ProjectSettings:
+        return self.surveyor.settings
 
     def _ledger(self, flow: str | None = None) -> Ledger:
-        target, name = self.planned.flow.target, flow or self.planned.flow.name
-        return Ledger(self.settings.storage.ledger(target, name), target, name)
-
-    def _read_table(self, path: Path) -> TableState:
-        return read_state(self.spark, path)
+        if flow is None:
+            return self.surveyor.ledger
+        target = self._planned.flow.target
+        return Ledger(self._settings.storage.ledger(target, flow), target, flow)
 
     def _tidy(self) -> None:
         """Fold the ledger, and remove a checkpoint whose opening was interrupted by a crash."""
-        table = self._read_table(self._table)
+        table = self.surveyor.read_table(self.surveyor.table)
         self.fold(table.table_id)
-        unfinished = find_unfinished(self._folder, table)
+        unfinished = find_unfinished(self.surveyor.checkpoints, table)
         if unfinished is not None:
             unfinished.delete_folder()
 
     def _continue(self, start: FlowStart, identity: CheckpointIdentity) -> OpenedFlow:
-        flow = self.planned.flow
-        path = self.settings.storage.checkpoint(flow.target, flow.name, identity.generation)
-        (path / QUERY).replace_json({"fingerprint": self.planned.fingerprint})
+        flow = self._planned.flow
+        path = self._settings.storage.checkpoint(flow.target, flow.name, identity.generation)
+        (path / QUERY).replace_json({"fingerprint": self._planned.fingerprint})
         return OpenedFlow(
             path=path,
             identity=identity,
@@ -181,12 +163,12 @@ class FlowOpener:
         refreshing: bool = False,
     ) -> OpenedFlow:
         """Write a new checkpoint, and let the target name it in one commit."""
-        flow, storage, table = self.planned.flow, self.settings.storage, start.table
+        flow, storage, table = self._planned.flow, self._settings.storage, start.table
         assert table is not None, "a run opens the table first"
-        known = generations(self._folder)
+        known = generations(self.surveyor.checkpoints)
         generation = int(known[-1].name) + 1 if known else 1
         identity = CheckpointIdentity.create(
-            pipeline=self.settings.name,
+            pipeline=self._settings.name,
             flow=flow.name,
             dataset=str(flow.target),
             generation=generation,
@@ -202,7 +184,7 @@ class FlowOpener:
         write_checkpoint(path, identity, _contents(opening, identity, seeds))
         self.target.open_generation(
             OpenedGeneration(
-                pipeline=self.settings.name,
+                pipeline=self._settings.name,
                 flow=flow.name,
                 checkpoint=identity.checkpoint,
                 generation=generation,
@@ -214,12 +196,12 @@ class FlowOpener:
                 replaces=table.checkpoints.get(flow.name),
             )
         )
-        (path / QUERY).replace_json({"fingerprint": self.planned.fingerprint})
+        (path / QUERY).replace_json({"fingerprint": self._planned.fingerprint})
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 
     def _seeds(self, opening: Open, identity: CheckpointIdentity) -> dict[int, Seed]:
         """What a checkpoint that begins at positions holds of each source; lists the files that were read."""
-        chosen = {**self.settings.configuration, **self.planned.flow.spark_conf}
+        chosen = {**self._settings.configuration, **self._planned.flow.spark_conf}
         lists = FileLists.of_ledger(self._ledger().folder)
         seeding = Seeding(lists, lambda name: chosen.get(name) or self.spark.conf.get(name, None))
         positions = opening.positions or {}
@@ -236,13 +218,13 @@ class FlowOpener:
 
     def _rewind_ledger(self, table: TableState) -> None:
         """Set aside what the ledger holds of versions that a rolled-back table no longer has."""
-        if self._ledger().rewind(self._table, table.table_id, table.version):
+        if self._ledger().rewind(self.surveyor.table, table.table_id, table.version):
             self.fold(table.table_id)
 
     def _take_over(self, old: str) -> None:
         """Rename the checkpoint of a renamed flow: first in the table, then on disk."""
-        flow, storage = self.planned.flow, self.settings.storage
-        table = self._read_table(self._table)
+        flow, storage = self._planned.flow, self._settings.storage
+        table = self.surveyor.read_table(self.surveyor.table)
         old_folder = storage.flow_checkpoints(flow.target, old)
         known = generations(old_folder)
         identity = load_identity(known[-1]) if known else None
@@ -267,12 +249,12 @@ class FlowOpener:
     def _rename(
         self, old: str, checkpoint: Location, identity: CheckpointIdentity, table: TableState
     ) -> None:
-        flow = self.planned.flow
+        flow = self._planned.flow
         self.fold(table.table_id, old)
         if flow.name not in table.checkpoints:
             self.target.open_generation(
                 OpenedGeneration(
-                    pipeline=self.settings.name,
+                    pipeline=self._settings.name,
                     flow=flow.name,
                     checkpoint=identity.checkpoint,
                     generation=identity.generation,
@@ -283,33 +265,8 @@ class FlowOpener:
         old_lists = FileLists.of_ledger(self._ledger(old).folder)
         FileLists.of_ledger(self._ledger().folder).take_over(old_lists)
         (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
-        self._folder.delete_folder()
-        checkpoint.parent.move(self._folder)
-
-
-def flow_opener(planned: PlannedFlow, context: UpdateContext) -> FlowOpener:
-    """Opens the checkpoint of a flow of an update."""
-    settings, dataset = context.settings, planned.flow.target
-
-    def report(commit: LoggedCommit) -> None:
-        context.emit(
-            ForeignCommitSeen(
-                update=context.update,
-                dataset=dataset,
-                version=commit.version,
-                operation=commit.operation,
-                engine=commit.engine,
-            )
-        )
-
-    return FlowOpener(
-        planned=planned,
-        settings=settings,
-        systems=context.systems,
-        spark=context.spark,
-        target=flow_target(planned, settings.storage, context.spark, context.checkpointer),
-        report=report,
-    )
+        self.surveyor.checkpoints.delete_folder()
+        checkpoint.parent.move(self.surveyor.checkpoints)
 
 
 def _contents(opening: Open, identity: CheckpointIdentity, seeds: Mapping[int, Seed]) -> dict[str, str]:

@@ -18,10 +18,9 @@ from headrace.plan.stages import (
     PlannedRefresh,
     RefreshViewStage,
     RunFlowStage,
-    Stage,
 )
 from headrace.run.flow_start import prepare_flow
-from headrace.run.survey import ReadTable
+from headrace.run.survey import FlowSurveyor, ReadTable
 from headrace.run.tables import check_table
 from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
@@ -39,19 +38,12 @@ def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
         systems: The systems of its sources; flows whose system does not answer are not checked.
         read_table: Reads a table's newest snapshot.
     """
-    stages = plan.stages
-    refused: dict[TableName, HeadraceError] = {}
-    for stage in stages:
-        if isinstance(stage, OpenTableStage):
-            try:
-                check_table(stage, plan.feeding(stage.table.name), plan.project.storage, read_table)
-            except HeadraceError as refusal:
-                refused[stage.table.name] = refusal
+    preflight = PreflightCheck(plan, systems, read_table)
+    refused = preflight.refused_tables()
     # What a refused table blocks is not reported again.
     blocked = find_blocked(plan, {})
     found = {name: error for name, error in blocked.items() if isinstance(error, HeadraceError)}
-    preflight = PreflightCheck(plan, stages, systems, read_table)
-    for stage in stages:
+    for stage in plan.stages:
         match stage:
             case RunFlowStage(planned=planned):
                 name, is_open = planned.flow.name, planned.flow.target not in refused
@@ -98,31 +90,50 @@ class PreflightCheck:
 
     Args:
         plan: What would be run.
-        stages: Its stages.
         systems: The systems of its sources.
         read_table: Reads a table's newest snapshot.
     """
 
-    def __init__(self, plan: Plan, stages: Sequence[Stage], systems: Systems, read_table: ReadTable) -> None:
+    def __init__(self, plan: Plan, systems: Systems, read_table: ReadTable) -> None:
         self._plan = plan
         self._systems = replace(systems, read_table=self._read_opened)
         self._read_table = read_table
-        storage = plan.project.storage
-        self._opened = {storage.table(s.table.name): s for s in stages if isinstance(s, OpenTableStage)}
-        views = {s.planned.flow.name for s in stages if isinstance(s, RefreshViewStage)}
-        self._moving = {str(stage.table.name) for stage in self._opened.values()} | views
+        self._opened: dict[Path, OpenTableStage] = {}
+        self._moving: set[str] = set()
+        for stage in plan.stages:
+            match stage:
+                case OpenTableStage(table=table):
+                    self._opened[plan.project.storage.table(table.name)] = stage
+                    self._moving.add(str(table.name))
+                case RefreshViewStage(view=view):
+                    self._moving.add(str(view.name))
+                case RunFlowStage():
+                    pass
+                case _:
+                    assert_never(stage)
+
+    def refused_tables(self) -> dict[TableName, HeadraceError]:
+        """Why a run would not open tables."""
+        refused: dict[TableName, HeadraceError] = {}
+        for stage in self._opened.values():
+            name, project = stage.table.name, self._plan.project
+            try:
+                check_table(stage, self._plan.feeding(name), project.storage, self._read_table)
+            except HeadraceError as refusal:
+                refused[name] = refusal
+        return refused
 
     def refusal(self, planned: PlannedFlow) -> HeadraceError | None:
         """Why a run would not start the flow; ``None`` if it would, or if the broker does not answer."""
         try:
-            prepare_flow(
-                planned,
-                self._plan.project,
-                self._systems,
-                self._read_opened,
-                declared_flows=frozenset(one.flow.name for one in self._plan.feeding(planned.flow.target)),
-                remedies=Remedies(),
+            surveyor = FlowSurveyor(
+                planned=planned,
+                settings=self._plan.project,
+                systems=self._systems,
+                read_table=self._read_opened,
+                declared_flows=self._plan.flows_of(planned.flow.target),
             )
+            prepare_flow(surveyor, Remedies())
         except BrokerUnreachableError:
             return None
         except (UpstreamMissingError, StartInvalidError) as error:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-from headrace.run.attempts import FlowResult
+from headrace.run.flow_reports import FlowResult
 from headrace.run.stop import StopSignal
 
 RunFlow = Callable[[StopSignal], FlowResult]

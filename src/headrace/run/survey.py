@@ -59,16 +59,9 @@ class Survey:
         return self.flow.sources
 
 
-def survey_flow(
-    planned: PlannedFlow,
-    settings: ProjectSettings,
-    systems: Systems,
-    read_table: ReadTable,
-    *,
-    declared_flows: frozenset[str],
-    remedies: Remedies,
-) -> Survey:
-    """Gather what is known of a flow; changes nothing.
+@dataclass(frozen=True, kw_only=True)
+class FlowSurveyor:
+    """Gathers what is known of a flow before it starts; changes nothing.
 
     Args:
         planned: The flow.
@@ -76,64 +69,91 @@ def survey_flow(
         systems: The systems of its sources.
         read_table: Reads a table's newest snapshot.
         declared_flows: All flows that are declared for the same table.
-        remedies: What the user asks for.
-
-    Raises:
-        RefusedError: What is on disk cannot be read, or belongs to somebody else.
-        TransientError: The broker does not answer.
     """
-    flow, storage = planned.flow, settings.storage
-    path = storage.table(flow.target)
-    table = read_table(path)
-    _refuse_unfinished_refresh(planned, table)
-    resume = flow.name in remedies.resume_from_table
-    new_checkpoint = flow.name in remedies.new_checkpoint
-    ledger = Ledger(storage.ledger(flow.target, flow.name), flow.target, flow.name)
-    history = load_history(ledger, path, table.table_id, table.version, table.checkpoints.get(flow.name))
-    policies = {settings.on_data_loss, *(source.on_data_loss for source in planned.sources)}
-    past = Past(
-        flow=flow,
-        history=history,
-        lists=FileLists.of_ledger(ledger.folder),
-        opens=resume or new_checkpoint or "record" in policies,
-    )
-    asked = FlowFacts(
-        flow=flow.name,
-        dataset=str(flow.target),
-        location=flow.location,
-        declared_flows=declared_flows,
-        sources=survey_sources(planned, systems, past),
-        stateful=planned.stateful,
-        describe=describe_source,
-        on_data_loss=settings.on_data_loss,
-        resume=resume,
-        new_checkpoint=new_checkpoint,
-        rename_from=remedies.rename_flow.get(flow.name),
-    )
-    folder = storage.flow_checkpoints(flow.target, flow.name)
-    # What is wrong with a checkpoint does not matter where a new one is asked for.
-    looks = not (resume or new_checkpoint) or asked.rename_from is not None
-    return Survey(
-        flow=asked,
-        table=table,
-        facts=_table_facts(table, asked, ledger, path, history),
-        checkpoint=_checkpoint(folder, asked, table) if looks else None,
-    )
 
+    planned: PlannedFlow
+    settings: ProjectSettings
+    systems: Systems
+    read_table: ReadTable
+    declared_flows: frozenset[str] = frozenset()
 
-def survey_sources(
-    planned: PlannedFlow, systems: Systems, past: Past | None = None
-) -> tuple[SourceFacts, ...]:
-    """The flow's sources as they are now.
+    @property
+    def table(self) -> Path:
+        """The folder of the flow's target."""
+        return self.settings.storage.table(self.planned.flow.target)
 
-    Raises:
-        SourceReadTwiceError: Two patterns of its query match the same topic now.
-        UpstreamMissingError: A table that it reads does not exist.
-    """
-    known = past or Past(flow=planned.flow)
-    found = tuple(source.look(systems, known) for source in planned.sources)
-    refuse_read_twice(planned.sources, {facts.source.index: facts for facts in found})
-    return found
+    @property
+    def checkpoints(self) -> Location:
+        """The flow's checkpoints, by generation."""
+        return self.settings.storage.flow_checkpoints(self.planned.flow.target, self.planned.flow.name)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The flow's ledger."""
+        flow = self.planned.flow
+        return Ledger(self.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
+
+    def survey(self, remedies: Remedies) -> Survey:
+        """Gather everything that decides how the flow starts.
+
+        Args:
+            remedies: What the user asks for.
+
+        Raises:
+            RefusedError: A file on disk cannot be read, or belongs to another flow.
+            TransientError: The broker does not answer.
+        """
+        planned, flow, ledger = self.planned, self.planned.flow, self.ledger
+        table = self.read_table(self.table)
+        _refuse_unfinished_refresh(planned, table)
+        resume = flow.name in remedies.resume_from_table
+        new_checkpoint = flow.name in remedies.new_checkpoint
+        current = table.checkpoints.get(flow.name)
+        history = load_history(ledger, self.table, table.table_id, table.version, current)
+        on_data_loss = self.settings.on_data_loss
+        policies = {on_data_loss, *(source.on_data_loss for source in planned.sources)}
+        past = Past(
+            flow=flow,
+            history=history,
+            lists=FileLists.of_ledger(ledger.folder),
+            opens=resume or new_checkpoint or "record" in policies,
+        )
+        facts = FlowFacts(
+            flow=flow.name,
+            dataset=str(flow.target),
+            location=flow.location,
+            declared_flows=self.declared_flows,
+            sources=self.look(past),
+            stateful=planned.stateful,
+            describe=describe_source,
+            on_data_loss=on_data_loss,
+            resume=resume,
+            new_checkpoint=new_checkpoint,
+            rename_from=remedies.rename_flow.get(flow.name),
+        )
+        # A damaged checkpoint does not matter if the user asks for a new one.
+        looks = not (resume or new_checkpoint) or facts.rename_from is not None
+        return Survey(
+            flow=facts,
+            table=table,
+            facts=_table_facts(table, facts, ledger, self.table, history),
+            checkpoint=_checkpoint(self.checkpoints, facts, table) if looks else None,
+        )
+
+    def look(self, past: Past | None = None) -> tuple[SourceFacts, ...]:
+        """The flow's sources as they are now.
+
+        Args:
+            past: What the flow has read so far; ``None`` if its table does not exist or is emptied.
+
+        Raises:
+            SourceReadTwiceError: Two patterns of its query match the same topic now.
+            UpstreamMissingError: A table that it reads does not exist.
+        """
+        known = past or Past(flow=self.planned.flow)
+        found = tuple(source.look(self.systems, known) for source in self.planned.sources)
+        refuse_read_twice(self.planned.sources, {facts.source.index: facts for facts in found})
+        return found
 
 
 def find_unfinished(folder: Location, table: TableState) -> Location | None:

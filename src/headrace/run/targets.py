@@ -1,14 +1,15 @@
-"""Which target a flow writes to."""
+"""The target that a flow writes to."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.model.declarations import AppendFlow
-from headrace.plan.stages import PlannedFlow
+from headrace.plan.stages import PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sinks.target import FlowTarget
+from headrace.sinks.delta.replace import ReplaceTarget
+from headrace.sinks.target import FlowTarget, RefreshStamp, Target
 from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
@@ -36,3 +37,16 @@ def flow_target(
             )
         case _:
             assert_never(planned.flow)
+
+
+def refresh_target(stage: RefreshViewStage, storage: Storage) -> Target[RefreshStamp]:
+    """The target of a refresh flow.
+
+    Args:
+        stage: The view and its refresh flow.
+        storage: The pipeline's storage.
+    """
+    view = stage.view
+    return ReplaceTarget(
+        path=storage.table(view.name), partition_cols=view.partition_cols, cluster_by=view.cluster_by
+    )

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 from headrace.errors import HeadraceError
 from headrace.model.events import (
@@ -17,14 +17,17 @@ from headrace.model.events import (
     ViewUpToDate,
 )
 from headrace.model.names import TableName
-from headrace.plan.stages import Plan, RefreshViewStage, RunFlowStage
-from headrace.run.attempts import FlowResult
+from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage, Stage
 from headrace.run.context import UpdateContext
+from headrace.run.flow_reports import FlowResult
 from headrace.run.flows import UpdateFlows
 from headrace.run.readiness import Feed, Skip, Verdict, is_written, judge_inputs
+from headrace.run.runners import make_view
+from headrace.run.stop import StopSignal
 from headrace.run.tables import register_tables
 from headrace.run.upstream import reads_of
-from headrace.run.views import ViewResult, ViewRunner, inputs_of
+from headrace.run.views import ViewResult, ViewRunner
+from headrace.storage.layout import Storage
 
 _POLL_S = 0.2
 _FIRST_VIEWS_S = 5.0
@@ -69,11 +72,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
     """
     started = time.monotonic()
     with UpdateFlows(plan, context) as flows:
-        views = [
-            ViewRunner(s, inputs_of(s.planned, plan), context)
-            for s in plan.stages
-            if isinstance(s, RefreshViewStage)
-        ]
+        views = [make_view(stage, plan, context) for stage in _by_kind(plan.stages)[1]]
         context.emit(
             UpdateStarted(
                 update=context.update,
@@ -84,7 +83,7 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
             )
         )
         register_tables(plan, context.spark)
-        schedule = _Schedule(flows, views, context)
+        schedule = _Schedule(flows, views, context.stop, context.settings.storage)
         schedule.block_views(flows.open())
         if context.mode == "triggered":
             schedule.run_once(plan)
@@ -108,19 +107,41 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
     )
 
 
+def _by_kind(stages: Iterable[Stage]) -> tuple[list[RunFlowStage], list[RefreshViewStage]]:
+    """The stages that start flows, and those that refresh views."""
+    flows: list[RunFlowStage] = []
+    views: list[RefreshViewStage] = []
+    for stage in stages:
+        match stage:
+            case RunFlowStage():
+                flows.append(stage)
+            case RefreshViewStage():
+                views.append(stage)
+            case OpenTableStage():
+                # Tables are opened before anything is started.
+                pass
+            case _:
+                assert_never(stage)
+    return flows, views
+
+
 class _Schedule:
     """Decides when flows are started and views are refreshed.
 
     Args:
         flows: The flows of the update.
         views: Its materialized views.
-        context: The update.
+        stop: Stops the update.
+        storage: The pipeline's storage.
     """
 
-    def __init__(self, flows: UpdateFlows, views: Sequence[ViewRunner], context: UpdateContext) -> None:
+    def __init__(
+        self, flows: UpdateFlows, views: Sequence[ViewRunner], stop: StopSignal, storage: Storage
+    ) -> None:
         self._flows = flows
         self._views = {view.view.name: view for view in views}
-        self._context = context
+        self._stop = stop
+        self._storage = storage
         # The names of the failed flows and views because of which another one was skipped.
         self._causes: dict[str, tuple[str, ...]] = {}
         self._due: dict[TableName, float] = {}
@@ -138,13 +159,12 @@ class _Schedule:
     def run_once(self, plan: Plan) -> None:
         """Read what is there now, level by level."""
         for level in plan.levels:
-            self._flows.end_unstarted(
-                self._start_ready(s.planned.flow.name for s in level if isinstance(s, RunFlowStage))
-            )
+            flows, views = _by_kind(level)
+            self._flows.end_unstarted(self._start_ready(stage.planned.flow.name for stage in flows))
             self._flows.wait()
-            for stage in level:
-                if not isinstance(stage, RefreshViewStage) or self._context.stop.requested:
-                    continue
+            for stage in views:
+                if self._stop.requested:
+                    break
                 # A view that cannot be refreshed has its result already.
                 if (view := self._views[stage.view.name]).result is None:
                     self._refresh(view)
@@ -157,7 +177,7 @@ class _Schedule:
             n: now + max(_FIRST_VIEWS_S, v.interval_s) for n, v in self._views.items() if not v.result
         }
         waiting = self._start_ready(self._flows.planned)
-        while not self._context.stop.wait(_POLL_S):
+        while not self._stop.wait(_POLL_S):
             waiting = self._start_ready(waiting)
             self._refresh_moved(name for name, at in self._due.items() if time.monotonic() >= at)
             if self._flows.planned and not self._flows.is_running:
@@ -176,7 +196,7 @@ class _Schedule:
         for name in [name for name in names if self._flows.result(name) is None]:
             planned = self._flows.planned[name]
             tables = [table for table in reads_of(planned) if table != planned.flow.target]
-            verdict: Verdict = "wait" if self._context.stop.requested else self._judge(tables)
+            verdict: Verdict = "wait" if self._stop.requested else self._judge(tables)
             if isinstance(verdict, Skip):
                 self._causes[name] = verdict.failed
                 self._flows.skip(name, verdict.reason)
@@ -190,7 +210,7 @@ class _Schedule:
         for name in list(names):
             view = self._views[name]
             # A view that waits for its inputs stays due until they are written.
-            if not self._context.stop.requested and self._refresh(view, always=False):
+            if not self._stop.requested and self._refresh(view, always=False):
                 self._due[name] = time.monotonic() + view.interval_s
 
     def _refresh(self, view: ViewRunner, *, always: bool = True) -> bool:
@@ -204,8 +224,7 @@ class _Schedule:
         return verdict != "wait"
 
     def _judge(self, tables: Iterable[TableName]) -> Verdict:
-        storage = self._context.settings.storage
-        return judge_inputs(tables, self._feeds, lambda table: is_written(storage.table(table)))
+        return judge_inputs(tables, self._feeds, lambda table: is_written(self._storage.table(table)))
 
     def _feeds(self, table: TableName) -> list[Feed]:
         """The flows and the view of this update that write a table."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import assert_never
 
 from headrace.errors import HeadraceError, SourceLocation, UpstreamSchemaStaleError, text_of
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
 from headrace.plan import columns
-from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, Stage
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
 from headrace.plan.stored import load_stored
 from headrace.run.views import inputs_of
 
@@ -55,13 +56,11 @@ def find_blocked(
         refused: Why tables of this plan could not be opened.
         unleased: Why flows have no lease, by name.
     """
-    stages = plan.stages
     unfit = {name: _refused(name, error) for name, error in refused.items()}
-    unfit |= _left_out(plan, stages)
-    flows = [stage.planned for stage in stages if isinstance(stage, RunFlowStage)]
+    unfit |= _left_out(plan)
     found: dict[str, Exception] = {}
     # A stage comes after the stages of the tables that it reads.
-    for stage in stages:
+    for stage in plan.stages:
         match stage:
             case RunFlowStage(planned=planned):
                 flow = planned.flow
@@ -73,7 +72,7 @@ def find_blocked(
                 if error is None:
                     continue
                 found[flow.name] = error
-                if all(one.flow.name in found for one in flows if one.flow.target == flow.target):
+                if plan.flows_of(flow.target) <= found.keys():
                     unfit = _not_opened(plan, flow.target, error) | unfit
             case RefreshViewStage(view=view, planned=refresh):
                 name = view.name
@@ -81,13 +80,16 @@ def find_blocked(
                 if error is not None:
                     found[str(name)] = error
                     unfit = _not_opened(plan, name, error) | unfit
+            case OpenTableStage():
+                pass
+            case _:
+                assert_never(stage)
     return found
 
 
-def _left_out(plan: Plan, stages: Sequence[Stage]) -> dict[TableName, StaleUpstream]:
+def _left_out(plan: Plan) -> dict[TableName, StaleUpstream]:
     """The tables of the pipeline that this plan does not open, and that differ from what they declare."""
-    opened = {stage.table.name for stage in stages if isinstance(stage, OpenTableStage)}
-    opened |= {stage.view.name for stage in stages if isinstance(stage, RefreshViewStage)}
+    opened = {target_of(stage) for stage in plan.stages}
     unfit: dict[TableName, StaleUpstream] = {}
     for dataset in plan.datasets:
         if isinstance(dataset, StreamingTable | MaterializedView) and dataset.name not in opened:

@@ -9,24 +9,30 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import RefreshFlow
-from headrace.model.events import ViewFailed, ViewRefreshed, ViewRefreshing, ViewSkipped, ViewUpToDate
+from headrace.model.events import (
+    Emitter,
+    ViewFailed,
+    ViewRefreshed,
+    ViewRefreshing,
+    ViewSkipped,
+    ViewUpToDate,
+)
 from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.plan.alterations import find_alterations
 from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
-from headrace.run.context import UpdateContext
-from headrace.run.failures import as_error
+from headrace.run.context import Build, MakeSession
+from headrace.run.failures import Failures
 from headrace.run.readiness import FeedState
-from headrace.run.split import split_rows
 from headrace.run.tables import alter, new_clustering
-from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.table import is_table, read_state, register_table
-from headrace.sinks.target import RefreshStamp
-from headrace.state.lease import Lease
+from headrace.sinks.target import RefreshStamp, SplitRows, Target
+from headrace.state.lease import Heart
 from headrace.state.ledger import record_view
 from headrace.state.table_log import commit_mark, versions
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
 
@@ -53,7 +59,15 @@ class ViewRunner:
     Args:
         stage: The view and its refresh flow.
         inputs: The tables that its query reads, also through temporary views.
-        context: The update.
+        target: The view's table.
+        settings: The pipeline's settings.
+        spark: A session to read and change the table's metadata with.
+        session: Makes the session of a refresh.
+        build: Evaluates the view's query.
+        heart: Keeps the view's lease during a refresh.
+        failures: Gives failures their codes.
+        update: The update's id.
+        emit: Takes the events.
 
     Attributes:
         result: The last result in this update, if there is one.
@@ -63,7 +77,16 @@ class ViewRunner:
         self,
         stage: RefreshViewStage,
         inputs: tuple[TableName, ...],
-        context: UpdateContext,
+        *,
+        target: Target[RefreshStamp],
+        settings: ProjectSettings,
+        spark: SparkSession,
+        session: MakeSession,
+        build: Build,
+        heart: Heart,
+        failures: Failures,
+        update: str,
+        emit: Emitter,
     ) -> None:
         self.view = stage.view
         self.inputs = inputs
@@ -71,14 +94,22 @@ class ViewRunner:
         self._flow = stage.planned.flow
         self._planned = stage.planned
         self._properties = stage.properties
-        self._context = context
+        self._target = target
+        self._settings = settings
+        self._spark = spark
+        self._session = session
+        self._build = build
+        self._heart = heart
+        self._failures = failures
+        self._update = update
+        self._emit = emit
         self._seen: dict[TableName, int] = {}
 
     @property
     def interval_s(self) -> float:
         """Least seconds between two refreshes of a continuous update."""
         trigger = self._flow.trigger
-        return self._context.settings.view_interval_s if trigger is None else trigger.interval_s
+        return self._settings.view_interval_s if trigger is None else trigger.interval_s
 
     def has_moved(self) -> bool:
         """Whether an input has a new version, or the last refresh failed; reads nothing but file names."""
@@ -98,66 +129,61 @@ class ViewRunner:
                 return "working"
 
     def refresh(self) -> None:
-        """Refresh the view if it is not what its query would give; raises nothing."""
-        context = self._context
+        """Refresh the view if it is not what its query would return; errors become results."""
+        name = self.view.name
         try:
-            lease = Lease.acquire(context.settings.storage.lease(self.view.name, "view"), str(self.view.name))
-            context.heart.add(lease)
+            lease = self._heart.acquire(self._settings.storage.lease(name, "view"), str(name))
             try:
                 self.result = self._refresh()
             finally:
-                context.heart.release(lease)
+                self._heart.release(lease)
         except Exception as failure:
             self.fail(failure)
 
     def fail(self, failure: Exception) -> None:
         """Report why the view cannot be refreshed."""
-        context, name = self._context, self.view.name
-        error = as_error(failure, None, self._flow, context.log_file, context.settings.kafka)
+        name, error = self.view.name, self._failures.as_error(failure, self._flow)
         _LOG.info("view %s failed", name, exc_info=error)
-        context.emit(ViewFailed(update=context.update, dataset=name, error=error.to_dict()))
+        self._emit(ViewFailed(update=self._update, dataset=name, error=error.to_dict()))
         self.result = ViewResult(dataset=name, outcome="failed", error=error)
 
     def skip(self, reason: str) -> None:
         """Report why the view is not refreshed."""
         result = ViewResult(dataset=self.view.name, outcome="skipped", reason=reason)
         if result != self.result:
-            context = self._context
-            context.emit(ViewSkipped(update=context.update, dataset=self.view.name, reason=reason))
+            self._emit(ViewSkipped(update=self._update, dataset=self.view.name, reason=reason))
         self.result = result
 
     def _refresh(self) -> ViewResult:
-        context, view = self._context, self.view
-        path = context.settings.storage.table(view.name)
+        view = self.view
         # The versions are taken before the query sees the tables: what commits in between makes
         # one refresh too many, never one too few.
         self._seen = {name: self._last_version(name) for name in self.inputs}
         inputs = {str(name): self._identity(name) for name in self.inputs}
-        target = ReplaceTarget(path=path, partition_cols=view.partition_cols, cluster_by=view.cluster_by)
         stamp = RefreshStamp(
-            pipeline=context.settings.name,
+            pipeline=self._settings.name,
             view=str(view.name),
-            update=context.update,
+            update=self._update,
             definition=self._planned.fingerprint,
             inputs=inputs,
         )
-        writer = target.begin(context.spark, stamp)
+        writer = self._target.begin(self._spark, stamp)
         if writer is None:
-            self._register(path)
-            context.emit(ViewUpToDate(update=context.update, dataset=view.name))
+            self._register()
+            self._emit(ViewUpToDate(update=self._update, dataset=view.name))
             return ViewResult(dataset=view.name, outcome="up to date")
-        context.emit(ViewRefreshing(update=context.update, dataset=view.name))
+        self._emit(ViewRefreshing(update=self._update, dataset=view.name))
         started = time.monotonic()
-        session = context.session(dict(self._flow.spark_conf))
+        session = self._session(dict(self._flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
-        df = context.build(session, self._flow)
-        with writer:
-            writer.write(split_rows(df))
+        df = self._build(session, self._flow)
+        with writer, SplitRows(accepted=df) as rows:
+            writer.write(rows)
             committed = writer.commit()
-        self._register(path)
-        context.emit(
+        self._register()
+        self._emit(
             ViewRefreshed(
-                update=context.update,
+                update=self._update,
                 dataset=view.name,
                 version=committed.version,
                 rows=committed.counts.accepted,
@@ -166,8 +192,8 @@ class ViewRunner:
         )
         return ViewResult(dataset=view.name, outcome="refreshed", rows=committed.counts.accepted)
 
-    def _register(self, path: Path) -> None:
-        spark = self._context.spark
+    def _register(self) -> None:
+        spark, path = self._spark, self._settings.storage.table(self.view.name)
         state = read_state(spark, path)
         alterations = find_alterations(
             self.view,
@@ -179,19 +205,19 @@ class ViewRunner:
         )
         alter(spark, path, alterations)
         register_table(spark, self.view.name, path)
-        settings, name = self._context.settings, self.view.name
+        settings, name = self._settings, self.view.name
         record_view(settings.storage.ledger(name, "view"), settings.name, name, state.table_id)
 
     def _identity(self, name: TableName) -> dict[str, Any]:
-        path = self._context.settings.storage.table(name)
+        path = self._settings.storage.table(name)
         if not is_table(path):
             raise input_missing(self._flow, name)
-        state = read_state(self._context.spark, path)
+        state = read_state(self._spark, path)
         version = self._seen[name]
         return {"table_id": state.table_id, "version": version, "commit": commit_mark(path, version)}
 
     def _last_version(self, name: TableName) -> int:
-        known = versions(self._context.settings.storage.table(name))
+        known = versions(self._settings.storage.table(name))
         return known[-1] if known else -1
 
 

@@ -1,14 +1,16 @@
 """What a flow writes to: the protocol that every target follows.
 
 Upsert and SCD fit as one MERGE, or as staged files and deletion vectors, in `commit`; `write` only
-removes duplicates and counts. A quarantine table replaces the rows of (checkpoint, batch), commits before
-the table does, and its `begin` never returns ``None``. A Kafka topic or a user's function can only send
-the rows in `commit` and record the batch afterwards, so its guarantee is `at least once`.
+removes duplicates and counts. A writer that reads the rows more than once asks for `SplitRows.keep`. A
+quarantine table is a second target, which the split holds (`run/split.py`): it replaces the rows of
+(checkpoint, batch), commits before the table does, and its `begin` never returns ``None``. A Kafka topic or a
+user's function can only send the rows in `commit` and record the batch afterwards, so its guarantee is
+`at least once`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, TypeVar
@@ -56,32 +58,43 @@ class RefreshStamp:
     inputs: Mapping[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, kw_only=True)
+def all_accepted(accepted: int) -> BatchCounts:
+    """The counts of a batch whose target takes every row."""
+    return BatchCounts(input=accepted, accepted=accepted)
+
+
+@dataclass(kw_only=True)
 class SplitRows:
-    """A batch's rows after the split.
+    """A batch's rows after the split. As a context manager it releases what `keep` holds.
 
     Args:
         accepted: The rows that the target takes.
-        quarantined: How many rows went to the quarantine table.
-        dropped: How many rows were dropped.
+        counts: Gives the batch's counts from the number of accepted rows. A writer calls it after the rows
+            were computed: counts that Spark takes meanwhile are known then.
+        release: Releases what the split itself has kept.
+        is_kept: Whether the split has kept the rows, so that reading them again computes nothing.
     """
 
     accepted: DataFrame
-    quarantined: int = 0
-    dropped: int = 0
+    counts: Callable[[int], BatchCounts] = all_accepted
+    release: Callable[[], object] | None = None
+    is_kept: bool = False
 
-    def counts(self, accepted: int) -> BatchCounts:
-        """The batch's counts.
+    def keep(self) -> DataFrame:
+        """The accepted rows, computed once however often they are read."""
+        if not self.is_kept:
+            kept = self.accepted = self.accepted.persist()
+            self.is_kept, self.release = True, kept.unpersist
+        return self.accepted
 
-        Args:
-            accepted: How many rows the target takes, as its writer counted them.
-        """
-        return BatchCounts(
-            input=accepted + self.quarantined + self.dropped,
-            accepted=accepted,
-            quarantined=self.quarantined,
-            dropped=self.dropped,
-        )
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.release is not None:
+            self.release()
 
 
 @dataclass(frozen=True, kw_only=True)

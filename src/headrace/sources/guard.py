@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.model.declarations import AppendFlow
+from headrace.model.declarations import StreamingFlow
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.systems import Systems
@@ -37,7 +37,7 @@ class FlowRun:
         session: The session that the query is started in.
     """
 
-    flow: AppendFlow
+    flow: StreamingFlow
     checkpoint: Location
     checkpoint_id: str
     facts: tuple[SourceFacts, ...]

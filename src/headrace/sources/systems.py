@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import SourceLocation
-from headrace.model.declarations import AppendFlow
+from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -81,7 +81,7 @@ class Past:
         opens: Whether a new checkpoint may be opened, so that all that was read must be known.
     """
 
-    flow: AppendFlow
+    flow: StreamingFlow
     history: History = field(default_factory=History)
     lists: FileLists | None = None
     opens: bool = False

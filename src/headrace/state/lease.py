@@ -134,9 +134,17 @@ class Heart:
         self._thread = threading.Thread(target=self._run, name="headrace-leases", daemon=True)
         self._thread.start()
 
-    def add(self, lease: Lease) -> None:
+    def acquire(self, location: Location, flow: str) -> Lease:
+        """Take a lease and keep it until `release`.
+
+        Raises:
+            SecondDriverError: Another driver holds it.
+            StorageUnwritableError: The lease cannot be written.
+        """
+        lease = Lease.acquire(location, flow)
         with self._lock:
             self._leases[lease.location] = lease
+        return lease
 
     def release(self, lease: Lease) -> None:
         with self._lock:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from headrace.model.counts import BatchCounts
+from headrace.model.counts import sum_counts
 from headrace.model.names import TableName
 from headrace.state.file_lists import join_descriptions
 from headrace.state.identity import corrupt
@@ -31,7 +31,6 @@ from headrace.storage.location import Location
 _LOSSES = "losses.json"
 _LATE = "late.json"
 _VIEW = "created.json"
-_COUNTS = tuple(one.name for one in fields(BatchCounts))
 _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
@@ -281,9 +280,7 @@ def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]
             for one, two in zip(before["sources"], entry["sources"], strict=True)
         ],
     )
-    for count in _COUNTS:
-        joined[count] = before.get(count, 0) + entry.get(count, 0)
-    return joined
+    return joined | sum_counts(before, entry)
 
 
 def _join_last(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pytest
 
+from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.replace import ReplaceTarget
@@ -69,12 +70,23 @@ class Harness(ABC):
         writer = self.begin(batch)
         if writer is None:
             return None
-        with writer:
-            writer.write(self.split(*rows, quarantined=quarantined, dropped=dropped))
+        with writer, self.split(*rows, quarantined=quarantined, dropped=dropped) as split:
+            writer.write(split)
             return writer.commit()
 
     def split(self, *rows: Row, quarantined: int = 0, dropped: int = 0) -> SplitRows:
-        return SplitRows(accepted=self.frame(*rows), quarantined=quarantined, dropped=dropped)
+        def counts(accepted: int) -> BatchCounts:
+            total = accepted + quarantined + dropped
+            failed = {"has an id": quarantined} if quarantined else {}
+            return BatchCounts(
+                input=total,
+                accepted=accepted,
+                quarantined=quarantined,
+                dropped=dropped,
+                expectations=failed,
+            )
+
+        return SplitRows(accepted=self.frame(*rows), counts=counts)
 
     def frame(self, *rows: Row) -> DataFrame:
         return self.spark.createDataFrame(list(rows), "id BIGINT, name STRING")

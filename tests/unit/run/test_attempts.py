@@ -17,8 +17,8 @@ from headrace.model.events import Event, FlowFailed, FlowFinished, FlowRetrying
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.run.attempts import TRIGGERED_ATTEMPTS, run_attempts
-from headrace.run.context import UpdateContext
 from headrace.run.flow import FlowRunner
+from headrace.run.flow_reports import FlowReports
 from headrace.run.reporting import Progress
 from headrace.run.stop import StopSignal
 from headrace.state.lease import Lease
@@ -69,14 +69,16 @@ class WaitlessStop(StopSignal):
 
 @dataclass
 class Update:
-    context: UpdateContext
-    events: list[Event]
+    storage: Storage
+    limit: int | None
     stop: WaitlessStop
+    events: list[Event] = field(default_factory=list)
 
     def run(self, runner: Runner) -> Any:
-        lease = Lease.acquire(self.context.settings.storage.lease(FLOW.target, FLOW.name), FLOW.name)
+        lease = Lease.acquire(self.storage.lease(FLOW.target, FLOW.name), FLOW.name)
+        reports = FlowReports("u1", self.events.append)
         try:
-            return run_attempts(cast(FlowRunner, runner), self.context, lease, self.stop)
+            return run_attempts(cast(FlowRunner, runner), lease, self.stop, reports, self.limit)
         finally:
             lease.release()
 
@@ -87,16 +89,8 @@ class Update:
 @pytest.fixture
 def make(tmp_path: Path) -> Any:
     def create(mode: str = "triggered", stop_after: int = 10**6) -> Update:
-        events: list[Event] = []
-        stop = WaitlessStop(stop_after)
-        context = SimpleNamespace(
-            update="u1",
-            mode=mode,
-            settings=SimpleNamespace(storage=Storage.at(tmp_path)),
-            emit=events.append,
-            log_file=None,
-        )
-        return Update(cast(UpdateContext, context), events, stop)
+        limit = TRIGGERED_ATTEMPTS if mode == "triggered" else None
+        return Update(Storage.at(tmp_path), limit, WaitlessStop(stop_after))
 
     return create
 

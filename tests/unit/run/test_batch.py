@@ -11,9 +11,10 @@ from typing import Any, Literal, Self, cast
 import pytest
 
 from headrace.errors import CheckpointBehindTableError, FileChangedError, LeaseLostError
+from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.run.batch import BatchFunction, QueryState, check_gate
-from headrace.run.split import split_rows
+from headrace.run.split import AcceptAll
 from headrace.run.stop import StopRequested, StopSignal
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
 
@@ -110,13 +111,14 @@ class Rows:
         return writer
 
 
-def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None) -> QueryState:
+def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None, split: Any = None) -> QueryState:
     state = QueryState()
     function = BatchFunction(
         planned=cast(Any, SimpleNamespace(flow=SimpleNamespace(name="sales"), stateful=stateful)),
         stop=StopSignal(),
         lease=cast(Any, SimpleNamespace(check=steps.check_lease)),
         ranges=cast(Any, steps),
+        split=split or AcceptAll(),
         target=cast(Any, steps),
         tasks=2,
         reporter=cast(Any, steps),
@@ -183,11 +185,54 @@ def test_the_gate_stops_before_anything_is_read() -> None:
 
 def test_without_expectations_the_split_gives_the_target_every_row() -> None:
     rows = cast(Any, Rows())
-    split = split_rows(rows)
+    split = AcceptAll().begin(rows, cast(Any, None))
     assert split.accepted is rows
     assert split.counts(5).to_json() == {"input": 5, "accepted": 5, "quarantined": 0, "dropped": 0}
 
 
-def test_the_counts_of_a_split_add_up() -> None:
-    split = SplitRows(accepted=cast(Any, None), quarantined=2, dropped=1)
-    assert split.counts(5).to_json() == {"input": 8, "accepted": 5, "quarantined": 2, "dropped": 1}
+@dataclass
+class Quarantine:
+    """A split with a target of its own for rejected rows, which counts them by expectation."""
+
+    steps: Steps
+
+    def begin(self, rows: Any, stamp: BatchStamp) -> SplitRows:
+        self.steps.calls.append(f"quarantine {stamp.checkpoint} {stamp.batch}")
+
+        def counts(accepted: int) -> BatchCounts:
+            return BatchCounts(input=accepted + 2, accepted=accepted, quarantined=2, expectations={"id": 2})
+
+        return SplitRows(
+            accepted=rows, counts=counts, is_kept=True, release=lambda: self.steps.calls.append("release")
+        )
+
+
+def test_a_split_commits_rejected_rows_before_the_target_commits_and_counts_them() -> None:
+    steps = Steps()
+    run(steps, split=Quarantine(steps))
+    order = ["begin", "quarantine c1 4", "write", "lease", "finish", "commit", "release", "close"]
+    assert steps.calls[3:-2] == order
+    assert steps.rows.counts(3) == BatchCounts(input=5, accepted=3, quarantined=2, expectations={"id": 2})
+
+
+def test_a_batch_that_the_target_holds_is_not_split_again() -> None:
+    steps = Steps(held="the batch")
+    run(steps, split=Quarantine(steps))
+    assert not any(call.startswith("quarantine") for call in steps.calls)
+
+
+def test_rows_that_a_writer_reads_twice_are_kept_once_and_released() -> None:
+    class Frame:
+        persisted = released = 0
+
+        def persist(self) -> Frame:
+            self.persisted += 1
+            return self
+
+        def unpersist(self) -> None:
+            self.released += 1
+
+    frame = Frame()
+    with SplitRows(accepted=cast(Any, frame)) as rows:
+        assert rows.keep() is rows.keep() is frame
+    assert (frame.persisted, frame.released) == (1, 1)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.run.attempts import FlowResult
+from headrace.run.flow_reports import FlowResult
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import RunFlow, Supervisor
 

@@ -10,11 +10,11 @@ import pytest
 
 from headrace.model.names import TableName
 from headrace.plan.stages import Plan, RefreshViewStage
-from headrace.run.context import UpdateContext
 from headrace.run.flows import UpdateFlows
 from headrace.run.stop import StopSignal
 from headrace.run.update import _Schedule
 from headrace.run.views import ViewRunner
+from headrace.storage.layout import Storage
 
 NAME = TableName("default", "totals")
 
@@ -52,8 +52,7 @@ class Flows:
 @pytest.mark.parametrize("blocked", [False, True])
 def test_a_view_that_is_blocked_is_never_refreshed(tmp_path: Path, blocked: bool) -> None:
     view, stop = View(), StopSignal()
-    context = SimpleNamespace(stop=stop, settings=SimpleNamespace(storage=None))
-    schedule = _Schedule(cast(UpdateFlows, Flows()), [cast(ViewRunner, view)], cast(UpdateContext, context))
+    schedule = _Schedule(cast(UpdateFlows, Flows()), [cast(ViewRunner, view)], stop, Storage.at(tmp_path))
     schedule.block_views({str(NAME): ValueError("stale")} if blocked else {})
     stage = object.__new__(RefreshViewStage)
     object.__setattr__(stage, "view", view.view)

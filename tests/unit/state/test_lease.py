@@ -121,10 +121,9 @@ def test_a_lease_that_somebody_removed_is_lost(path: Location) -> None:
 
 
 def test_a_heart_beats_from_its_own_thread_until_the_lease_is_released(path: Location) -> None:
-    lease = Lease.acquire(path, "sales")
-    alter(path, heartbeat=0.0)
     heart = Heart(interval_s=0.01)
-    heart.add(lease)
+    lease = heart.acquire(path, "sales")
+    alter(path, heartbeat=0.0)
     deadline = time.monotonic() + 10.0
     while held(path)["heartbeat"] == 0.0:
         assert time.monotonic() < deadline
@@ -135,7 +134,7 @@ def test_a_heart_beats_from_its_own_thread_until_the_lease_is_released(path: Loc
 
 def test_a_heart_that_stops_gives_all_its_leases_back(path: Location) -> None:
     heart = Heart(interval_s=0.01)
-    heart.add(Lease.acquire(path, "sales"))
+    heart.acquire(path, "sales")
     heart.stop()
     assert not path.exists()
 

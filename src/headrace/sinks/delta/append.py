@@ -89,8 +89,7 @@ class _Appender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._kept is not None:
-            self._kept.unpersist()
+        self._files = self._kept = None
 
     def write(self, rows: SplitRows) -> None:
         if is_fast(rows.accepted, self._transaction, reads_target=self._target.reads_target):
@@ -98,7 +97,7 @@ class _Appender:
             accepted = self._files.rows
         else:
             # The public writer takes the metadata with its counts before it writes.
-            self._kept = rows.accepted.persist()
+            self._kept = rows.keep()
             accepted = self._kept.count()
         self._counts = rows.counts(accepted)
 

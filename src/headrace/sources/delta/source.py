@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from headrace.errors import SourceLocation, UpstreamMissingError, UpstreamRewrittenError
-from headrace.model.declarations import AppendFlow
+from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Lag, Seed
@@ -126,7 +126,7 @@ class DeltaSource(Source):
         given = self.option("startingVersion") or ""
         return int(given) if given.isdigit() else None
 
-    def _missing(self, flow: AppendFlow) -> UpstreamMissingError:
+    def _missing(self, flow: StreamingFlow) -> UpstreamMissingError:
         name = str(self.table or self.path)
         return UpstreamMissingError(
             f"flow {flow.name} reads {name}, which does not exist yet",
@@ -261,7 +261,7 @@ def _is_cut(one: SourceRange, duration_s: float) -> bool:
     return bool(known) and one.until.version < known[-1]
 
 
-def _rewritten(flow: AppendFlow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
+def _rewritten(flow: StreamingFlow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
     """The error for a commit of an upstream table that changes rows."""
     return UpstreamRewrittenError(
         f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that it had already read",

@@ -1,0 +1,114 @@
+"""Makes the function that Spark calls for each batch of a flow's query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.model.events import Emitter
+from headrace.model.ranges import Position, SourceRange
+from headrace.run.batch import BatchFunction, QueryState
+from headrace.run.batch_ranges import BatchRanges
+from headrace.run.lag import LagGauge
+from headrace.run.limits import BatchLimits
+from headrace.run.opening import OpenedFlow
+from headrace.run.reporting import BatchReporter, Progress
+from headrace.run.sizing import most_tasks
+from headrace.run.split import AcceptAll
+from headrace.run.stop import StopSignal
+from headrace.run.survey import FlowSurveyor
+from headrace.run.targets import flow_target
+from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sources.guard import FlowRun
+from headrace.sources.guards import SourceGuards
+from headrace.sources.ranges import load_next_positions
+from headrace.sources.registry import kind_of
+from headrace.state.lease import Lease
+from headrace.state.offset_log import is_seeded
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchSetup:
+    """Makes the batch function of each query of a flow.
+
+    Args:
+        surveyor: The flow, with its settings and the systems of its sources.
+        checkpointer: Writes Delta's checkpoints of tables.
+        update: The update's id.
+        emit: Takes the events.
+        progress: The flow's counts so far.
+    """
+
+    surveyor: FlowSurveyor
+    checkpointer: LogCheckpointer
+    update: str
+    emit: Emitter
+    progress: Progress
+
+    def make(
+        self,
+        opened: OpenedFlow,
+        session: SparkSession,
+        lease: Lease,
+        stop: StopSignal,
+        limits: BatchLimits,
+        state: QueryState,
+    ) -> BatchFunction:
+        """Make the batch function of one query.
+
+        Args:
+            opened: The flow's checkpoint.
+            session: The query's session.
+            lease: The flow's lease.
+            stop: Ends the query before a batch has begun.
+            limits: The limits of the query's batches.
+            state: Where the flow's thread sees how far the batches are.
+        """
+        planned, settings, systems = self.surveyor.planned, self.surveyor.settings, self.surveyor.systems
+        run = FlowRun(
+            flow=planned.flow,
+            checkpoint=opened.path,
+            checkpoint_id=opened.identity.checkpoint,
+            facts=opened.sources,
+            planned=planned.sources,
+            systems=systems,
+            ledger=self.surveyor.ledger,
+            on_data_loss=settings.on_data_loss,
+            session=session,
+        )
+        guards = SourceGuards(run)
+        guards.open(_positions(opened, run))
+        return BatchFunction(
+            planned=planned,
+            stop=stop,
+            lease=lease,
+            ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
+            split=AcceptAll(),
+            target=flow_target(planned, settings.storage, session, self.checkpointer),
+            tasks=most_tasks(session),
+            reporter=BatchReporter(
+                planned=planned,
+                update=self.update,
+                emit=self.emit,
+                progress=self.progress,
+                measure_lag=LagGauge(systems).measure,
+                after_batch={"the offsets": self._publish, "the limit": limits.follow},
+            ),
+            state=state,
+        )
+
+    def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
+        """Publish how far the flow has read under its consumer group."""
+        group = f"headrace-{self.surveyor.settings.name}-{self.surveyor.planned.flow.name}"
+        for one in ranges:
+            kind_of(one.kind).publish(one, self.surveyor.systems, group)
+
+
+def _positions(opened: OpenedFlow, run: FlowRun) -> dict[int, Position]:
+    """The positions, by source, behind the last batch that the table holds."""
+    if opened.checkpoint is not None:
+        return dict(opened.checkpoint.positions)
+    return load_next_positions(opened.path, 1, run.sources) if is_seeded(opened.path) else {}

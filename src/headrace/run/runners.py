@@ -1,0 +1,108 @@
+"""Makes the runners of an update: each gets everything that it uses when it is made."""
+
+from __future__ import annotations
+
+from headrace.model.events import ForeignCommitSeen
+from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
+from headrace.run.batch_setup import BatchSetup
+from headrace.run.context import UpdateContext
+from headrace.run.failures import Failures
+from headrace.run.flow import FlowRunner
+from headrace.run.flow_reports import FlowReports
+from headrace.run.gate import OpeningGate
+from headrace.run.narrowing import RecordSearch
+from headrace.run.opening import FlowOpener
+from headrace.run.reporting import Progress
+from headrace.run.survey import FlowSurveyor
+from headrace.run.targets import flow_target, refresh_target
+from headrace.run.views import ViewRunner, inputs_of
+from headrace.sinks.delta.table import read_state
+from headrace.state.table_log import LoggedCommit
+
+
+def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
+    """Make what opens the checkpoint of a flow."""
+    target = planned.flow.target
+
+    def report(commit: LoggedCommit) -> None:
+        context.emit(
+            ForeignCommitSeen(
+                update=context.update,
+                dataset=target,
+                version=commit.version,
+                operation=commit.operation,
+                engine=commit.engine,
+            )
+        )
+
+    surveyor = FlowSurveyor(
+        planned=planned,
+        settings=context.settings,
+        systems=context.systems,
+        read_table=lambda table: read_state(context.spark, table),
+        declared_flows=plan.flows_of(target),
+    )
+    return FlowOpener(
+        surveyor=surveyor,
+        spark=context.spark,
+        target=flow_target(planned, context.settings.storage, context.spark, context.checkpointer),
+        report=report,
+    )
+
+
+def make_flow(
+    planned: PlannedFlow,
+    plan: Plan,
+    context: UpdateContext,
+    gate: OpeningGate,
+    progress: Progress | None = None,
+) -> FlowRunner:
+    """Make the runner of a flow.
+
+    Args:
+        planned: The flow.
+        plan: The plan that it is part of.
+        context: The update.
+        gate: Shared by the flows of one table.
+        progress: The counts of the flow's runner before; ``None`` if it has none.
+    """
+    opener = make_opener(planned, plan, context)
+    progress = progress or Progress()
+    failures = Failures(kafka=context.settings.kafka, log_file=context.log_file)
+    return FlowRunner(
+        planned=planned,
+        gate=gate,
+        progress=progress,
+        opener=opener,
+        batches=BatchSetup(
+            surveyor=opener.surveyor,
+            checkpointer=context.checkpointer,
+            update=context.update,
+            emit=context.emit,
+            progress=progress,
+        ),
+        session=context.session,
+        build=context.queries.build,
+        failures=failures,
+        search=RecordSearch(planned=planned, build_between=context.queries.build_between, failures=failures),
+        reports=FlowReports(context.update, context.emit),
+        triggered=context.mode == "triggered",
+        remedies=context.remedies,
+    )
+
+
+def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
+    """Make the runner of a materialized view."""
+    return ViewRunner(
+        stage,
+        inputs_of(stage.planned, plan),
+        target=refresh_target(stage, context.settings.storage),
+        settings=context.settings,
+        spark=context.spark,
+        session=context.session,
+        build=context.queries.build,
+        heart=context.heart,
+        failures=Failures(kafka=context.settings.kafka, log_file=context.log_file),
+        update=context.update,
+        emit=context.emit,
+    )
