@@ -1,4 +1,4 @@
-"""The proof: what the tables' logs, the data and the broker say, read without Spark."""
+"""The proof: tables, logs, checkpoints and the broker are compared, without Spark."""
 
 from headrace.verify.proof import verify_pipeline
 from headrace.verify.report import Finding, Grade, GradeReport, Proof

@@ -1,7 +1,7 @@
 """Questions to the broker that end at once when it turns this client away.
 
-The same care as in a run is taken with code of verify's own; what a refusal means is explained by
-whoever calls.
+The same care as in a run is taken with code of verify's own; the caller explains
+what a refusal means.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 
-def unexplained(said: Sequence[str]) -> HeadraceError | None:
-    """No explanation: whatever happens is silence."""
+def unexplained(reported: Sequence[str]) -> HeadraceError | None:
+    """No explanation: every error counts as a missing answer."""
     return None
 
 
@@ -72,7 +72,7 @@ class BrokerRequests:
 
         Raises:
             HeadraceError: The broker turns this client away.
-            TimeoutError: It says nothing.
+            TimeoutError: It does not answer.
         """
         began = time.monotonic()
         while not future.done():

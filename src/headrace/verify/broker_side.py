@@ -111,7 +111,7 @@ class RecordsJudge:
             try:
                 claims[lineage.flow] = self._claims(evidence, lineage)
             except _CannotJudgeError as error:
-                # No other flow can be judged either: the rows of this one could not be told from theirs.
+                # No other flow can be judged either: its rows cannot be separated from theirs.
                 return self._unjudged(evidence, str(error), applies=error.applies)
         return self._judge_claims(evidence, columns, claims)
 
@@ -132,9 +132,9 @@ class RecordsJudge:
             marks = find_marks(lineage, self._topics or {})
             newest = newest_marks(marks)
             asked = {
-                place: Spans.of([(offset, offset + 1) for offset in offsets])
-                for place, offsets in newest.items()
-                if not offsets & self._times.get(place, {}).keys()
+                key: Spans.of([(offset, offset + 1) for offset in offsets])
+                for key, offsets in newest.items()
+                if not offsets & self._times.get(key, {}).keys()
             }
             try:
                 self._load(asked, newest)
@@ -159,8 +159,8 @@ class RecordsJudge:
         try:
             watched: dict[TopicPartition, set[int]] = {}
             for lineage in evidence.lineages:
-                for place, offsets in find_marks(lineage, self._topics or {}).items():
-                    watched.setdefault(place, set()).update(offsets)
+                for key, offsets in find_marks(lineage, self._topics or {}).items():
+                    watched.setdefault(key, set()).update(offsets)
             found = self._load(asked, watched).spans
         except BrokerUnreachableError as error:
             self._topics, self._silence = None, error.summary
@@ -172,7 +172,9 @@ class RecordsJudge:
                 compared,
                 table,
                 is_first=number == 0,
-                readers=sum(not one.places.keys().isdisjoint(other.places) for other in claims.values()),
+                readers=sum(
+                    not one.partitions.keys().isdisjoint(other.partitions) for other in claims.values()
+                ),
             )
             for number, (flow, one) in enumerate(claims.items())
         }
@@ -185,8 +187,8 @@ class RecordsJudge:
             return HeldOffsets()
         stall_s = self._answer_s * 2
         found = load_offsets(self._connection, asked, stall_s, self._explain, watched=watched)
-        for place, times in found.times.items():
-            self._times.setdefault(place, {}).update(times)
+        for key, times in found.times.items():
+            self._times.setdefault(key, {}).update(times)
         return found
 
     def _claims(self, evidence: Evidence, lineage: Lineage) -> Claims:

@@ -17,7 +17,7 @@ class Generation:
 
     Args:
         opening: ``None`` where neither log nor ledger hold the opening commit any more.
-        batches: In the order of their versions; several witnesses of one batch are one entry.
+        batches: In the order of their versions; a batch that log and ledger both hold is one entry.
     """
 
     checkpoint: str
@@ -32,7 +32,7 @@ class Lineage:
     Args:
         in_force: Whether the table names this flow's last checkpoint as one that feeds it.
         late: Batches that were committed through a checkpoint after it had been fenced.
-        unwitnessed: Versions ``(first, last)`` that are neither in the log nor in the ledger.
+        unknown_versions: Versions ``(first, last)`` that are neither in the log nor in the ledger.
         since: Judged only from this version on, because the user asked so.
     """
 
@@ -40,7 +40,7 @@ class Lineage:
     generations: tuple[Generation, ...]
     in_force: bool
     late: tuple[Batches, ...] = ()
-    unwitnessed: tuple[tuple[int, int], ...] = ()
+    unknown_versions: tuple[tuple[int, int], ...] = ()
     since: int | None = None
 
     @property
@@ -72,7 +72,7 @@ class Lineage:
 
     @property
     def number(self) -> int:
-        """The generation's number, 0 where nothing says it."""
+        """The generation's number, 0 if neither log nor ledger has it."""
         opening = self.generations[-1].opening
         return 0 if opening is None else opening.generation
 
@@ -87,7 +87,7 @@ class Lineage:
             if batches or opening is not None or generation is self.generations[-1]:
                 kept.append(replace(generation, batches=batches, opening=opening))
         late = tuple(b for b in self.late if b.first_version >= version)
-        return replace(self, generations=tuple(kept), late=late, unwitnessed=(), since=version)
+        return replace(self, generations=tuple(kept), late=late, unknown_versions=(), since=version)
 
 
 def build_lineages(
@@ -96,7 +96,7 @@ def build_lineages(
     """Put the generations of every flow in order.
 
     Args:
-        metadata: What the log's commits say.
+        metadata: The metadata of the log's commits.
         ledger: Speaks alone for versions before ``first_version``.
         first_version: The first version that the log still holds.
         properties: The table's properties: which checkpoint feeds it through which flow.
@@ -127,7 +127,7 @@ def build_lineages(
             ),
             in_force=chain[-1][0] in feeding,
             late=_late(chain, by_checkpoint),
-            unwitnessed=_unwitnessed(chain, by_checkpoint, ledger, first_version, flow),
+            unknown_versions=_unknown_versions(chain, by_checkpoint, ledger, first_version, flow),
         )
         for flow, chain in flows.items()
     )
@@ -162,7 +162,7 @@ def _folded(ledger: Ledger) -> list[Batches]:
     return found
 
 
-def _unwitnessed(
+def _unknown_versions(
     chain: Chain, batches: Mapping[str, list[Batches]], ledger: Ledger, first_version: int, flow: str
 ) -> tuple[tuple[int, int], ...]:
     names = {flow, *(o.flow for _, o in chain if o is not None)}

@@ -11,7 +11,7 @@ from typing import Any
 from headrace.verify.source_range import Position
 
 _KEPT = 200
-"""Spark keeps the last hundred batches; more are not read even where somebody told it to keep more."""
+"""Spark keeps the last hundred batches; more are not read even if Spark is set to keep more."""
 
 
 IDENTITY = "headrace.json"

@@ -37,7 +37,7 @@ class Claims:
     """What one flow claims.
 
     Args:
-        places: By topic and partition.
+        partitions: By topic and partition.
         reasons: Why some of it cannot be checked.
         upstream: The table that the flow reads instead of Kafka, with its version, for people.
         excused: Rows that may be in the table although no range names them: they were removed upstream, or
@@ -45,31 +45,31 @@ class Claims:
         unread: Offsets on the broker that the flow has not read yet.
     """
 
-    places: Mapping[TopicPartition, Claim] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, Claim] = field(default_factory=dict)
     reasons: tuple[str, ...] = ()
     upstream: str | None = None
     excused: int = 0
     unread: int = 0
 
     def total(self, layer: str) -> int:
-        """Offsets in one layer of all places."""
-        return sum(getattr(claim, layer).total for claim in self.places.values())
+        """Offsets in one layer of all partitions."""
+        return sum(getattr(claim, layer).total for claim in self.partitions.values())
 
 
 def join_claims(several: Iterable[Claims]) -> dict[TopicPartition, Claim]:
     """What all flows of a table claim together."""
     parts: dict[TopicPartition, list[Claim]] = {}
     for claims in several:
-        for place, claim in claims.places.items():
-            parts.setdefault(place, []).append(claim)
+        for key, claim in claims.partitions.items():
+            parts.setdefault(key, []).append(claim)
     return {
-        place: Claim(
+        key: Claim(
             live=Spans.joined([claim.live for claim in found]),
             past=Spans.joined([claim.past for claim in found]),
             derived=Spans.joined([claim.derived for claim in found]),
             may=Spans.joined([claim.may for claim in found]),
         )
-        for place, found in parts.items()
+        for key, found in parts.items()
     }
 
 
@@ -80,7 +80,7 @@ def build_kafka_claims(
 
     Args:
         lineage: The flow with all its batches, those before ``since`` too.
-        topics: The broker's topics; ``None`` when it cannot be asked, ``silence`` says why.
+        topics: The broker's topics; ``None`` if it does not answer; ``silence`` is the reason.
         since: Batches before this version are not judged.
     """
     reasons: list[str] = []
@@ -88,17 +88,17 @@ def build_kafka_claims(
     committed, early = _committed(lineage, since)
     expired: list[str] = []
     for (topic, identity, partition), spans in sorted(committed.items(), key=lambda item: str(item[0])):
-        place = (topic, partition)
+        key = (topic, partition)
         now = None if topics is None else topics.get(topic)
         if now is None or identity not in (None, now.id) or partition not in now.high:
-            parts.setdefault(place, []).append(Claim(past=spans))
+            parts.setdefault(key, []).append(Claim(past=spans))
             if topics is not None:
                 reasons.append(_why_gone(topic, identity, now))
             continue
         low, high = now.low.get(partition, 0), now.high[partition]
         live = spans.within(low, high)
         below, above = spans.within(None, low), spans.within(high, None)
-        parts.setdefault(place, []).append(Claim(live=live, past=Spans.joined([below, above])))
+        parts.setdefault(key, []).append(Claim(live=live, past=Spans.joined([below, above])))
         if below:
             expired.append(f"{topic}/{partition} (before offset {low:,})")
         if above:
@@ -114,12 +114,11 @@ def build_kafka_claims(
     if topics is None and committed:
         reasons.insert(0, silence)
     claims = {
-        place: join_claims([Claims(places={place: c}) for c in found])[place]
-        for place, found in parts.items()
+        key: join_claims([Claims(partitions={key: c}) for c in found])[key] for key, found in parts.items()
     }
-    forgotten = ANY if lineage.unwitnessed and not (committed or early) else 0
+    forgotten = ANY if lineage.unknown_versions and not (committed or early) else 0
     return Claims(
-        places=claims,
+        partitions=claims,
         reasons=tuple(dict.fromkeys(reasons)),
         excused=forgotten,
         unread=_unread(lineage, topics or {}),
@@ -135,11 +134,10 @@ def build_derived_claims(upstream: str, must: Present, may: Present, excused: in
         may: Rows that were read in part, or that were removed later.
         excused: Removed rows whose coordinates are not known.
     """
-    places = {
-        place: Claim(derived=must.places.get(place, _NONE), may=may.places.get(place, _NONE))
-        for place in {*must.places, *may.places}
+    partitions = {
+        key: Claim(derived=must.at(key), may=may.at(key)) for key in {*must.partitions, *may.partitions}
     }
-    return Claims(places=places, upstream=upstream, excused=excused)
+    return Claims(partitions=partitions, upstream=upstream, excused=excused)
 
 
 def topics_of(lineages: Iterable[Lineage]) -> set[str]:
@@ -174,7 +172,7 @@ def _committed(
                     spans[-1] = (spans[-1][0], until)
                 else:
                     spans.append((low, until))
-    if lineage.unwitnessed or since is not None:
+    if lineage.unknown_versions or since is not None:
         # What was committed before the first known batch can only lie below it.
         for key in judged:
             first = min(low for low, _ in early.get(key, judged[key]))

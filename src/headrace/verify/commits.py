@@ -75,7 +75,7 @@ class Opening:
     version: int
     fences: str | None = None
     fenced: bool = True
-    """Whether the commit holds the fence that it speaks of; the ledger cannot tell."""
+    """Whether the commit holds the fence that its metadata names; the ledger does not keep it."""
     losses: tuple[Mapping[str, Any], ...] = ()
     renamed_from: str | None = None
 
@@ -85,7 +85,7 @@ class Refresh:
     """A materialized view was computed anew.
 
     Args:
-        rows: Rows written, where the commit says it.
+        rows: Rows written, if the commit states them.
         inputs: The id and the version of each table that it was computed from.
     """
 
@@ -172,14 +172,14 @@ class Ledger:
     damaged: Mapping[str, str] = field(default_factory=dict)
 
     def others(self, first: int, last: int) -> tuple[Other, ...]:
-        """What other writers did in these versions; the ledger of each flow tells it."""
+        """What other writers did in these versions, by the ledgers of all flows."""
         found = {other.version: other for fold in self.folds for other in fold.others}
         return tuple(found[version] for version in sorted(found) if first <= version <= last)
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommitClaims:
-    """Everything that the commits of a table say.
+    """The metadata of all commits of a table.
 
     Args:
         roles: What each commit of the log is, by version.

@@ -38,12 +38,12 @@ class Present:
     """The coordinates of some rows.
 
     Args:
-        places: The offsets of each topic's partitions; a multiset.
+        partitions: The offsets of each topic's partitions; a multiset.
         without: Rows that carry none.
         rows: All rows.
     """
 
-    places: Mapping[TopicPartition, Spans] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, Spans] = field(default_factory=dict)
     without: int = 0
     rows: int = 0
 
@@ -54,22 +54,26 @@ class Present:
         for one in several:
             without += one.without
             rows += one.rows
-            for place, spans in one.places.items():
-                parts.setdefault(place, []).append(spans)
-        return cls({place: Spans.joined(spans) for place, spans in parts.items()}, without, rows)
+            for key, spans in one.partitions.items():
+                parts.setdefault(key, []).append(spans)
+        return cls({key: Spans.joined(spans) for key, spans in parts.items()}, without, rows)
+
+    def at(self, key: TopicPartition) -> Spans:
+        """The offsets of one partition."""
+        return self.partitions.get(key) or Spans.of(())
 
     def less(self, other: Present) -> Present:
         """The rows of this one that are not in the other, as often as they are not."""
-        places = {}
-        for place, spans in self.places.items():
-            layers = Layers.of(spans, other.places.get(place, Spans.of(())))
+        partitions = {}
+        for key, spans in self.partitions.items():
+            layers = Layers.of(spans, other.at(key))
             more = layers.counts[0] - layers.counts[1]
             repeated = [layers.where(more >= times) for times in range(1, int(more.max(initial=0)) + 1)]
             if repeated:
-                places[place] = Spans.joined(repeated)
-        rows = sum(spans.total for spans in places.values())
+                partitions[key] = Spans.joined(repeated)
+        rows = sum(spans.total for spans in partitions.values())
         without = max(self.without - other.without, 0)
-        return Present(places, without, rows + without)
+        return Present(partitions, without, rows + without)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +83,8 @@ class Others:
     Args:
         came: Rows that they added.
         gone: Rows that they removed.
-        came_unknown: Rows that they added and that cannot be read any more; `ANY` where nobody
-            knows how many.
+        came_unknown: Rows that they added and that cannot be read any more; `ANY` if their
+            number is not known.
         gone_unknown: Rows that they removed and that cannot be read any more; the same.
     """
 
@@ -92,7 +96,7 @@ class Others:
 
 @dataclass(frozen=True, kw_only=True)
 class TableRecords:
-    """What the third grade knows of a table: its rows' places, and what others did to them.
+    """What the third grade knows of a table: the coordinates of its rows, and what others did to them.
 
     Args:
         unreadable: Active files whose coordinates cannot be read, with the reason.
@@ -260,14 +264,14 @@ def _grouped(topic: Any, partition: Any, offset: Any) -> Present:
         return Present({}, rows, rows)
     names = pc.cast(topic, pa.string()).combine_chunks().dictionary_encode()
     codes = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    partitions = pc.cast(partition, pa.int64()).to_numpy()
+    numbers = pc.cast(partition, pa.int64()).to_numpy()
     offsets = pc.cast(offset, pa.int64()).to_numpy()
-    keys = (codes << 32) | partitions
+    keys = (codes << 32) | numbers
     topics = names.dictionary.to_pylist()
-    places = {
+    partitions = {
         (topics[key >> 32], key & 0xFFFFFFFF): Spans.of_offsets(group) for key, group in _split(keys, offsets)
     }
-    return Present(places, rows - kept, rows)
+    return Present(partitions, rows - kept, rows)
 
 
 def _split(keys: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

@@ -27,7 +27,7 @@ class RowDelta:
         gone: The files that it removed.
         gone_foreign: Those of them that another writer had added.
         removed_ours: Rows of the others.
-        unknown: Files whose rows neither the log nor the disk can tell.
+        unknown: Files whose rows are neither in the log's statistics nor on disk.
     """
 
     commit: Commit
@@ -74,7 +74,7 @@ class RowBalance:
         deltas: By version.
         earlier: What other writers had done before the baseline, by the ledger.
         files: The active files now.
-        origins: The version that added each active file, where the log still says it.
+        origins: The version that added each active file, if the log still has it.
         rows: Rows in the active files, as they lie on disk.
         copied: Whether the table's files were copied here after they had been committed.
     """
@@ -171,7 +171,7 @@ def build_balance(
 
 
 def judge_files(balance: RowBalance, facts: Mapping[str, FileFacts]) -> FileFindings:
-    """Compare every active file with what the log says of it."""
+    """Compare every active file with what the log states of it."""
     found: dict[int | None, list[Finding]] = {}
     for key, file in balance.files.items():
         if file.path not in facts:
@@ -311,7 +311,7 @@ def _judge_foreign(balance: RowBalance, found: Judgement) -> None:
         if not delta.is_foreign or delta.is_erasure or not delta.removed_ours:
             continue
         if delta.commit.operation == "RESTORE" and delta.added >= delta.removed:
-            found.reasons.append(f"{delta.text}: counts cannot tell whether they are the same rows")
+            found.reasons.append(f"{delta.text}: counts do not show whether they are the same rows")
             continue
         text = (
             f"{delta.text}: {counted(delta.removed_ours, 'row')} of this pipeline replaced; only a commit "
@@ -378,7 +378,7 @@ def _judge_baseline(
     uncounted = [other for other in baseline.others if other.net is None]
     if uncounted:
         found.reasons.append(f"rows up to version {version} cannot be counted: {uncounted[0].text}")
-    elif any(lineage.unwitnessed for lineage in lineages):
+    elif any(lineage.unknown_versions for lineage in lineages):
         found.reasons.append(f"rows up to version {version} cannot be counted: their commits are gone")
     elif difference < 0 or baseline.exact:
         text = f"version {version} has {counted(balance.opened_with, 'row')}, "
@@ -387,12 +387,12 @@ def _judge_baseline(
     else:
         found.reasons.append(
             f"{counted(difference, 'row')} from before version {version + 1} belong to no batch: "
-            "only commits that are gone could tell which writer added them"
+            "the commits that would show their writer are gone"
         )
 
 
 def _live(file: DataFile, facts: Mapping[str, FileFacts]) -> tuple[int, str]:
-    """Rows of a file that count, as it lies on disk, else as the log says; and its path if neither."""
+    """Rows of a file that count, by its footer, else by the log; and its path if neither is known."""
     seen = facts.get(file.path)
     rows = file.rows if seen is None or seen.rows is None else seen.rows
     if rows is None:

@@ -98,7 +98,7 @@ def pending_batch(lineage: Lineage, logs: Sequence[CheckpointLog]) -> int | None
 
 
 def describe_checkpoint(lineage: Lineage, logs: Sequence[CheckpointLog]) -> list[str]:
-    """What the next run will say of the checkpoint; nothing of it contradicts the table."""
+    """Notes on the checkpoint; none of them is a finding."""
     if not lineage.in_force:
         return ["no longer feeds the table"]
     if not logs:

@@ -22,7 +22,7 @@ _CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """A data file as it lies on disk.
+    """A data file on disk.
 
     Args:
         size: Bytes; ``None`` when there is no such file.
@@ -59,10 +59,10 @@ def load_facts(log: TableLog, paths: Iterable[str]) -> dict[str, FileFacts]:
 
 
 def contradictions(file: DataFile, facts: FileFacts, *, judge_age: bool) -> list[tuple[str, str]]:
-    """Where a file differs from what the log says of it, as pairs of code and words.
+    """Where a file differs from what the log states of it, as pairs of code and words.
 
     Args:
-        judge_age: Whether the file must be as old as the log says; a table that was copied is younger.
+        judge_age: Whether the file must be as old as the log states; a table that was copied is younger.
     """
     if facts.size is None:
         return [("FILE_MISSING", "is in the log, but not on disk")]

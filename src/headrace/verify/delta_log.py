@@ -1,4 +1,4 @@
-"""A Delta table's own log as it lies on disk: what each commit added, removed and said.
+"""A Delta table's log on disk: the actions of each commit.
 
 The parser is `verify`'s own. It keeps to the Delta protocol and knows nothing of what Headrace
 means by its commits.
@@ -45,10 +45,10 @@ class DataFile:
 
     Args:
         path: Relative to the table, or absolute.
-        size: Bytes, as the log says.
-        modified_ms: When it was written, as the log says.
+        size: Bytes, as the log states.
+        modified_ms: When it was written, as the log states.
         rows: Rows in the file, by the log's statistics; ``None`` where it keeps none.
-        data_change: Whether the rows are new; a rewrite of rows that the table had says no.
+        data_change: Whether the rows are new; false for a rewrite of rows that the table had.
         partition_values: By column.
         deletion_vector: Rows of the file that do not count.
     """
@@ -113,7 +113,7 @@ class TableLog:
     Args:
         path: The table.
         version: The snapshot's version; nothing newer was read.
-        metadata: The metadata in force at that version.
+        metadata: The table's metadata at that version.
         commits: Every commit that the log still holds, without a hole, up to ``version``.
         base: The files of the oldest state that can be known; empty when the log is whole.
         base_version: The version of that state; -1 when the log is whole.
@@ -168,7 +168,7 @@ class TableLog:
         return next(added, self.base_version)
 
     def file_path(self, path: str) -> Path:
-        """Where a file of the log lies on this machine."""
+        """The path of a data file on this machine."""
         return self.path / path
 
 
@@ -188,7 +188,7 @@ def has_log(table: Path) -> bool:
 
 
 def commit_mark(table: Path, version: int) -> str | None:
-    """What tells a commit from another of the same version; ``None`` where the log does not hold it."""
+    """A hash of a commit file; ``None`` if the log does not hold it."""
     try:
         data = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""What lies on disk of one dataset, read once: its log, its ledger, its checkpoints, its files."""
+"""Everything on disk about one dataset, read once: log, ledger, checkpoints, data files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Evidence:
 
     Args:
         log: The table's log up to the judged version.
-        metadata: What its commits say of themselves.
+        metadata: The metadata of its commits.
         lineages: Its flows with all their batches.
         checkpoints: Spark's checkpoints by flow; read before the table.
         since: Judged only from this version on.
@@ -176,7 +176,7 @@ def _version_of(table: Path, since: datetime | int | None) -> int | None:
 def _find_baseline(
     log: TableLog, metadata: CommitClaims, ledger: Ledger, lineages: Sequence[Lineage], since: int | None
 ) -> Baseline:
-    """The latest of: a full refresh, the version that was asked for, the oldest state that is known."""
+    """The latest of: a full refresh, the version of `since`, the oldest state that is known."""
     refreshed = _last_refresh(log, metadata)
     asked = -1 if since is None else since - 1
     start = max(refreshed, asked, log.base_version)
@@ -207,13 +207,13 @@ def _others_before(log: TableLog, metadata: CommitClaims, ledger: Ledger, last: 
     openings = [*metadata.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
     emptied = [o.version for o in openings if o.reason == "full-refresh" and o.version <= last]
     first = max(emptied, default=-1) + 1
-    told = {other.version: other for other in ledger.others(first, last)}
+    known = {other.version: other for other in ledger.others(first, last)}
     # A commit that the ledger has not yet, and whose rows are counted from no state of the log's.
     for commit in log.commits:
         if first <= commit.version <= last and metadata.roles[commit.version] == "foreign":
             other = Other(version=commit.version, operation=commit.operation, engine=commit.engine)
-            told.setdefault(commit.version, other)
-    return tuple(told[version] for version in sorted(told))
+            known.setdefault(commit.version, other)
+    return tuple(known[version] for version in sorted(known))
 
 
 def _last_refresh(log: TableLog, metadata: CommitClaims) -> int:

@@ -15,7 +15,7 @@ from headrace.verify.evidence import Evidence
 from headrace.verify.layout import Storage
 from headrace.verify.report import DatasetProof, Finding, GradeReport
 
-Witness = Literal["checkpoint", "ledger", "plan"]
+NamedIn = Literal["checkpoint", "ledger", "plan"]
 
 
 @dataclass(frozen=True)
@@ -23,24 +23,24 @@ class ExpectedTable:
     """A table that a pipeline has made, or is about to make.
 
     Args:
-        witnesses: Where the storage names it. A plan is made before its tables are.
+        named_in: What in the storage names it. A plan is made before its tables.
         table_ids: Delta's ids of the table, by the newest checkpoint of each flow.
     """
 
     name: TableName
-    witnesses: frozenset[Witness]
+    named_in: frozenset[NamedIn]
     table_ids: frozenset[str] = frozenset()
 
     @property
     def was_made(self) -> bool:
         """Whether the table has existed: checkpoints and ledgers are written after their table."""
-        return bool(self.witnesses & {"checkpoint", "ledger"})
+        return bool(self.named_in & {"checkpoint", "ledger"})
 
     @property
     def named_by(self) -> str:
-        """The witnesses, for people."""
+        """What names it, for people."""
         names = {"checkpoint": "its checkpoint", "ledger": "its ledger", "plan": "the last plan"}
-        return " and ".join(names[witness] for witness in sorted(self.witnesses))
+        return " and ".join(names[place] for place in sorted(self.named_in))
 
 
 def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTable]:
@@ -50,21 +50,21 @@ def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTa
         storage: Where checkpoints, ledger and plan are.
         pipeline: What another pipeline has written into the same storage is left out.
     """
-    witnesses: dict[TableName, set[Witness]] = {}
+    named_in: dict[TableName, set[NamedIn]] = {}
     ids: dict[TableName, set[str]] = {}
     for name, identity in _newest_checkpoints(storage.root / "checkpoints"):
         if identity.get("pipeline", pipeline) == pipeline:
-            witnesses.setdefault(name, set()).add("checkpoint")
+            named_in.setdefault(name, set()).add("checkpoint")
             if "table_id" in identity:
                 ids.setdefault(name, set()).add(str(identity["table_id"]))
     for name, owner in _ledgers(storage.root / "ledger"):
         if owner in (None, pipeline):
-            witnesses.setdefault(name, set()).add("ledger")
+            named_in.setdefault(name, set()).add("ledger")
     for name in _planned(storage.plans / "last.json", pipeline):
-        witnesses.setdefault(name, set()).add("plan")
+        named_in.setdefault(name, set()).add("plan")
     return {
         name: ExpectedTable(name, frozenset(found), frozenset(ids.get(name, ())))
-        for name, found in witnesses.items()
+        for name, found in named_in.items()
     }
 
 
@@ -130,7 +130,7 @@ def _newest_checkpoints(root: Path) -> Iterator[tuple[TableName, Mapping[str, An
 
 
 def _ledgers(root: Path) -> Iterator[tuple[TableName, str | None]]:
-    """Each dataset with a ledger, and the pipeline that wrote the newest entry where one says it."""
+    """Each dataset with a ledger, and the pipeline that wrote the newest entry if an entry has one."""
     for flow in sorted(root.glob("*/*")):
         files = [path for path in flow.glob("*.json") if path.is_file()]
         if files:

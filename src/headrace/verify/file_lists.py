@@ -167,7 +167,7 @@ def _load(paths: Iterable[Path]) -> CheckpointLists:
 
 
 def _judge_range(batch: Batches, source: SourceRange, lists: CheckpointLists, found: ListJudgement) -> None:
-    """What a commit, or a merged entry of the ledger, says of its files, against their lists."""
+    """Compare the files of a commit, or of a merged entry of the ledger, with their lists."""
     if source.files is None:
         found.reasons.append(f"{batch.name} does not say which files it read")
         return

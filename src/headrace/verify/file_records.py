@@ -17,7 +17,7 @@ def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: boo
     """Compare the files that a flow has read with those that its folders hold now.
 
     Args:
-        lineage: The flow; its last batch says which folders it reads now.
+        lineage: The flow; its last batch names the folders that it reads now.
         read: What it has read, by URI.
         is_known: Whether that is all that it has read.
     """

@@ -29,37 +29,37 @@ def find_marks(lineage: Lineage, topics: Mapping[str, Topic | None]) -> dict[Top
             if now is None or source.topic_id(topic) != now.id:
                 continue
             for number, (offset, timestamp_ms) in partitions.items():
-                place = (topic, int(number))
-                if now.low.get(place[1], 0) <= offset < now.high.get(place[1], 0):
-                    found.setdefault(place, {})[int(offset)] = int(timestamp_ms)
+                key = (topic, int(number))
+                if now.low.get(key[1], 0) <= offset < now.high.get(key[1], 0):
+                    found.setdefault(key, {})[int(offset)] = int(timestamp_ms)
     return found
 
 
 def newest_marks(marks: Times) -> dict[TopicPartition, Set[int]]:
     """The offset of the newest mark of each partition."""
-    return {place: {max(offsets)} for place, offsets in marks.items() if offsets}
+    return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
 
 
 def compare_marks(marks: Times, times: Times) -> list[Finding]:
     """The partitions whose records have other timestamps than those that were read.
 
     Args:
-        marks: What the commits say.
+        marks: The timestamps in the commits.
         times: What the broker holds. An offset that is missing here was not asked for, or holds no record.
     """
     findings = []
-    for place, offsets in sorted(marks.items()):
-        held = times.get(place, {})
+    for key, offsets in sorted(marks.items()):
+        held = times.get(key, {})
         other = sorted(offset for offset, read_ms in offsets.items() if held.get(offset, read_ms) != read_ms)
         if other:
-            findings.append(_finding(place, other, offsets, held))
+            findings.append(_finding(key, other, offsets, held))
     return findings
 
 
 def _finding(
-    place: TopicPartition, other: list[int], marks: Mapping[int, int], held: Mapping[int, int]
+    key: TopicPartition, other: list[int], marks: Mapping[int, int], held: Mapping[int, int]
 ) -> Finding:
-    topic, partition = place
+    topic, partition = key
     first = other[0]
     more = f" ({counted(len(other), 'compared offset')} with another timestamp)" if len(other) > 1 else ""
     return Finding(

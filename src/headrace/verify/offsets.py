@@ -46,10 +46,10 @@ class Topic:
     """A topic as the broker has it now.
 
     Args:
-        id: What tells it from an earlier topic of the same name.
+        id: Kafka's id of the topic; another topic of the same name has another one.
         low: The first offset that each partition still holds.
         high: The offset after the last committed record of each partition.
-        compacted: Whether the broker may drop a record before its time; ``None`` where it does not say.
+        compacted: Whether the broker may drop a record before its time; ``None`` if it does not answer.
     """
 
     id: str
@@ -139,9 +139,9 @@ def load_offsets(
     """
     from confluent_kafka import Consumer, KafkaException
 
-    found: dict[TopicPartition, list[Spans]] = {place: [] for place in asked}
-    times: dict[TopicPartition, dict[int, int]] = {place: {} for place in watched or {}}
-    todo = {place: spans.pairs() for place, spans in asked.items()}
+    found: dict[TopicPartition, list[Spans]] = {key: [] for key in asked}
+    times: dict[TopicPartition, dict[int, int]] = {key: {} for key in watched or {}}
+    todo = {key: spans.pairs() for key, spans in asked.items()}
     asking = BrokerRequests(connection, explain)
     settings: dict[str, Any] = {
         "group.id": "headrace-verify",
@@ -153,14 +153,14 @@ def load_offsets(
     try:
         consumer = asking.open(Consumer, **settings)
         try:
-            while todo := {place: spans for place, spans in todo.items() if spans}:
-                wanted = {place: spans.pop(0) for place, spans in todo.items()}
+            while todo := {key: spans for key, spans in todo.items() if spans}:
+                wanted = {key: spans.pop(0) for key, spans in todo.items()}
                 _read_round(consumer, wanted, found, stall_s, watched or {}, times)
         finally:
             consumer.close()
     except (KafkaException, TimeoutError) as error:
         raise asking.explained(error) or _unreachable(connection, error) from error
-    spans = {place: Spans.joined(several).merged() for place, several in found.items()}
+    spans = {key: Spans.joined(several).merged() for key, several in found.items()}
     return HeldOffsets(spans, times)
 
 
@@ -191,7 +191,7 @@ def _read_round(
     consumer.assign([TopicPartition(topic, part, wanted[topic, part][0]) for topic, part in wanted])
     # What the round before has paused stays paused: librdkafka keeps it through a new assignment.
     consumer.resume([TopicPartition(topic, part) for topic, part in wanted])
-    offsets: dict[TopicPartition, list[int]] = {place: [] for place in wanted}
+    offsets: dict[TopicPartition, list[int]] = {key: [] for key in wanted}
     left = dict(wanted)
     deadline = time.monotonic() + stall_s
     while left:
@@ -201,30 +201,30 @@ def _read_round(
         elif time.monotonic() > deadline:
             raise TimeoutError(f"no record came for {stall_s:g} s")
         for message in messages:
-            place = (message.topic(), message.partition())
+            key = (message.topic(), message.partition())
             error = message.error()
             if error is not None:
                 if error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
-                left.pop(place, None)
-            elif place in left:
+                left.pop(key, None)
+            elif key in left:
                 offset = message.offset()
-                if offset < left[place][1]:
-                    offsets[place].append(offset)
-                    if offset in watched.get(place, ()) and message.timestamp()[0] != _NO_TIMESTAMP:
-                        times[place][offset] = message.timestamp()[1]
-                if offset >= left[place][1] - 1:
-                    _finish(consumer, left, place)
-    for place, several in offsets.items():
-        found[place].append(Spans.of_offsets(np.array(several, dtype=np.int64)))
+                if offset < left[key][1]:
+                    offsets[key].append(offset)
+                    if offset in watched.get(key, ()) and message.timestamp()[0] != _NO_TIMESTAMP:
+                        times[key][offset] = message.timestamp()[1]
+                if offset >= left[key][1] - 1:
+                    _finish(consumer, left, key)
+    for key, several in offsets.items():
+        found[key].append(Spans.of_offsets(np.array(several, dtype=np.int64)))
 
 
-def _finish(consumer: Consumer, left: dict[TopicPartition, tuple[int, int]], place: TopicPartition) -> None:
+def _finish(consumer: Consumer, left: dict[TopicPartition, tuple[int, int]], key: TopicPartition) -> None:
     """A partition that has reached its end must not fill the queue any more."""
     from confluent_kafka import TopicPartition
 
-    left.pop(place)
-    consumer.pause([TopicPartition(*place)])
+    left.pop(key)
+    consumer.pause([TopicPartition(*key)])
 
 
 def _describe(admin: Any, asking: BrokerRequests, names: list[str], timeout_s: float) -> dict[str, Any]:
@@ -253,19 +253,19 @@ def _watermarks(
     from confluent_kafka import IsolationLevel, TopicPartition
     from confluent_kafka.admin import OffsetSpec
 
-    places = [TopicPartition(topic, part) for topic, parts in partitions.items() for part in parts]
+    keys = [TopicPartition(topic, part) for topic, parts in partitions.items() for part in parts]
     both: list[dict[str, dict[int, int]]] = []
     for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
         offsets: dict[str, dict[int, int]] = {}
-        if places:
+        if keys:
             asked = admin.list_offsets(
-                dict.fromkeys(places, spec),
+                dict.fromkeys(keys, spec),
                 isolation_level=IsolationLevel.READ_COMMITTED,
                 request_timeout=timeout_s,
             )
-            for place, future in asked.items():
+            for key, future in asked.items():
                 answer = asking.wait(future, admin, timeout_s)
-                offsets.setdefault(place.topic, {})[place.partition] = answer.offset
+                offsets.setdefault(key.topic, {})[key.partition] = answer.offset
         both.append(offsets)
     return both[0], both[1]
 

@@ -27,7 +27,7 @@ def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeR
 
     Args:
         lineage: The flow.
-        ledger: Its losses are compared with what the openings say.
+        ledger: Its losses are compared with those of the openings.
         first_version: The first version that the table's log still holds.
     """
     found = Judgement()
@@ -53,7 +53,7 @@ def _judge_beginning(lineage: Lineage, found: Judgement) -> None:
     if first is None or first.opening is not None or lineage.since is not None:
         return
     batch = first.batches[0]
-    lacking = [hole for hole in lineage.unwitnessed if hole[0] < batch.first_version]
+    lacking = [hole for hole in lineage.unknown_versions if hole[0] < batch.first_version]
     if lacking:
         found.reasons.append(
             f"versions {lacking[0][0]} to {lacking[-1][1]} are neither in the table's log nor in the ledger: "
@@ -96,7 +96,7 @@ def _judge_missing(
     first, last = numbers[0], numbers[-1]
     name = f"batch {first}" if first == last else f"batches {first} to {last}"
     unknown = [
-        hole for hole in lineage.unwitnessed if hole[1] > after_version and hole[0] < then.first_version
+        hole for hole in lineage.unknown_versions if hole[1] > after_version and hole[0] < then.first_version
     ]
     if unknown:
         held = (
@@ -246,7 +246,7 @@ def _keyed(batch: Batches, edge: Literal["start", "until"]) -> Iterator[tuple[So
 
 
 def _judge_losses(lineage: Lineage, ledger: Ledger, found: Judgement) -> int:
-    """Every loss that an opening speaks of must have been written down before; their sum."""
+    """Every loss that an opening names must be in the ledger; returns their sum."""
     recorded = {_loss_key(loss) for loss in ledger.losses if "topic" in loss}
     total = 0
     for generation in lineage.generations:

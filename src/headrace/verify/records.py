@@ -57,16 +57,16 @@ def offsets_to_ask(
         table: What the table holds.
         limit: Up to so many offsets, every one is asked for; above, only those that the table lacks.
     """
-    live = {place: claim.live.merged() for place, claim in claims.items() if claim.live}
+    live = {key: claim.live.merged() for key, claim in claims.items() if claim.live}
     if sum(spans.total for spans in live.values()) <= limit:
         return live
     asked = {}
-    for place, spans in live.items():
-        present = table.present.places.get(place, _NONE)
+    for key, spans in live.items():
+        present = table.present.at(key)
         layers = Layers.of(spans, present)
         lacking = layers.where((layers.counts[0] > 0) & (layers.counts[1] < 1))
         if lacking:
-            asked[place] = lacking.merged(_REACH)
+            asked[key] = lacking.merged(_REACH)
     return asked
 
 
@@ -78,19 +78,16 @@ def compare(
     topics: Mapping[str, Topic | None],
 ) -> dict[TopicPartition, Comparison]:
     """Compare what the flows claim with what the table and the broker hold."""
-    places = {*claims, *table.present.places}
+    partitions = {*claims, *table.present.partitions}
     return {
-        place: _compare_place(
-            claims.get(place, Claim()),
-            [
-                present.places.get(place, _NONE)
-                for present in (table.present, table.others.came, table.others.gone)
-            ],
-            asked.get(place, _NONE),
-            found.get(place, _NONE),
-            topics.get(place[0]),
+        key: _compare_place(
+            claims.get(key, Claim()),
+            [present.at(key) for present in (table.present, table.others.came, table.others.gone)],
+            asked.get(key, _NONE),
+            found.get(key, _NONE),
+            topics.get(key[0]),
         )
-        for place in places
+        for key in partitions
     }
 
 
@@ -109,12 +106,12 @@ def judge_records(
         compared: The whole table's comparison; this flow's partitions are taken from it.
         table: What the table holds.
         is_first: Whether rows that no flow claims are to be reported here.
-        readers: The flows of the table that have read the same partitions: their rows are told together.
+        readers: The flows of the table that have read the same partitions: their rows are reported together.
     """
     mine = {
-        place: compared[place]
-        for place in sorted(compared)
-        if place in claims.places or (is_first and compared[place].strangers)
+        key: compared[key]
+        for key in sorted(compared)
+        if key in claims.partitions or (is_first and compared[key].strangers)
     }
     found = Judgement()
     found.reasons += claims.reasons
@@ -123,7 +120,7 @@ def judge_records(
     if is_first:
         _judge_nowhere(table, found)
     figures = {
-        "rows": sum(table.present.places.get(place, _NONE).total for place in claims.places),
+        "rows": sum(table.present.at(key).total for key in claims.partitions),
         "held": sum(one.held for one in mine.values()),
         **{
             name: sum(getattr(one, name).total for one in mine.values())
@@ -170,7 +167,7 @@ def _judge_missing(
     table: TableRecords,
     found: Judgement,
 ) -> None:
-    missing = {place: one.missing for place, one in mine.items() if one.missing}
+    missing = {key: one.missing for key, one in mine.items() if one.missing}
     total = sum(spans.total for spans in missing.values())
     if not total:
         return
@@ -193,12 +190,12 @@ def _judge_surplus(
     table: TableRecords,
     found: Judgement,
 ) -> None:
-    twice = {place: one.twice for place, one in mine.items() if one.twice}
+    twice = {key: one.twice for key, one in mine.items() if one.twice}
     _find(found, "RECORDS_TWICE", twice, "in the table more than once")
-    phantoms = {place: one.phantoms for place, one in mine.items() if one.phantoms}
+    phantoms = {key: one.phantoms for key, one in mine.items() if one.phantoms}
     words = "in the table, and no committed record on the broker"
     _find(found, "RECORDS_UNCOMMITTED", phantoms, words)
-    strangers = {place: one.strangers for place, one in mine.items() if one.strangers}
+    strangers = {key: one.strangers for key, one in mine.items() if one.strangers}
     total = sum(spans.total for spans in strangers.values())
     excused = table.others.came_unknown + claims.excused
     if total and total <= excused:
@@ -228,24 +225,24 @@ def _judge_nowhere(table: TableRecords, found: Judgement) -> None:
         found.find("RECORDS_NOWHERE", words, rows=lacking)
 
 
-def _find(found: Judgement, code: str, places: Mapping[TopicPartition, Spans], words: str) -> None:
-    for (topic, partition), spans in places.items():
+def _find(found: Judgement, code: str, partitions: Mapping[TopicPartition, Spans], words: str) -> None:
+    for (topic, partition), spans in partitions.items():
         ranges = spans.pairs()
         text = f"{topic}/{partition}: {spans_text(ranges)} {'is' if spans.total == 1 else 'are'} {words}"
         found.find(code, text, topic=topic, partition=partition, ranges=[list(pair) for pair in ranges])
 
 
 def _begins_later(missing: Mapping[TopicPartition, Spans], table: TableRecords) -> bool:
-    """Whether only the beginning is missing: a stream may have been told to start later."""
-    rows = [table.present.places.get(place, _NONE) for place in missing]
+    """Whether only the beginning is missing: a stream can start at a later version."""
+    rows = [table.present.at(key) for key in missing]
     return any(rows) and all(
         not present or int(spans.ends.max()) <= int(present.starts.min())
         for present, spans in zip(rows, missing.values(), strict=True)
     )
 
 
-def _first(table: TableRecords, place: TopicPartition) -> int:
-    present = table.present.places.get(place, _NONE)
+def _first(table: TableRecords, key: TopicPartition) -> int:
+    present = table.present.at(key)
     return int(present.starts.min()) if present else 0
 
 
@@ -257,7 +254,7 @@ def _text(
     readers: int,
 ) -> str:
     present, came, gone = (
-        sum(one.places.get(place, _NONE).total for place in claims.places)
+        sum(one.at(key).total for key in claims.partitions)
         for one in (table.present, table.others.came, table.others.gone)
     )
     rows = present - came
@@ -265,7 +262,7 @@ def _text(
     others = f" (and {came:,} by other writers)" if came else ""
     others += f" + {gone:,} erased by other writers" if gone else ""
     unread = f"; {claims.unread:,} unread" if claims.unread else ""
-    if not claims.places:
+    if not claims.partitions:
         return f"no record yet{unread}"
     if not claims.total("live") and not claims.total("derived"):
         twice = any(one.twice or one.strangers for one in mine.values())

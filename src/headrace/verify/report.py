@@ -13,7 +13,7 @@ Grade = Literal["ranges", "counts", "records"]
 GRADES: tuple[Grade, ...] = ("ranges", "counts", "records")
 
 Verdict = Literal["proven", "partial", "unjudged", "refuted"]
-"""``partial``: holds as far as it can still be judged, and the reasons say how far that is."""
+"""``partial``: holds as far as it can still be judged, see the reasons."""
 
 
 @dataclass(frozen=True, kw_only=True)

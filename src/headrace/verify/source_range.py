@@ -1,4 +1,4 @@
-"""The range of a source that one batch read, as its commit or the ledger says."""
+"""The range of a source that one batch read, by its commit or the ledger."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class SourceRange:
     Args:
         index: The number of the source in the query, as Spark counts from 0.
         kind: The kind of system.
-        identity: What tells this source from another of the same name:
+        identity: The ids of the source:
             kafka ``{"topics": {"<topic>": "<topic id>"}}``, delta ``{"table_id", "path"}``,
             files ``{"path"}``, other ``{"format"}``.
-        start: Inclusive; ``None`` before the first batch of a source that does not say where it starts.
+        start: Inclusive; ``None`` before the first batch of a source without a recorded start.
         until: Exclusive for kafka; holds every partition, not only those that moved.
         seen: The last version of a table that was read, with the mark of its commit.
         files: Of the files that were read: ``count``, ``bytes``, the ``sha256`` of the list in the

@@ -252,7 +252,7 @@ class TestOthers:
         table.commit([table.remove(table.active()[0]), {"add": add}], operation="RESTORE")
         report = verify.dataset().table
         assert report.verdict == "partial"
-        assert "counts cannot tell" in report.reasons[0]
+        assert "counts do not show" in report.reasons[0]
 
     @pytest.mark.parametrize("operation", ["UPDATE", "MERGE", "WRITE"])
     def test_as_many_rows_in_place_of_ours_are_a_finding(
