@@ -1,4 +1,5 @@
-"""What carries a pipeline's work: its session, the way to its cluster, its plan, the context of an update."""
+"""Creates what a pipeline works with: its session, its Kafka connection, its plan, the context of an
+update."""
 
 from __future__ import annotations
 
@@ -57,9 +58,9 @@ class SourceOverrides:
 
     Args:
         running: A session with a catalog of its own, into which the pipeline registers its tables.
-        sources: Gives what is read in place of a source.
-        folders: Gives the folder that is read in place of one of files.
-        find_table: Told of each table that no file declares, before it is looked up in the storage.
+        sources: Gives the rows that replace a source.
+        folders: Gives the folder that replaces a folder of files.
+        find_table: Called for each table that no file declares, before it is looked up in the storage.
     """
 
     running: RunningSpark
@@ -69,7 +70,7 @@ class SourceOverrides:
 
 
 class Engine:
-    """The machinery of one pipeline; Spark is started when it is first asked for.
+    """The session, connection and plans of one pipeline; Spark is started at its first use.
 
     Args:
         settings: The pipeline's settings.
@@ -79,18 +80,18 @@ class Engine:
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
         self.spark_log: Path | None = None
-        """Where Spark is to write its log, should it be started."""
+        """The file for the log of Spark, if Spark is started."""
         self._rehearsal = overrides
         self._running: RunningSpark | None = None if overrides is None else overrides.running
         self._replaced: dict[str, str | None] = {}
 
     @property
     def is_running(self) -> bool:
-        """Whether a session is there already."""
+        """Whether a session exists."""
         return self._running is not None
 
     def close(self) -> None:
-        """Stop the Spark that was started here; a session of somebody else's is left alone."""
+        """Stop the Spark that was started here; an existing session is not stopped."""
         if self._running is not None:
             if not self._running.owned:
                 _restore(self._running.spark, self._replaced)
@@ -162,7 +163,7 @@ class Engine:
         return self._running
 
     def read_table(self, path: Path) -> TableState:
-        """A table's newest snapshot, without Spark where it says enough of itself."""
+        """A table's newest snapshot; without Spark if its checksum file has all that is needed."""
         from headrace.sinks.delta.table import read_checksum, read_state
 
         return read_checksum(path) or read_state(self.session(), path)
@@ -184,7 +185,7 @@ class Engine:
         return Systems(storage=settings.storage, kafka=clusters, read_table=self.read_table)
 
     def connection(self) -> KafkaConnection:
-        """How to reach the broker, or that it is the embedded one and does not run."""
+        """The connection to the broker; the embedded broker is not started."""
         from headrace.runtime.broker import resolve_embedded
 
         return resolve_embedded(self.settings.kafka) or self.settings.kafka
@@ -204,7 +205,7 @@ class Engine:
     def reach(
         self, datasets: Sequence[str] = (), *, record: bool = False, keep: bool = False
     ) -> tuple[ProjectSettings, Plan]:
-        """Plan to work on the sources; the embedded broker is started only where a query reads Kafka.
+        """Plan with real sources; the embedded broker is started only if a query reads Kafka.
 
         Returns:
             The settings with the broker's address, and the plan.
@@ -270,7 +271,7 @@ class Engine:
 
 
 def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
-    """Leave a session of somebody else's as it was."""
+    """Restore an existing session that this pipeline did not start."""
     for key, value in before.items():
         if value is None:
             spark.conf.unset(key)

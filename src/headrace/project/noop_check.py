@@ -1,8 +1,8 @@
 """Checks without Spark whether a triggered run has anything to do.
 
-A run records what its plan was made of. The next run ends at once if the pipeline's code and settings
+A run records what its plan depends on. The next run ends at once if the pipeline's code and settings
 are the same, its queries depend on nothing else (`query_code`), its sources hold nothing new, and its
-checkpoints and tables agree. Spark is started wherever that is not certain.
+checkpoints and tables agree. Spark is started if any of this is not certain.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _FILE = "last.json"
-"""The record's name in the storage's ``plans`` folder."""
+"""The name of the record in the ``plans`` folder of the storage."""
 _NOWHERE = SourceLocation("headrace.yml", 1)
 
 
 class _Uncertain(Exception):
-    """It cannot be told without Spark."""
+    """It cannot be decided without Spark."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ def _stub(record: Mapping[str, Any]) -> PlannedFlow:
 
 
 def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
-    """A hash of everything that a plan is made of: settings, files, and what the files declared."""
+    """A hash of everything that a plan depends on: settings, files, and declarations."""
     from importlib.metadata import version
 
     digest = hashlib.sha256()

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 RECORDS = 5_000
-"""The newest records of each Kafka source that a preview reads, if nobody says otherwise."""
+"""The number of newest records that a preview reads of each Kafka source by default."""
 
 
 class Pipeline:
@@ -48,14 +48,14 @@ class Pipeline:
 
     One object serves one thread at a time. The first method that needs Spark starts it, or takes the
     classic session that the process already has; `close` stops what was started. All methods raise
-    `HeadraceError` with a code for what goes wrong. Only `run(progress=True)` prints.
+    `HeadraceError` with a code. Only `run(progress=True)` prints.
 
     Args:
-        settings: What the spec says; `load` reads it.
-        overrides: What the pipeline runs on in a test; `headrace.testing` makes it.
+        settings: The settings of the spec; `load` reads them.
+        overrides: The rows of a test in place of sources; `headrace.testing` creates them.
 
     Attributes:
-        settings: The pipeline's settings in the profile that was chosen.
+        settings: The settings of the chosen profile.
 
     Example:
         >>> from headrace import Pipeline
@@ -76,12 +76,12 @@ class Pipeline:
         profile: str | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> Pipeline:
-        """Read a pipeline's spec; its Python files run later, whenever something is planned.
+        """Read a pipeline's spec; its Python files run with each `plan`, `preview` and `run`.
 
         Args:
             path: Its folder or spec file; by default found from the current folder upward.
             profile: The profile's name; by default ``HEADRACE_PROFILE``, else ``dev``.
-            overrides: Values for keys of the spec, by dotted name; they win over spec and profile.
+            overrides: Values for keys of the spec, by dotted name; they have priority over spec and profile.
 
         Raises:
             UsageError: The spec is missing or wrong.
@@ -99,20 +99,20 @@ class Pipeline:
         self.close()
 
     def close(self) -> None:
-        """Stop the Spark that this pipeline started; a session of somebody else's is left alone."""
+        """Stop the Spark that this pipeline started; an existing session is not stopped."""
         self._engine.close()
 
     def plan(self, datasets: Sequence[str] = (), *, offline: bool = False) -> Plan:
-        """Resolve the pipeline; writes nothing. The pipeline's files run anew at each call.
+        """Resolve the pipeline; writes nothing. The pipeline's files run again at each call.
 
         Args:
             datasets: The datasets to plan; all by default.
-            offline: Whether to leave out what would change in the storage.
+            offline: Whether to plan without the storage; the plan then has no changes.
 
         Returns:
             The plan as data: `datasets` and `flows` as they are declared and resolved, `levels` with
-            the stages in their order, `changes` against the storage, and `refusals`: what a run would
-            refuse as things stand, as errors with their remedies.
+            the stages in their order, `changes` that a run would make in the storage, and `refusals`: the
+            errors with which a run would stop.
 
         Raises:
             UsageError: The pipeline is wrong, with file and line.
@@ -147,14 +147,14 @@ class Pipeline:
         """Compute rows of a query on what its sources hold now; writes nothing.
 
         Streams become batches over the newest records of a topic, the newest files of a folder, or a
-        table as it is. A table that no run has made yet is computed from its own query.
+        table as it is. A table that does not exist yet is computed from its own query.
 
         Args:
             dataset: A dataset of any kind, or one flow of a table.
             records: How many of the newest records of each Kafka source are read.
-            where: Only rows for which this holds, in SQL.
-            limit: How many rows at most.
-            columns: Which columns, by dotted path; by default all.
+            where: A condition in SQL.
+            limit: The maximum number of rows.
+            columns: The columns, by dotted path; by default all.
 
         Returns:
             The rows as Python values, and what was read of each source.
@@ -198,12 +198,13 @@ class Pipeline:
         """Bring the tables up to date.
 
         Works in any thread: no signal handler is set. A `KeyboardInterrupt` in the thread that calls
-        stops the flows between two batches and is then raised; the next run goes on from there.
+        stops the flows between two batches and is then raised; the next run continues there.
 
         Args:
             datasets: The datasets to run; all by default.
-            continuous: Whether to go on until `stop` is set, rather than to what is there now.
-            remedies: What to do about earlier refusals.
+            continuous: Whether to run until `stop` is set; otherwise a run processes what the sources hold
+                now.
+            remedies: The flows to resume, rename, or start with a new checkpoint.
             progress: Whether to show the progress: as a table in a notebook or on a terminal, else as
                 lines on standard output.
             emit: Takes the events of the update as they happen; called from several threads.
@@ -212,11 +213,11 @@ class Pipeline:
                 to do leaves none.
 
         Returns:
-            What became of the update: its `outcome`, each flow with its rows, commits and duration,
-            each view, and the `errors` that single flows and views have met.
+            The result of the update: its `outcome`, each flow with its rows, commits and duration, each view,
+            and the `errors` of single flows and views.
 
         Raises:
-            HeadraceError: The update could not start; what single flows meet is in the result.
+            HeadraceError: The update could not start; errors of single flows are in the result.
 
         Example:
             >>> result = pipeline.run()  # doctest: +SKIP
@@ -229,14 +230,14 @@ class Pipeline:
         return _redacted(result, self.settings.redactor)
 
     def plan_refresh(self, datasets: Sequence[str]) -> RefreshPlan:
-        """Say what `full_refresh` would do, and what of it would not come back; changes nothing.
+        """Return what `full_refresh` would remove, and what cannot be read again; changes nothing.
 
         Args:
             datasets: Their names. Streams that read them must be among them.
 
         Returns:
-            The plan of the pipeline, the `names` that would be rebuilt, and what is `gone`: records
-            that topics hold no more, and files that are not there any more.
+            The plan of the pipeline, the `names` that would be rebuilt, and what is `gone`: records that
+            topics no longer have, and files that no longer exist.
 
         Raises:
             HeadraceError: A name is unknown, or a stream downstream is not among them.
@@ -255,12 +256,12 @@ class Pipeline:
         stop: StopSignal | None = None,
         log: LogSettings | None = None,
     ) -> RunResult:
-        """Empty streaming tables and read everything again.
+        """Remove all rows of streaming tables, and read their sources again from the beginning.
 
         Args:
             datasets: Their names. Streams that read them must be among them.
             emit: Takes the events of the run that follows.
-            stop: Set it to stop that run; the next one goes on.
+            stop: Set it to stop that run; the next run continues.
             log: How its log is written; by default as the environment says.
 
         Raises:
@@ -294,12 +295,12 @@ class Pipeline:
         since: datetime | int | None = None,
         require: str | None = None,
     ) -> Proof:
-        """Prove that every record is in the tables exactly once; starts no JVM.
+        """Check that every record was processed exactly once; starts no JVM.
 
         Args:
-            datasets: The tables to prove; all by default.
-            since: A table version, or a moment, from which on to look.
-            require: The least grade that must be judged: ``ranges``, ``counts`` or ``records``.
+            datasets: The tables to check; all by default.
+            since: A table version or a time; older commits are not checked.
+            require: The grade that must be judged for each flow: ``ranges``, ``counts`` or ``records``.
 
         Returns:
             The proof: `proven`, and each flow with its grades.
@@ -346,9 +347,9 @@ class Pipeline:
 
         Args:
             table: The table's name, or the folder.
-            where: Only rows for which this holds, in SQL.
-            limit: How many rows at most; all by default.
-            columns: Which columns, by dotted path; by default all.
+            where: A condition in SQL.
+            limit: The maximum number of rows; all by default.
+            columns: The columns, by dotted path; by default all.
 
         Raises:
             UsageError: There is no such table or column, or the condition cannot be evaluated.
@@ -362,7 +363,7 @@ class Pipeline:
         return read_rows(path, Selection(where=where, limit=limit, columns=columns))
 
     def status(self) -> Snapshot:
-        """How the pipeline stands, from what is on disk and in the broker; starts no JVM.
+        """The state of the pipeline, from its storage and the broker; starts no JVM.
 
         Example:
             >>> [dataset.rows for dataset in pipeline.status().datasets]  # doctest: +SKIP
@@ -374,7 +375,7 @@ class Pipeline:
 
     @contextmanager
     def _showing(self, progress: bool) -> Iterator[Emitter | None]:
-        """What shows the progress of a run, if it is wanted."""
+        """The display of a run's progress, if it is requested."""
         if not progress:
             yield None
             return
@@ -385,7 +386,7 @@ class Pipeline:
 
     @contextmanager
     def _redacted(self) -> Iterator[None]:
-        """Errors leave without the pipeline's secrets."""
+        """Remove the pipeline's secrets from errors."""
         try:
             yield
         except HeadraceError as error:
@@ -425,7 +426,7 @@ class Pipeline:
 
     @contextmanager
     def _logging(self, update: str, how: LogSettings) -> Iterator[UpdateLog]:
-        """An update's log, and Spark's beside it, where Spark has still to be started."""
+        """The log of an update, and that of Spark if Spark is not started yet."""
         from headrace.observe.log import UpdateLog, spark_log
 
         settings = self.settings
@@ -470,7 +471,7 @@ class Pipeline:
     def _watching_broker(
         self, settings: ProjectSettings, plan: Plan, update: str, emit: Emitter
     ) -> Iterator[None]:
-        """Around a run: reports that no Kafka broker answers."""
+        """Reports during a run if no Kafka broker answers."""
         from headrace.run.broker_watch import ANSWER_S, BrokerWatch
         from headrace.sources.kafka.cluster import KafkaCluster
 
@@ -487,7 +488,7 @@ def _new_update() -> str:
 
 
 def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
-    """The result with errors that hold no secrets."""
+    """The result, with secrets removed from its errors."""
     return replace(
         result,
         flows=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.flows),

@@ -1,7 +1,7 @@
 """Rows of a query on what its sources hold now; nothing is written.
 
 Every stream becomes a batch: the newest records of a topic, the newest files of a folder, a table as
-it is. A table of the pipeline's own that no run has made is computed from its own query.
+it is. A table of the pipeline that does not exist yet is computed from its own query.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Preview:
-    """Rows that a query gives now.
+    """The rows of a query now.
 
     Args:
-        dataset: What was asked for: a dataset, or a flow.
+        dataset: The dataset or the flow.
         columns: Their names, in order.
         types: The type of each, as Delta names it.
         rows: Python values.
-        is_cut: Whether there are more than were asked for.
+        is_cut: Whether the query has more rows than the limit.
         sources: What was read.
     """
 
@@ -112,12 +112,12 @@ def take_preview(
         spark: The pipeline's session; it is left as it is.
         plan: The plan of the whole pipeline.
         name: The dataset, or the flow.
-        cluster: Says which offsets the topics hold.
+        cluster: Gives the offsets that the topics hold.
         records: How many of the newest records of each Kafka source are read.
         where: A condition in SQL.
-        limit: How many rows at most.
-        columns: Which columns, by dotted path; by default all.
-        log_file: Where Spark's own log goes, for errors to name.
+        limit: The maximum number of rows.
+        columns: The columns, by dotted path; by default all.
+        log_file: The log of Spark, for errors.
 
     Raises:
         DatasetUnknownError: The pipeline declares nothing of this name.

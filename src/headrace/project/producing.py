@@ -1,4 +1,4 @@
-"""Records sent to a topic at a rate, until they end or somebody stops it."""
+"""Sends records to a topic at a rate, until they end or a signal stops it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TICK_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Produced:
-    """What came of it.
+    """The result of sending records.
 
     Args:
-        unconfirmed: Records that were sent, and may be in the topic or not: nobody waited for the broker.
-        signal: The number of the signal that ended it; 0 where the records ended.
+        unconfirmed: Records that were sent, but not acknowledged; they may be in the topic.
+        signal: The number of the signal that stopped it; 0 if all records were sent.
     """
 
     delivered: Delivered
@@ -49,7 +49,7 @@ class Produced:
 
 
 class Progress(Protocol):
-    """Told now and then how many records were delivered in how many seconds."""
+    """Called regularly with the number of delivered records and the seconds since the start."""
 
     @property
     def interval_s(self) -> float: ...
@@ -57,7 +57,7 @@ class Progress(Protocol):
     def __call__(self, delivered: int, seconds: float) -> None: ...
 
     def waiting(self, left: int) -> None:
-        """Told once, where the broker is slow to acknowledge the last records."""
+        """Called once, if the broker is slow to acknowledge the last records."""
 
 
 def produce(
@@ -69,17 +69,17 @@ def produce(
     rate: float | None = None,
     on_progress: Progress,
 ) -> Produced:
-    """Send records until they end, or SIGINT or SIGTERM comes; what was sent is waited for.
+    """Send records until they end, or until SIGINT or SIGTERM; then wait for acknowledgements.
 
-    A second signal ends the waiting, and a third one the process.
+    A second signal stops waiting, and a third one ends the process.
 
     Args:
         records: The records.
         connection: How to reach the cluster.
         topic: The topic; it exists.
         name: Where the records come from, for errors.
-        rate: How many a second; as fast as the broker takes them by default.
-        on_progress: Told how far it is.
+        rate: Records per second; by default as fast as the broker accepts them.
+        on_progress: Called with the progress.
 
     Raises:
         RecordInvalidError: A record cannot be read; it says how many were delivered before.
@@ -155,11 +155,11 @@ def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
 
 
 class _Interrupted(Exception):
-    """A signal has come while nothing was on its way to the broker."""
+    """A signal arrived while no record was waiting for an acknowledgement."""
 
 
 class _Stop:
-    """Whether a signal has asked to stop: seen between two records, or at once where input is waited for."""
+    """The signals that were received: checked between two records, or at once while waiting for input."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -179,7 +179,7 @@ class _Stop:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Around a wait for input, which would go on for ever."""
+        """Lets a signal interrupt the wait for input."""
         self._waiting = True
         try:
             yield
@@ -191,7 +191,8 @@ class _Stop:
 
 @contextmanager
 def _stoppable() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM end the sending; a second one the waiting for the broker, a third the process."""
+    """SIGINT and SIGTERM stop sending; a second signal stops waiting for the broker, a third ends the
+    process."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop

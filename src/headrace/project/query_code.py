@@ -1,8 +1,8 @@
-"""What a query function builds its plan from, followed through every function that it can call.
+"""Describes everything that a query's plan depends on, through every function that it can call.
 
 A query gives the same plan again if its code, the values that it reads and everything that it calls are
-the same, and if nothing of it depends on the time, the environment, a file or chance. Only what is known
-to be so is accepted: values that their text describes, functions of the pipeline's own files, and a list
+the same, and if nothing in it depends on the time, the environment, a file or a random number. Only these are
+accepted: values that their text describes, functions of the pipeline's own files, and a list
 of names of PySpark and Headrace. Everything else is `UnknownCode`.
 """
 
@@ -54,22 +54,22 @@ _METHOD_NAMES = """
 """
 _METHODS = frozenset(_METHOD_NAMES.split())
 _STREAM_METHODS = frozenset({"format", "load", "schema"})
-"""Methods of a stream's reader. The batch reader's infer a schema from files."""
+"""Methods of a stream's reader. Those of the batch reader infer a schema from files."""
 _CLASSES = (
     *("session.SparkSession", "dataframe.DataFrame", "dataframe.DataFrameNaFunctions"),
     *("dataframe.DataFrameStatFunctions", "group.GroupedData", "column.Column", "window.WindowSpec"),
     *("readwriter.DataFrameReader", "streaming.readwriter.DataStreamReader"),
 )
-"""What the methods above give, apart from Python's own values."""
+"""The types that the methods above return, besides Python's own values."""
 _VALUES = (*_SCALARS, list, tuple, dict, set, frozenset, FunctionType, type)
 
 
 class UnknownCode(Exception):
-    """A query uses something of which it is not known that it gives the same plan again."""
+    """A query uses something that may give another plan the next time."""
 
 
 def describe_query(function: Any, files: frozenset[Path]) -> list[Any]:
-    """What a query's plan depends on, as text that is the same in every process.
+    """Everything that a query's plan depends on, as text that is the same in every process.
 
     Args:
         function: The query function.
@@ -178,7 +178,7 @@ class _Walk:
             return None
 
     def _reached(self, name: str, value: Any) -> dict[str, Any]:
-        """Describe a value that code names; returns the members that it may be asked for."""
+        """Describe a value that code uses by name; returns the members that the code may use."""
         self.found.append(name)
         self.value(value)
         return dict(vars(value)) if isinstance(value, ModuleType) and self._is_own(value) else {}
@@ -189,7 +189,7 @@ class _Walk:
 
 
 def _is_known(name: str) -> bool:
-    """Whether an attribute of this name gives the same in every process."""
+    """Whether an attribute of this name has the same value in every process."""
     if name in _METHODS or name in _STREAM_METHODS or name in _HEADRACE:
         return True
     spark_modules = [sys.modules.get(f"pyspark.sql.{module}") for module in ("functions", "types", "window")]

@@ -27,9 +27,9 @@ def read_delta(
     project: str | Path | None = None,
     profile: str | None = None,
 ) -> pa.Table:
-    """Read rows of a Delta table into memory, as Arrow has them; starts no JVM.
+    """Read rows of a Delta table into memory, as an Arrow table; starts no JVM.
 
-    The same engine as `headrace read`: deletion vectors and renamed columns are read right.
+    It supports deletion vectors and column mapping, like `headrace read`.
 
     Example:
         >>> import headrace as hr
@@ -37,11 +37,12 @@ def read_delta(
 
     Args:
         table: A dataset of the pipeline, or any folder that is a Delta table.
-        columns: Which columns, by dotted path; by default all.
+        columns: The columns, by dotted path; by default all.
         where: A condition in SQL.
-        limit: How many rows at most; which come first is up to the table's files.
+        limit: The maximum number of rows; their order is not defined.
         version: The table's version; by default the newest.
-        timestamp: Instead: a moment (UTC where it names no zone); the version that was the newest then.
+        timestamp: In place of a version, a time (in UTC without a zone): the version that was the newest
+            then.
         project: The pipeline's folder or spec; by default found from the current folder upward.
         profile: The profile's name; by default ``HEADRACE_PROFILE``, else ``dev``.
 
@@ -51,7 +52,7 @@ def read_delta(
         ReadConditionInvalidError: The condition cannot be evaluated.
         ReadVersionUnknownError: The table has no such version.
         ReadVersionGoneError: A vacuum has removed the version's files.
-        TableUnreadableError: The table is damaged, or uses what the reader does not know.
+        TableUnreadableError: The table is damaged, or has a feature that the reader does not support.
         ArgumentInvalidError: An argument has an invalid value.
     """
     if version is not None and timestamp is not None:

@@ -60,7 +60,7 @@ class RefreshPlan:
     gone: tuple[UnrecoverableData, ...]
 
     def lines(self) -> Iterator[str]:
-        """What would happen: one line for each fact."""
+        """What a full refresh would do: one line for each fact."""
         for name in self.names:
             sources = [source for planned in self.plan.feeding(name) for source in planned.sources]
             if not sources:
@@ -90,7 +90,7 @@ def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_tab
     Args:
         datasets: What a user names.
         plan: The plan of the whole pipeline.
-        systems: The systems, asked for what they still hold.
+        systems: The systems of the sources, which report what they still hold.
         read_table: Reads a table's newest snapshot.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Parts of a plan by name, with errors that suggest the name that was meant."""
+"""Parts of a plan by name; errors suggest similar names."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
 
 
 def select(plan: Plan, names: Sequence[str]) -> Plan:
-    """The plan of some datasets alone; what they read is taken as it is.
+    """The plan of some datasets only; the tables that they read are not updated.
 
     Raises:
         DatasetUnknownError: The pipeline declares none of this name.
@@ -48,10 +48,10 @@ def select(plan: Plan, names: Sequence[str]) -> Plan:
 
 
 def check_remedies(remedies: Remedies, plan: Plan) -> None:
-    """Make sure that remedies name flows of the pipeline.
+    """Check that remedies name flows of the pipeline.
 
     Raises:
-        FlowUnknownError: One does not.
+        FlowUnknownError: A flow does not exist.
     """
     known = [planned.flow.name for planned in plan.flows]
     for name in sorted(remedies.flows):

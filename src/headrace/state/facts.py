@@ -1,4 +1,4 @@
-"""What `state.opening` decides by, and what it decides."""
+"""The facts on which `state.opening` decides, and its decisions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from headrace.state.history import History
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
 
 FENCED = 2**63 - 1
-"""The batch number that no batch ever follows: what fences a checkpoint in its table."""
+"""The highest batch number: a transaction with it fences a checkpoint, because no batch can follow."""
 
 ListOrigin = tuple[str, int]
-"""Whose lists name the files that were read: a checkpoint, and the index of a source in it."""
+"""The checkpoint, and the index of the source in it, whose lists name the files that were read."""
 
 Losses = tuple[Mapping[str, Any], ...]
-"""What a source no longer holds and was never read, as the ledger keeps it."""
+"""Records or files that a source has lost before they were read, in the form of the ledger."""
 
 Reason = Literal["first", "resume-from-table", "new-checkpoint", "data-loss", "full-refresh", "renamed"]
 
@@ -27,7 +27,7 @@ Reason = Literal["first", "resume-from-table", "new-checkpoint", "data-loss", "f
 class SourceFacts(Protocol):
     """A source of a flow as it is now. Each kind of source implements it; no method reads anything.
 
-    What would lose or double records is raised as an error with its remedy.
+    A start that would lose or duplicate records is raised as an error with its remedy.
     """
 
     @property
@@ -59,7 +59,7 @@ class SourceFacts(Protocol):
             flow: The flow.
             history: How far the flow's checkpoints have read.
             position: Where the flow continues.
-            continues: Whether it continues with the checkpoint in force.
+            continues: Whether it continues with its current checkpoint.
 
         Returns:
             Where the flow can continue: with what is new in the source, and after what the source has
@@ -68,13 +68,13 @@ class SourceFacts(Protocol):
         ...
 
     def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
-        """Whose lists of files a new checkpoint takes over; ``None`` for a source without such lists."""
+        """The origin of the file lists of a new checkpoint; ``None`` for a source without such lists."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReadBefore:
-    """A source as a checkpoint knows it.
+    """A source in a checkpoint.
 
     Args:
         checkpoint: The checkpoint.
@@ -104,19 +104,20 @@ class NextPosition:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """The target as it stands now.
+    """The state of the target table.
 
     Args:
         table_id: Delta's id of the table.
         fresh: Whether this update created it.
         version: Its version now.
-        folded: The last version that the flow's ledger holds of it; -1 if none.
-        ledger_stale: Whether the ledger holds versions that were taken back by an older copy.
-        checkpoints: The checkpoint that feeds it, by flow.
+        folded: The last version in the flow's ledger; -1 if none.
+        ledger_stale: Whether the ledger has versions that no longer exist, because an older copy was
+            restored.
+        checkpoints: The current checkpoint of each flow.
         transactions: Its SetTransactions: the last batch, by checkpoint.
         positions: Where the last commit of this flow's checkpoint ended, by source index;
-            ``None`` where neither log nor ledger know.
-        sources: Which sources that commit had read, by its own word.
+            ``None`` if neither log nor ledger has it.
+        sources: The sources in the metadata of that commit.
         history: How far the sources of all the flow's checkpoints were read.
     """
 
@@ -134,7 +135,7 @@ class TableFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointFacts:
-    """The flow's newest checkpoint as it lies on disk."""
+    """The flow's newest checkpoint."""
 
     identity: CheckpointIdentity
     last_planned: int
@@ -146,10 +147,10 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowFacts:
-    """The flow as it is declared, and what the user asked for on the command line.
+    """The declared flow, and the options of the command line.
 
     Args:
-        describe: Names a source for people.
+        describe: Gives the name of a source for messages.
     """
 
     flow: str
@@ -172,7 +173,7 @@ class FlowFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class Continue:
-    """Go on with the checkpoint as it is."""
+    """Continue with the checkpoint."""
 
     identity: CheckpointIdentity
 
@@ -185,7 +186,7 @@ class Open:
         positions: Where it starts; ``None`` starts at the sources' beginning.
         lists: For each files source with a position, whose lists hold what was read.
         fences: The checkpoint that may never commit again.
-        losses: What will never be read; written to the ledger first.
+        losses: The records or files that will never be read; written to the ledger first.
     """
 
     reason: Reason
@@ -197,7 +198,7 @@ class Open:
 
 @dataclass(frozen=True, kw_only=True)
 class RenameFlow:
-    """Go on with the checkpoint of a flow that had another name."""
+    """Continue with the checkpoint of a flow that had another name."""
 
     old_flow: str
 

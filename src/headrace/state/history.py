@@ -1,7 +1,7 @@
 """How far a flow has read each of its sources, over all checkpoints since its rows were last cleared.
 
-A source that leaves a query and comes back two checkpoints later is one that was read before: what its
-last commit says is found here, and nowhere in the checkpoint that is in force.
+If a source is removed from a query and added again two checkpoints later, its last position is found here,
+and not in the current checkpoint.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _RANGE = {"index", "kind", "identity", "from", "until"}
 
 @dataclass(frozen=True, kw_only=True)
 class PastRead:
-    """What a commit says of one source that it has read.
+    """One source in the metadata of a commit.
 
     Args:
         checkpoint: The checkpoint that read it.
         source: The source.
-        until: Where it ended, as JSON.
-        marks: What else the commit says of its range.
+        until: The end of the range, as JSON.
+        marks: The other fields of the range.
     """
 
     checkpoint: str
@@ -38,7 +38,7 @@ class PastRead:
 
 @dataclass(frozen=True, kw_only=True)
 class History:
-    """How far a flow has read its sources.
+    """The positions up to which a flow has read its sources.
 
     Args:
         commits: The reads of each commit, in the order of the commits.
@@ -58,13 +58,13 @@ class History:
 
         Args:
             kind: The kind.
-            key: What tells one of them from another.
+            key: Gives a unique key of each source.
         """
         reads = (read for reads in self.commits for read in reads if read.source.kind == kind)
         return tuple({key(read.source): read.source for read in reads}.values())
 
     def last_reads(self, is_source: Callable[[SourceIdentity], bool]) -> tuple[PastRead, ...]:
-        """The reads of a source by the last commit that names it; two where a join had it on both sides."""
+        """The reads of a source in the last commit that names it; two if the query read it twice."""
         for reads in reversed(self.commits):
             found = tuple(read for read in reads if is_source(read.source))
             if found:
@@ -85,14 +85,16 @@ def _reads(entry: Mapping[str, Any]) -> tuple[PastRead, ...]:
 
 
 def load_history(ledger: Ledger, table: Path, table_id: str, version: int, checkpoint: str | None) -> History:
-    """Follow a flow back, from the checkpoint that feeds its table to the first after the last refresh.
+    """Collect the reads of a flow, from its current checkpoint back to the first one after the last full
+    refresh.
 
     Args:
-        ledger: The flow's.
+        ledger: The flow's ledger.
         table: Its table.
         table_id: Delta's id of the table.
-        version: The table's version: what the ledger holds beyond it was taken back by a restored copy.
-        checkpoint: The checkpoint that feeds the table through this flow; ``None`` where none does.
+        version: The table's version; later versions in the ledger were removed when an older copy was
+            restored.
+        checkpoint: The current checkpoint of the flow; ``None`` if it has none.
 
     Raises:
         CheckpointCorruptError: A fold cannot be read.
@@ -110,7 +112,7 @@ def load_history(ledger: Ledger, table: Path, table_id: str, version: int, check
 
 
 def _entries(ledgers: Iterable[Ledger], table: Path, table_id: str, version: int) -> list[Mapping[str, Any]]:
-    """What folds say that is still so, and what the table's log says beyond them."""
+    """The commits in the folds of the ledger, and the later ones in the table's log."""
     held, first = [], version + 1
     for ledger in ledgers:
         stale = ledger.stale_folds(table, table_id, version)
@@ -130,7 +132,8 @@ def _is_rename(entry: Mapping[str, Any]) -> bool:
 
 
 def _chain(entries: Iterable[Mapping[str, Any]], checkpoint: str) -> tuple[set[str], bool]:
-    """The checkpoints that led to one, each fenced by the next; whether the first of them is among them."""
+    """The chain of checkpoints that ends at one, each fenced by the next; and whether its first one is
+    known."""
     # The checkpoint of a renamed flow has two openings: the first says what came before it.
     opened: dict[str, Mapping[str, Any]] = {}
     for entry in sorted((entry for entry in entries if "opens" in entry), key=last_version):

@@ -1,4 +1,4 @@
-"""Whose a checkpoint is: a file in it, written once at its creation."""
+"""The identity of a checkpoint: a file in its folder, written once at its creation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from headrace.storage.location import Location
 
 FILE = "headrace.json"
 QUERY = "headrace-query.json"
-"""Beside the identity: a fingerprint of the query that last went on with the checkpoint."""
+"""The file with the fingerprint of the last query that used the checkpoint."""
 FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceIdentity:
-    """What tells one source of a query from another of the same name.
+    """The identity of one source of a query.
 
     Args:
-        index: Its place in the query, as the lines of the offset log are ordered.
-        folder: The number of its folder in the checkpoint's ``sources/``, where it is not ``index``:
-            a source that the query reads twice has one.
+        index: The number of the source in the query: its line in the offset log.
+        folder: The number of its folder in the checkpoint's ``sources/``, if it is not ``index``: a source
+            that the query reads twice has one folder.
     """
 
     index: int
@@ -109,7 +109,7 @@ class CheckpointIdentity:
 
 
 def load_identity(checkpoint: Location) -> CheckpointIdentity:
-    """Read whose the checkpoint is.
+    """Read the identity of a checkpoint.
 
     Raises:
         CheckpointForeignError: It has no identity, so Headrace did not create it.

@@ -84,7 +84,7 @@ class Lease:
         )
 
     def check(self, flow: str) -> None:
-        """Make sure that no other process has taken the lease.
+        """Check that no other process has taken the lease.
 
         Raises:
             LeaseLostError: Another process has.
@@ -105,7 +105,7 @@ class Lease:
             self.location.swap(held, self._record())
 
     def release(self) -> None:
-        """Give the lease back, unless another process has taken it."""
+        """Release the lease, unless another process has taken it."""
         if self._owns(_read(self.location)):
             self.location.delete()
 
@@ -124,7 +124,7 @@ class Lease:
 
 
 class Heart:
-    """Beats the leases of one driver from a thread of its own, so that a long batch keeps them."""
+    """Renews the leases of one driver in a thread of its own, also during long batches."""
 
     def __init__(self, interval_s: float = HEARTBEAT_S) -> None:
         self._interval_s = interval_s

@@ -1,8 +1,8 @@
-"""What every batch of a flow read, kept beside the table's log.
+"""The ranges of every batch of a flow, kept in addition to the table's log.
 
-Delta deletes old log files and keeps no commit information in its checkpoints, so the ranges in
-the commits do not live for ever. They are folded into files here before that can happen, and
-with them what other writers did to the number of rows.
+Delta deletes old log files and keeps no commit information in its checkpoints, so the ranges in the commits
+are removed some day. Before that, they are folded into files here, together with the row counts of other
+writers.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ class Ledger:
     flow: str
 
     def siblings(self) -> tuple[Ledger, ...]:
-        """The ledgers of all flows that feed or have fed the same dataset, with this one."""
+        """The ledgers of all present and former flows of the same dataset, including this one."""
         above = self.folder.parent
         return tuple(Ledger(above / name, self.dataset, name) for name in above.list_folders())
 
     def fold(self, table: Path, table_id: str) -> tuple[LoggedCommit, ...]:
-        """Write down the commits of the table that the ledger does not hold yet.
+        """Add the commits of the table that the ledger does not have yet.
 
         Returns:
-            The commits read that are nobody's of ours and change data: a writer beside ours.
+            The commits of other writers that change data.
 
         Raises:
             StorageUnwritableError: The ledger cannot be written.
@@ -94,7 +94,7 @@ class Ledger:
         return self.folder / f"{first:020d}-{table_id[:8]}.json"
 
     def _growing(self, table_id: str) -> dict[str, Any] | None:
-        """The newest fold while it is small: it takes the new commits in."""
+        """The newest fold, if it is small enough to take more commits."""
         folds = [fold for fold in self.folds() if fold["table_id"] == table_id]
         if not folds or len(folds[-1]["batches"]) + len(folds[-1].get("others", ())) >= _ENTRIES:
             return None
@@ -122,10 +122,10 @@ class Ledger:
         return tuple(found)
 
     def stale_folds(self, table: Path, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
-        """Folds of versions that were taken back: an older copy of the table was put in its place.
+        """The folds of versions that no longer exist, because an older copy of the table was restored.
 
-        Versions that have been given anew since are told by the mark of a fold's last one, as long as
-        the log holds it.
+        If the table has used the same version numbers again, the mark of a fold's last commit differs from
+        the log.
         """
 
         def is_stale(fold: Mapping[str, Any]) -> bool:
@@ -139,9 +139,10 @@ class Ledger:
         return () if first is None else tuple(fold for fold in mine if fold["versions"][0] >= first)
 
     def rewind(self, table: Path, table_id: str, version: int) -> bool:
-        """Put aside what the ledger says of versions that the table no longer has; whether it did.
+        """Move the folds of versions that the table no longer has out of the ledger; returns whether there
+        were any.
 
-        The log says again what is still so.
+        The commits that still exist are read from the log again.
         """
         aside = self.folder / "superseded"
         stale = self.stale_folds(table, table_id, version)
@@ -151,14 +152,14 @@ class Ledger:
         return bool(stale)
 
     def record_losses(self, losses: Iterable[Mapping[str, Any]]) -> None:
-        """Write down records that no flow will ever read, before anything goes on behind them."""
+        """Record losses of a source before a new checkpoint continues after them."""
         path = self.folder / _LOSSES
         known = path.read_json() if path.exists() else []
         now = datetime.now(UTC).isoformat(timespec="seconds")
         path.replace_json([*known, *({**loss, "at": now} for loss in losses)])
 
     def record_late(self, checkpoint: str, batch: int, rows: int) -> bool:
-        """Count rows that a query left out as too late; whether this batch was new to the count.
+        """Add the late rows of a batch; returns whether the batch was not counted yet.
 
         Raises:
             StorageUnwritableError: The ledger cannot be written.
@@ -171,7 +172,7 @@ class Ledger:
         return True
 
     def late_rows(self, checkpoint: str) -> int:
-        """The rows that a query has left out as too late since its checkpoint was opened."""
+        """The late rows that a query has dropped since its checkpoint was opened."""
         return int(self._late().get(checkpoint, {}).get("rows", 0))
 
     def _late(self) -> dict[str, Any]:
@@ -182,7 +183,7 @@ class Ledger:
             return {}
 
     def last_batch(self, table: Path, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
-        """What the commit of a batch says: from the table's log, else from the ledger."""
+        """The metadata of a batch's commit, from the table's log or else from the ledger."""
         commit = find_batch(table, checkpoint, batch)
         if commit is not None:
             return commit.metadata
@@ -197,7 +198,7 @@ class Ledger:
 
 
 def record_view(folder: Location, pipeline: str, view: TableName, table_id: str) -> None:
-    """Write down once that a view has been created: it has no checkpoint and no ranges that name it.
+    """Record once that a view was created; it has no checkpoint that would show that.
 
     Args:
         folder: ``ledger/<view>/view``.
@@ -228,13 +229,13 @@ def compact(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def entry_of(commit: LoggedCommit) -> dict[str, Any]:
-    """A commit of ours as a fold keeps it."""
+    """A commit of this pipeline in the form of a fold."""
     assert commit.metadata is not None
     return {**commit.metadata, "version": commit.version, "timestamp": commit.timestamp_ms}
 
 
 def _other(table: Path, commit: LoggedCommit) -> dict[str, Any]:
-    """A commit of another writer: how many rows it added and removed, ``None`` where nobody can tell."""
+    """A commit of another writer: the rows that it added and removed, ``None`` if they are not known."""
     added, removed = count_moved_rows(table, commit.version)
     return {
         "version": commit.version,

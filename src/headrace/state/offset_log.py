@@ -1,4 +1,4 @@
-"""What Spark has planned and finished: the checkpoint's own offset and commit logs.
+"""Reads and writes the offset log and the commit log of a Spark checkpoint.
 
 Spark writes ``offsets/N`` before batch N starts, and ``commits/N`` after it has ended; a batch's
 range is ``offsets/N`` against ``offsets/N-1``, and for N = 0 the start is in ``sources/<i>/0``.
@@ -19,12 +19,12 @@ _VERSION = "v1"
 _UNSET = "-"
 """Spark's mark for a source that has no offset yet."""
 _SEEDED_MS = 0
-"""The time of a batch that never was: Spark's own batches carry the clock's."""
+"""The timestamp of a batch that Headrace has written; Spark's batches have the time of the clock."""
 
 
 @dataclass(frozen=True)
 class LogState:
-    """How far a checkpoint has come; -1 before the first batch."""
+    """The last batches of a checkpoint; -1 before the first batch."""
 
     last_planned: int
     last_finished: int
@@ -36,15 +36,15 @@ def load_state(checkpoint: Location) -> LogState:
 
 
 def offsets_path(checkpoint: Location, batch: int) -> Location:
-    """The file of Spark's offset log that says where a batch ends."""
+    """The file of Spark's offset log with the end of a batch."""
     return checkpoint / "offsets" / str(batch)
 
 
 def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
-    """Each source's position at the end of a batch, as Spark has written it, in Spark's order of sources.
+    """The position of each source at the end of a batch, in the order of Spark's offset log.
 
     Raises:
-        CheckpointCorruptError: The file is missing, or is not what Spark writes.
+        CheckpointCorruptError: The file is missing, or cannot be parsed.
     """
     path = offsets_path(checkpoint, batch)
     try:
@@ -57,10 +57,10 @@ def load_offsets(checkpoint: Location, batch: int) -> tuple[str | None, ...]:
 
 
 def check_readable(checkpoint: Location) -> None:
-    """Look at the small files that Spark reads when it goes on with a checkpoint.
+    """Check the small files that Spark reads when it continues with a checkpoint.
 
     Raises:
-        CheckpointCorruptError: One of them is not what Spark writes.
+        CheckpointCorruptError: One of them cannot be parsed.
     """
     finished = _last(checkpoint / "commits")
     for path, first in (
@@ -83,7 +83,7 @@ def check_readable(checkpoint: Location) -> None:
 def seed_files(
     positions: Mapping[int, Position], sources: Sequence[SourceIdentity], watermark_ms: int = 0
 ) -> dict[str, str]:
-    """The files of a checkpoint whose batch 0 has ended at ``positions``, as Spark would find them.
+    """The files of a checkpoint whose batch 0 has ended at ``positions``, in Spark's format.
 
     A source without a position starts at its beginning.
     """
@@ -106,7 +106,7 @@ def seed_files(
 
 
 def is_seeded(checkpoint: Location) -> bool:
-    """Whether batch 0 is one that `seed_files` made, and not Spark."""
+    """Whether `seed_files` has written batch 0, and not Spark."""
     try:
         lines = (checkpoint / "offsets" / "0").read_text().splitlines()
         return bool(json.loads(lines[1])["batchTimestampMs"] == _SEEDED_MS)

@@ -1,7 +1,6 @@
-"""How a flow starts: go on, open a new checkpoint, or refuse. Pure: it decides and touches nothing.
+"""Decides how a flow starts: continue, open a new checkpoint, or refuse. Pure: it reads and writes nothing.
 
-The rules are those of the table in docs/architecture.md: whatever could lose or double records is
-refused with its remedy.
+A start that could lose or duplicate records is refused with a remedy.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
     """Decide how a flow starts.
 
     Raises:
-        RefusedError: Whatever could lose or double records, with its remedy.
+        RefusedError: To continue could lose or duplicate records.
     """
     current = table.checkpoints.get(flow.flow)
     for facts in flow.sources:

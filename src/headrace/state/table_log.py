@@ -1,4 +1,4 @@
-"""A table's own log, read for what Headrace's commits say of themselves."""
+"""Reads the commits of a Delta table's log, with Headrace's metadata."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 _NEWEST = 1000
-"""Commits that are asked for an id: one that is in use is mostly named by one of the last few."""
+"""The number of newest commits that are searched for a transaction id."""
 
 
 @dataclass(frozen=True)
@@ -21,15 +21,15 @@ class LoggedCommit:
     Args:
         version: The table version.
         timestamp_ms: When it was committed, by the writer's clock.
-        metadata: Headrace's own user metadata; ``None`` in a commit of anybody else's.
+        metadata: Headrace's user metadata; ``None`` in a commit of another writer.
         transactions: Version by application id.
-        operation: Delta's name of what was done.
-        engine: Who did it.
+        operation: Delta's name of the operation.
+        engine: The engine that committed it.
         changes_data: Whether rows were added or removed.
-        removes_data: Whether rows were removed, or written anew.
-        delta_id: Delta's own id of the commit, which its checksum bears, too; foreign writers give none.
-        properties: The table's properties; ``None`` where the commit leaves them as they are.
-        declares_erasure: Whether it says itself that it removes rows on purpose.
+        removes_data: Whether rows were removed or rewritten.
+        delta_id: Delta's id of the commit, which its checksum file also has; other writers may not set one.
+        properties: The table's properties; ``None`` if the commit does not change them.
+        declares_erasure: Whether its metadata declares that it removes rows on purpose.
     """
 
     version: int
@@ -51,7 +51,7 @@ class LoggedCommit:
 
     @property
     def is_erasure(self) -> bool:
-        """Whether somebody took rows out by a condition, and did nothing else."""
+        """Whether the commit only deletes rows by a condition."""
         return self.operation in ("DELETE", "TRUNCATE")
 
     @property
@@ -73,16 +73,16 @@ def versions(table: Path) -> tuple[int, ...]:
 
 
 def iter_commits(table: Path, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
-    """The commits of a range of versions, as far as the log still holds them."""
+    """The commits of a range of versions that the log still has."""
     for version in versions(table):
         if version >= first and (last is None or version <= last):
             yield load_commit(table, version)
 
 
 def follow_commits(table: Path, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
-    """The commits from a version on, one after another, without a look at the whole log.
+    """The commits from a version on, without listing the whole log.
 
-    It ends where the log does, or behind ``last``; what the log does not hold any more is left out.
+    It ends at the end of the log or after ``last``; versions that the log no longer has are skipped.
     """
     version = first
     while last is None or version <= last:
@@ -95,7 +95,7 @@ def follow_commits(table: Path, first: int, last: int | None = None) -> Iterator
 
 
 def find_batch(table: Path, checkpoint: str, batch: int) -> LoggedCommit | None:
-    """The commit that holds a batch, as far as the log still holds it; the newest is tried first."""
+    """The commit of a batch, if the log still has it; the newest commits are tried first."""
     for version in reversed(versions(table)):
         commit = load_commit(table, version)
         if commit.metadata is not None and commit.transactions.get(checkpoint) == batch:
@@ -104,7 +104,7 @@ def find_batch(table: Path, checkpoint: str, batch: int) -> LoggedCommit | None:
 
 
 def load_commit(table: Path, version: int) -> LoggedCommit:
-    """One commit; only lines that can matter are parsed, for added files can be many."""
+    """One commit; lines of added files are not parsed, because there can be many."""
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
@@ -170,7 +170,7 @@ def checksum_matches_log(
 
 
 def property_since(table: Path, name: str) -> int | None:
-    """The first version from which on a boolean property of the table is true without a gap.
+    """The first version since which a boolean property of the table has been true.
 
     Returns:
         The version that is to come where the newest says otherwise; ``None`` where the commits that the
@@ -188,7 +188,8 @@ def property_since(table: Path, name: str) -> int | None:
 
 
 def commit_mark(table: Path, version: int) -> str | None:
-    """What tells a commit from another of the same version; ``None`` where the log does not hold it."""
+    """The mark of a commit, which differs from other commits of the same version; ``None`` if the log does
+    not have it."""
     try:
         text = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
     except FileNotFoundError:
@@ -197,7 +198,7 @@ def commit_mark(table: Path, version: int) -> str | None:
 
 
 def mark_version(table: Path, version: int) -> dict[str, Any] | None:
-    """A version with the mark of its commit; ``None`` where the log does not hold it."""
+    """A version with the mark of its commit; ``None`` if the log does not have it."""
     mark = commit_mark(table, version)
     return None if mark is None else {"version": version, "commit": mark}
 
@@ -213,7 +214,7 @@ def describe_rollback(table: Path, seen: Mapping[str, Any]) -> str | None:
 
 
 def count_moved_rows(table: Path, version: int) -> tuple[int | None, int | None]:
-    """The rows that a commit added and removed; ``None`` where neither log nor files tell.
+    """The rows that a commit added and removed; ``None`` if neither the log nor the files have the numbers.
 
     To be asked while the removed files are still there: the log keeps no count of their rows.
     """
@@ -253,7 +254,7 @@ def _rows_on_disk(table: Path, path: str) -> int | None:
 
 
 def _declares_erasure(info: Mapping[str, Any]) -> bool:
-    """Whether a commit's user metadata calls it an erasure, or it is a MERGE that only deleted rows."""
+    """Whether a commit's user metadata declares an erasure, or it is a MERGE that only deleted rows."""
     text = info.get("userMetadata")
     if isinstance(text, str) and '"headrace_erasure"' in text:
         try:

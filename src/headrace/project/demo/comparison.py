@@ -1,4 +1,4 @@
-"""Gold beside the producer's ledger: all rows, to the cent."""
+"""Compares gold with the producer's ledger: all rows, to the cent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.project.demo.ledger import Entry, Key
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """One name and date, as both sides have it; ``None`` where a side lacks it."""
+    """One name and date of both sides; ``None`` if a side does not have it."""
 
     name: str
     date: str
@@ -59,7 +59,7 @@ def load_gold(table: Path) -> list[dict[str, Any]]:
 
 
 def compare(gold: Iterable[Mapping[str, Any]], ledger: Mapping[Key, Entry]) -> Comparison:
-    """Put both sides beside each other.
+    """Compare both sides.
 
     Args:
         gold: Rows with ``name``, ``date``, ``sales`` and ``count``.

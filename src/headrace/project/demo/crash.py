@@ -18,7 +18,7 @@ _LOOK_S = 0.001
 
 @dataclass(frozen=True)
 class Crash:
-    """What the storage looked like after a SIGKILL.
+    """The state of the storage after a SIGKILL.
 
     Args:
         flow: The flow that was watched.
@@ -36,21 +36,21 @@ class Crash:
 
     @property
     def inside_batch(self) -> bool:
-        """Whether the process was killed while a batch was under way."""
+        """Whether the process was killed during a batch."""
         return self.planned > self.finished
 
 
 def await_batch(
     storage: Storage, dataset: TableName, flow: str, *, timeout_s: float, check: Callable[[], None]
 ) -> bool:
-    """Wait until a batch is under way; whether one was seen in time.
+    """Wait until a batch has started; ``False`` after a timeout.
 
     Args:
-        storage: Where the pipeline keeps its checkpoints.
+        storage: The pipeline's storage.
         dataset: The flow's target.
         flow: The flow.
-        timeout_s: How long to look.
-        check: Asked again and again; raises to give up.
+        timeout_s: The maximum time to wait.
+        check: Called repeatedly; raises to stop waiting.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -66,7 +66,7 @@ def await_batch(
 
 
 def look_at_crash(storage: Storage, dataset: TableName, flow: str) -> Crash:
-    """What is on disk now, when the process is gone."""
+    """The state of the storage after the process has ended."""
     path = generations(storage.flow_checkpoints(dataset, flow))[-1]
     state = load_state(path)
     checkpoint = load_identity(path).checkpoint

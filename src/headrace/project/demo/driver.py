@@ -32,9 +32,9 @@ class Driver:
     Args:
         project: The pipeline's folder.
         environment: Variables beside this process's own.
-        log_file: Takes what the process writes to its standard error.
-        pid_file: Names the process to a later demo, should this one be killed.
-        emit: Takes the events that it reports; called from a thread of the driver's.
+        log_file: The file for the standard error of the process.
+        pid_file: The file with the process id, for a later demo if this one is killed.
+        emit: Takes the events of the process; called from a thread of the driver.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class Driver:
         return self._process.pid
 
     def check(self) -> None:
-        """Make sure that it still runs.
+        """Check that the process still runs.
 
         Raises:
-            DemoDriverError: It has ended by itself.
+            DemoDriverError: The process has ended.
         """
         if self._process.poll() is None:
             return
@@ -96,7 +96,7 @@ class Driver:
         )
 
     def kill(self) -> None:
-        """SIGKILL, and wait until nothing of it is left: its JVM dies with it."""
+        """Kill the process (SIGKILL), and wait until it and its JVM have ended."""
         if self._process.poll() is not None:
             return
         family = self._family()
@@ -109,7 +109,7 @@ class Driver:
         self._reader.join(_DEATH_TIMEOUT_S)
 
     def stop(self) -> int:
-        """Ask it to stop, as Ctrl-C would, and return its exit code; it is killed where it does not."""
+        """Stop the process as Ctrl-C does, and return its exit code; it is killed if it does not stop."""
         if self._process.poll() is None:
             family = self._family()
             self._process.send_signal(signal.SIGINT)
@@ -154,7 +154,7 @@ class Driver:
 
 
 def end_leftover(pid_file: Path) -> bool:
-    """Kill the process of a demo that was killed itself; whether there was one."""
+    """Kill the process of a demo that was killed; returns whether there was one."""
     try:
         known = json.loads(pid_file.read_text(encoding="utf-8"))
         process = psutil.Process(int(known["pid"]))

@@ -22,11 +22,11 @@ _LAKE = "lake"
 
 @dataclass(frozen=True)
 class DemoFolder:
-    """What the demo keeps where.
+    """The folder of the demo and its parts.
 
     Args:
         path: The pipeline's folder.
-        renewed: Whether an earlier demo had left one.
+        renewed: Whether an earlier demo has created it.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class DemoFolder:
 
     @property
     def own(self) -> Path:
-        """What is the demo's and not the pipeline's."""
+        """The folder for files of the demo that do not belong to the pipeline."""
         return self.path / _OWN
 
     @property
@@ -59,7 +59,7 @@ class DemoFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other demos out; the kernel gives the lock back however this process ends.
+        """Lock the folder against other demos; the kernel releases the lock when this process ends.
 
         Raises:
             DemoFolderTakenError: A demo is running there.
@@ -78,10 +78,10 @@ class DemoFolder:
 
 
 def open_demo(path: Path) -> DemoFolder:
-    """The folder, new or as an earlier demo has left it; nothing in it is changed but the mark.
+    """The folder, new or from an earlier demo; only its mark is written.
 
     Raises:
-        DemoFolderTakenError: Something is there that no demo has written.
+        DemoFolderTakenError: The folder has files that the demo did not create.
         StorageUnwritableError: The folder cannot be written.
     """
     renewed = path.is_dir() and (path / _OWN / _WRITTEN).is_file()
@@ -107,14 +107,14 @@ def open_demo(path: Path) -> DemoFolder:
 def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
     """Write the pipeline, in place of an earlier demo's tables, topic and files.
 
-    What the earlier demo has left running must have ended.
+    The processes of the earlier demo must have ended.
 
     Args:
         demo: The folder, locked.
         files: Text by relative path.
 
     Returns:
-        Where files went that the user had changed or added since the earlier demo.
+        The folder of the files that the user had changed or added since the earlier demo.
 
     Raises:
         StorageUnwritableError: The folder cannot be written.
@@ -143,7 +143,7 @@ def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:
 
 
 def _clear(demo: DemoFolder) -> Path | None:
-    """Take away what the earlier demo had made; what the user has changed or added is moved aside."""
+    """Remove the files of the earlier demo; files that the user has changed or added are moved."""
     sums: dict[str, str] = json.loads((demo.own / _WRITTEN).read_text(encoding="utf-8"))
     aside = demo.path / _EDITED / f"{datetime.now():%Y-%m-%d-%H%M%S}"
     kept = None

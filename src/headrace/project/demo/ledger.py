@@ -1,4 +1,4 @@
-"""The producer's own books: what the tables must say in the end, kept without Spark and without Delta."""
+"""The sums of the producer, computed without Spark and Delta: the tables must have the same."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class SalesLedger:
     _ends: dict[int, int] = field(default_factory=dict)
 
     def add(self, name: str, date: str, sales: Decimal, *, partition: int, offset: int) -> None:
-        """Enter one acknowledged record.
+        """Add one acknowledged record.
 
         Args:
             name: What was sold.
-            date: When, as an ISO date.
-            sales: For how much.
-            partition: Where the broker has put the record.
-            offset: Its place there.
+            date: The date of the sale, in ISO format.
+            sales: The amount.
+            partition: The partition of the record.
+            offset: The offset of the record.
         """
         before = self._entries.get((name, date), Entry(0, Decimal(0)))
         self._entries[(name, date)] = Entry(before.count + 1, before.sales + sales)

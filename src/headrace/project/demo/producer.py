@@ -1,4 +1,4 @@
-"""Sales events, some thousands a second, entered into a ledger as the broker acknowledges them."""
+"""Produces sales events, and adds them to a ledger when the broker acknowledges them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class SalesProducer:
     Args:
         bootstrap: The broker.
         topic: The topic; it exists.
-        records: How many.
-        rate: How many a second.
-        pauses: After how many records it waits for `go_on`, each time.
+        records: The number of records.
+        rate: Records per second.
+        pauses: The numbers of records after which it waits for `go_on`.
     """
 
     def __init__(
@@ -77,14 +77,14 @@ class SalesProducer:
         self._thread.start()
 
     def go_on(self) -> None:
-        """End the next pause, also one that it has not come to yet."""
+        """End the next pause, also if it has not started yet."""
         for _, over in self._pauses:
             if not over.is_set():
                 over.set()
                 return
 
     def stop(self) -> None:
-        """End it early; what the broker has acknowledged stays in the ledger."""
+        """Stop early; acknowledged records stay in the ledger."""
         self._stop.set()
         for _, over in self._pauses:
             over.set()
@@ -92,7 +92,7 @@ class SalesProducer:
             self._thread.join()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until it has ended, so long at most."""
+        """Wait until it has ended, with a timeout."""
         self._thread.join(timeout_s)
 
     @property
@@ -106,7 +106,7 @@ class SalesProducer:
         return self._thread.ident is not None and not self._thread.is_alive()
 
     def check(self) -> None:
-        """Make sure that nothing has gone wrong.
+        """Check for errors.
 
         Raises:
             DemoProducerError: The broker has refused a record, or did not answer in time.
@@ -149,7 +149,7 @@ class SalesProducer:
             self._failure = f"{left} records were not acknowledged within {_FLUSH_S:.0f} s"
 
     def _send_until(self, producer: Any, sales: Iterator[Sale], sent: int, until: int) -> int:
-        """Send at the rate until so many have been sent, and return how many."""
+        """Send records at the rate up to a number, and return the number sent."""
         began, first = time.monotonic(), sent
         while sent < until and not self._stop.is_set() and self._failure is None:
             due = min(until, first + int((time.monotonic() - began) * self._rate) + 1)

@@ -22,7 +22,7 @@ _REFRESHES_PER_S = 4
 
 
 class LiveScreen:
-    """For a terminal: what stays scrolls up, the board of the flows stays in place below it.
+    """The screen for a terminal: lines scroll, and the board of the flows stays below them.
 
     Args:
         console: The terminal.
@@ -87,10 +87,10 @@ class LiveScreen:
 
 
 class LineScreen:
-    """Elsewhere: plain lines, one for one fact.
+    """The screen without a terminal: plain lines, one for each fact.
 
     Args:
-        console: Where they go.
+        console: The console.
     """
 
     def __init__(self, console: Console) -> None:
@@ -128,7 +128,7 @@ class LineScreen:
 
 
 class SilentScreen:
-    """For machines: only the result counts."""
+    """The screen for JSON: it shows nothing."""
 
     def fact(self, title: str, text: str) -> None:
         return
@@ -151,6 +151,6 @@ class SilentScreen:
 
 
 def _stopped(board: Board) -> Board:
-    """The board of a process that is gone: nothing runs until the next one says so."""
+    """The board of a process that was killed: all flows are stopped."""
     rows = {name: replace(row, state="stopped", recent=()) for name, row in board.rows.items()}
     return replace(board, rows=rows)

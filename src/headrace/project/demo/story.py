@@ -31,26 +31,27 @@ FLOW = "bronze"
 """The flow that is watched and killed in a batch: the one that reads the topic."""
 
 _FIRST = 0.05
-"""The share of the records that is written before the first commit: cold code takes its time, and a
-backlog would make the rest of the demo one large batch."""
+"""The share of the records that is written before the first commit. The first batch is slow; with more
+records, the rest of the demo would be one large batch."""
 _CRASH_AT = 0.4
 _CRASH_AT_LATEST = 0.6
-"""The shares between which the crash comes; at the second one the producer waits for slow machines."""
+"""The shares of the records between which the driver is killed; at the second one the producer waits for slow
+machines."""
 _CRASH_AFTER_BATCHES = 3
 _ATTEMPTS = 5
 _WAIT_TIMEOUT_S = 180.0
 _IDLE_TIMEOUT_S = 60.0
-"""No table has moved for so long: what is missing will not come, and the proof says what it is."""
+"""Seconds without a new commit after which the demo stops waiting; the proof names missing records."""
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoRequest:
-    """What the demo is asked to do.
+    """The options of the demo.
 
     Args:
-        directory: Where the pipeline is written.
-        records: How many sales the producer writes.
+        directory: The folder of the pipeline.
+        records: The number of records to produce.
         rate: How many a second.
     """
 
@@ -61,15 +62,15 @@ class DemoRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoResult:
-    """What came out of it.
+    """The result of the demo.
 
     Args:
-        folder: Where everything lies.
+        folder: The folder of the demo.
         settings: The pipeline's settings.
         producer: Records, sums, names and dates of the producer's ledger.
-        crashes: Every SIGKILL; the last one was inside a batch, where one was.
-        replay: What the restarted process did with the batch that was under way.
-        drained: Whether the tables came to hold as many rows as the producer has written.
+        crashes: Every SIGKILL; if one hit a batch, it is the last.
+        replay: What the restarted process did with the interrupted batch.
+        drained: Whether the tables have received all records of the producer.
     """
 
     folder: DemoFolder
@@ -88,7 +89,7 @@ class DemoResult:
 
     @property
     def ok(self) -> bool:
-        """Whether the proof holds, the sums are equal, and the crash was what it was meant to be."""
+        """Whether the proof holds, the sums are equal, and the driver was killed during a batch."""
         return self.drained and self.proof.proven and self.comparison.equal and self.crashes[-1].inside_batch
 
 
@@ -116,7 +117,7 @@ class Screen(Protocol):
 
 @dataclass
 class _Witness:
-    """What the driver has said; written by its thread, read by the story."""
+    """The events of the driver; written by its thread, read by the demo."""
 
     screen: Screen
     started: threading.Event = field(default_factory=threading.Event)

@@ -1,4 +1,4 @@
-"""How far the tables have come, read from their logs without Spark."""
+"""The progress of the tables, read from their logs without Spark."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class TableWatch:
-    """Counts rows again and again.
+    """Counts the rows of tables repeatedly.
 
     Args:
-        storage: Where the tables lie.
-        streams: The streaming tables; the last one feeds the view.
+        storage: The pipeline's storage.
+        streams: The streaming tables; the view reads the last one.
         view: The materialized view.
     """
 
@@ -46,7 +46,7 @@ class TableWatch:
         return dict(self._rows)
 
     def holds(self, rows: int) -> bool:
-        """Whether every stream held so many rows at the last look, and the view has seen them all."""
+        """Whether every streaming table had so many rows at the last call, and the view has read them all."""
         return all(found >= rows for found in self._rows.values()) and self._view_is_fresh()
 
     def _view_is_fresh(self) -> bool:
