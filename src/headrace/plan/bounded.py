@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.model.declarations import StreamingFlow
 from headrace.plan.evaluate import evaluate
-from headrace.plan.modes import Bounded, SourceRead
-from headrace.plan.options import ReadRequest
+from headrace.plan.modes import Bounded
 from headrace.plan.stages import Plan
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.kafka.subscription import Subscription
+from headrace.sources.requests import ReadRequest, SourceRead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

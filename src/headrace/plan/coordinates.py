@@ -8,6 +8,7 @@ from typing import Literal
 
 from headrace.plan.logical import Leaf, LogicalPlan, Node
 from headrace.plan.stages import Coordinates
+from headrace.sources.registry import kind_for
 
 Part = Literal["topic", "partition", "offset", "timestamp"]
 _PARTS: tuple[Part, ...] = ("topic", "partition", "offset", "timestamp")
@@ -140,8 +141,8 @@ def _leaf_values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Valu
     if not node.is_streaming:
         return None
     columns = node.expressions("output")
-    if leaf.provider == "kafka":
-        by_name: Mapping[str, _Value] = {part: part for part in _PARTS}
+    if own := kind_for(leaf.provider).reader.record_columns:
+        by_name: Mapping[str, _Value] = {part: part for part in _PARTS if part in own}
     else:
         kept = known(leaf)
         if kept is None:

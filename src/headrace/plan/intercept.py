@@ -16,8 +16,6 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
-from headrace.plan.delta_options import check_delta, require_table
-from headrace.plan.kafka_options import check_values, connection_options
 from headrace.plan.modes import (
     Bounded,
     Loading,
@@ -25,13 +23,13 @@ from headrace.plan.modes import (
     Planning,
     Running,
     SourceHook,
-    SourceRead,
     TableAccess,
     TableHook,
 )
 from headrace.plan.names import NameRules, quoted, split_name
-from headrace.plan.options import ReadRequest, protocol_options
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.registry import kind_for
+from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
 from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
@@ -165,7 +163,8 @@ class Interception:
         options: Mapping[str, str] | None = None,
     ) -> Answer | None:
         """A read of a folder; ``None`` if the folder is not a dataset of the storage."""
-        name = self.names.path(path) if path and format == "delta" and self.tables is not None else None
+        is_table = kind_for(format).reader.reads_tables and self.tables is not None
+        name = self.names.path(path) if path and is_table else None
         if name is None:
             return None
         return self.ask(name, streaming=streaming, changes=changes, options=options)
@@ -190,20 +189,16 @@ class Interception:
         location = caller(self.root) if location is None else location
         self.redactor.add_settings(request.options)
         limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
-        options = protocol_options(request, location, limit)
-        if request.format == "kafka":
-            check_values(request.options, request.streaming, location)
-            options = connection_options(request.options, self.kafka) | options
-        if request.format == "delta" and request.streaming:
-            check_delta(request.options, location)
+        defaults = ReaderDefaults(kafka=self.kafka, kafka_limit=limit)
+        options = kind_for(request.format).reader.options(request, location, defaults)
         if self.marks_locations and request.streaming:
             options[LOCATION_OPTION] = str(location)
         return options
 
-    def require_table(self, path: str | None, format: str) -> None:
-        """Check that a Delta table outside of the storage exists."""
-        if path and format == "delta":
-            require_table(path, caller(self.root))
+    def check_path(self, path: str | None, format: str) -> None:
+        """Check that the folder of a read outside of the storage exists."""
+        if path:
+            kind_for(format).reader.check_path(path, caller(self.root))
 
     def absolute_path(self, path: str) -> str:
         """A path as Spark gets it: a relative one starts at the pipeline's folder."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import SourceLocation
 from headrace.model.names import TableName
-from headrace.plan.options import ReadRequest
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.sources.requests import SourceRead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,23 +35,6 @@ class TableAccess:
     location: SourceLocation
     changes: bool = False
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SourceRead:
-    """A read of a source that is not a dataset, before it happens: a topic, a folder, a table elsewhere.
-
-    Args:
-        request: What the reader is asked for, with the options that the protocol adds.
-        paths: The folders or files; empty for a system such as Kafka.
-        location: The user's line.
-        session: The session that reads.
-    """
-
-    request: ReadRequest
-    paths: tuple[str, ...]
-    location: SourceLocation
-    session: SparkSession = field(repr=False)
 
 
 TableHook = Callable[[TableAccess], "DataFrame | None"]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from headrace.model.queries import Query
 from headrace.plan.logical import LogicalPlan
-from headrace.plan.options import PARSED_FORMATS
 from headrace.plan.stages import Note
+from headrace.sources.files.options import PARSED_FORMATS
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.syntax.bindings import ReboundGlobal, find_rebound
 

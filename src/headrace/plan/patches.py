@@ -19,9 +19,10 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
-from headrace.plan.options import ReadRequest
 from headrace.plan.sql_reads import read_sql
-from headrace.sources.files.source import FORMATS as FILE_FORMATS
+from headrace.sources.delta.options import reads_changes
+from headrace.sources.registry import kind_for
+from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller
 
 Method = Callable[..., Any]
@@ -68,7 +69,7 @@ class _ReaderState:
 
     @property
     def changes(self) -> bool:
-        return self.request(streaming=False).reads_changes
+        return reads_changes(self.request(streaming=False))
 
 
 def install() -> None:
@@ -306,7 +307,7 @@ def _load(
     state = _state(self)
     request = state.request(streaming=streaming)
     given = path if path is not None else request.value("path")
-    if given is not None and (request.format in FILE_FORMATS or request.format == "delta"):
+    if given is not None and (kind_for(request.format).reader.has_path):
         given = _absolute(given, interception)
         if path is not None:
             path = given
@@ -323,7 +324,7 @@ def _load(
         frame = interception.read_source(self._spark, request, _paths(given))
         if frame is not None:
             return frame
-        interception.require_table(folder, request.format)
+        interception.check_path(folder, request.format)
     with suspended():
         if answer is None:
             return original(self, path)

@@ -42,6 +42,7 @@ from headrace.plan.sources import planned_sources
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at, stored_names
 from headrace.sources.delta.source import absolute_path
+from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
 from headrace.syntax.locations import pinpoint
 
@@ -302,7 +303,7 @@ class Resolver:
         path = leaf.options.get("path", "")
         name = self._stand_ins.name_of(path)
         if name is None:
-            is_table = path and leaf.provider == "delta"
+            is_table = path and kind_for(leaf.provider).reader.reads_tables
             elsewhere = load_stored_at(Path(absolute_path(path))) if is_table else None
             return None if elsewhere is None else coordinates_of(elsewhere.properties)
         stored = self._stored.get(name)

@@ -13,10 +13,10 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.logical import Leaf, LogicalPlan
-from headrace.plan.options import ADAPTIVE
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage
 from headrace.sources.answers import Found
 from headrace.sources.registry import build_source
+from headrace.sources.requests import ADAPTIVE
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts

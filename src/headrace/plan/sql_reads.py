@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from headrace.errors import HeadraceError
 from headrace.plan.intercept import LOCATION_OPTION, Interception, suspended
 from headrace.plan.names import quoted
-from headrace.plan.options import ReadRequest
-from headrace.sources.files.source import FORMATS as FILE_FORMATS
+from headrace.sources.delta.options import reads_changes
+from headrace.sources.registry import kind_for
+from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller, pinpoint_sql
 from headrace.syntax.sql import Edit, SqlRelation, SqlText, expression_end, parse_sql
 
@@ -62,7 +63,7 @@ def _read(
         answer = interception.ask(
             name,
             streaming=relation.streaming,
-            changes=request.reads_changes,
+            changes=reads_changes(request),
             options=relation.options,
             location=location,
         )
@@ -92,7 +93,7 @@ def _read_folder(
     if len(relation.parts) != 2:
         return
     format, path = relation.parts
-    if format.lower() != "delta" and format.lower() not in FILE_FORMATS:
+    if not kind_for(format.lower()).reader.has_path:
         return
     if not relation.streaming and interception.sources is None:
         absolute = interception.absolute_path(path).replace("`", "``")

@@ -14,15 +14,15 @@ from headrace.model.names import TableName
 from headrace.plan.bounded import batch_options, read_kafka_between
 from headrace.plan.evaluate import evaluate
 from headrace.plan.intercept import suspended
-from headrace.plan.modes import Bounded, SourceRead, TableAccess
+from headrace.plan.modes import Bounded, TableAccess
 from headrace.plan.names import quoted, shown
-from headrace.plan.options import ReadRequest
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
+from headrace.sources.requests import ReadRequest, SourceRead
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

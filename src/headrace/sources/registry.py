@@ -32,13 +32,18 @@ def kind_of(name: str) -> SourceKind:
         raise ValueError(f"unknown kind of source: {name!r}") from None
 
 
+def kind_for(format: str) -> SourceKind:
+    """The kind of the sources that one of Spark's formats reads."""
+    return next(kind for kind in _KINDS if kind.opens(format))
+
+
 def build_source(read: StreamRead) -> Source:
     """The source of a streaming read.
 
     Raises:
         UsageError: The read's options cannot be used.
     """
-    return next(kind for kind in _KINDS if kind.opens(read.format)).build(read)
+    return kind_for(read.format).build(read)
 
 
 def load_source(value: Mapping[str, Any], location: SourceLocation) -> Source:

@@ -20,6 +20,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.guard import Guard
 from headrace.sources.meter import Meter
+from headrace.sources.reader import Reader
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.file_lists import FileLists
@@ -161,6 +162,7 @@ class SourceKind(ABC):
 
     source: ClassVar[type[Source]]
     guard: ClassVar[type[Guard]] = Guard
+    reader: ClassVar[Reader] = Reader()
 
     @property
     def name(self) -> str:

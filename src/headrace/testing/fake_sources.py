@@ -19,11 +19,11 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.bounded import kafka_columns
 from headrace.plan.intercept import LOCATION_OPTION
-from headrace.plan.modes import SourceRead, TableAccess
+from headrace.plan.modes import TableAccess
 from headrace.plan.names import shown
-from headrace.plan.options import ReadRequest
 from headrace.plan.stored import load_stored
 from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
+from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.layout import Storage
 from headrace.testing.files import FileFormat, file_format
 from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, SourceLocation
-from headrace.plan.options import ReadRequest
+from headrace.sources.requests import ReadRequest
 from headrace.testing.rows import Batch, Batches, as_json, infer_schema, invalid, table_rows
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Lag, Seed
 from headrace.sources.delta.facts import DeltaFacts, reads_of
+from headrace.sources.delta.options import DeltaReader
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.delta.starting import ERASURES_ONLY, check_table_start, starting_version
 from headrace.sources.guard import Guard
@@ -187,6 +188,7 @@ class DeltaKind(SourceKind):
 
     source = DeltaSource
     guard = DeltaGuard
+    reader = DeltaReader()
 
     def opens(self, format: str) -> bool:
         return format == "delta"

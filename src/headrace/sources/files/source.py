@@ -15,6 +15,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.files.facts import FileFacts, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
+from headrace.sources.files.options import FORMATS, FilesReader
 from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.limits import FILES_MAX_AGE, Taken
@@ -28,7 +29,6 @@ from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
 from headrace.storage.location import Location
 
-FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
 
@@ -131,6 +131,7 @@ class FilesKind(SourceKind):
 
     source = FileSource
     guard = FileGuard
+    reader = FilesReader()
 
     def opens(self, format: str) -> bool:
         return format in FORMATS

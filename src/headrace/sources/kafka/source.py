@@ -28,6 +28,7 @@ from headrace.sources.kafka.last_records import (
     read_marks,
 )
 from headrace.sources.kafka.meter import KafkaMeter
+from headrace.sources.kafka.options import KafkaReader
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.starting import Start, check_start
@@ -264,6 +265,7 @@ class KafkaKind(SourceKind):
 
     source = KafkaSource
     guard = KafkaGuard
+    reader = KafkaReader()
 
     def opens(self, format: str) -> bool:
         return format == "kafka"

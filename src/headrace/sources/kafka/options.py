@@ -1,15 +1,25 @@
-"""Options of Kafka readers: the connection is added, and values are checked before Spark gets them."""
+"""Options of Kafka readers: those that are added, and checks before Spark gets the user's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.errors import OptionInvalidError, SourceLocation
+from headrace.errors import OptionInvalidError, OptionUnsupportedError, SourceLocation
 from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.sources.kafka.clusters import same_servers
-from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT
+from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
+from headrace.sources.option_names import KnownOptions
+from headrace.sources.reader import Reader
+from headrace.sources.requests import (
+    ADAPTIVE,
+    LIMITS,
+    ReaderDefaults,
+    ReadRequest,
+    fails_on_loss,
+    refuse_silent_loss,
+)
 
 _SERVERS = "kafka.bootstrap.servers"
 _WHOLE_NUMBERS = (
@@ -17,6 +27,57 @@ _WHOLE_NUMBERS = (
     *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
 )
 _FLAGS = ("includeHeaders", "failOnDataLoss", ALLOW_NO_TOPICS)
+
+_BOTH = (
+    *("subscribe", "subscribePattern", "assign", "includeHeaders", "failOnDataLoss"),
+    *("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp"),
+    *("minPartitions", "maxRecordsPerPartition", "groupIdPrefix"),
+    *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
+)
+_KNOWN = KnownOptions(
+    stream=(
+        *_BOTH,
+        *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+        "startingOffsetsByTimestampStrategy",
+        ALLOW_NO_TOPICS,
+    ),
+    batch=(*_BOTH, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    prefixes=("kafka.",),
+    marks=frozenset({"headrace.location", ADAPTIVE, LOSS_POLICY}),
+)
+
+
+class KafkaReader(Reader):
+    """Readers of topics."""
+
+    record_columns = ("topic", "partition", "offset", "timestamp")
+
+    def options(
+        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
+    ) -> dict[str, str]:
+        options = protocol_options(request, location, defaults.kafka_limit)
+        check_values(request.options, request.streaming, location)
+        return connection_options(request.options, defaults.kafka) | options
+
+
+def protocol_options(request: ReadRequest, location: SourceLocation, limit: int) -> dict[str, str]:
+    """The options that the exactly-once protocol adds."""
+    options: dict[str, str] = {}
+    _KNOWN.refuse_unknown(request, location)
+    if not request.streaming:
+        refuse_silent_loss(request, location)
+    elif not fails_on_loss(request):
+        # Spark would skip lost records silently; with the policy a flow continues too, and the ledger
+        # records the loss.
+        options[LOSS_POLICY] = "record"
+    _refuse_uncommitted(request, location)
+    options["failOnDataLoss"] = "true"
+    # Without it Spark also reads records of aborted transactions.
+    if not request.has("kafka.isolation.level"):
+        options["kafka.isolation.level"] = "read_committed"
+    if request.streaming and not request.has(*LIMITS):
+        options |= {"maxOffsetsPerTrigger": str(limit), ADAPTIVE: "adaptive"}
+    return options
 
 
 def connection_options(options: Mapping[str, str], connection: KafkaConnection) -> dict[str, str]:
@@ -72,4 +133,17 @@ def _invalid(problem: str, option: str, location: SourceLocation) -> OptionInval
         location=location,
         remedies=["correct the option"],
         params={"option": option, "problem": problem},
+    )
+
+
+def _refuse_uncommitted(request: ReadRequest, location: SourceLocation) -> None:
+    level = request.value("kafka.isolation.level")
+    if level is None or level.lower() == "read_committed":
+        return
+    raise OptionUnsupportedError(
+        f"kafka.isolation.level={level} reads records of aborted transactions",
+        location=location,
+        facts=["`headrace verify` counts committed records only, so it would find additional rows"],
+        remedies=["remove the option: flows read with read_committed"],
+        params={"option": "kafka.isolation.level", "value": level},
     )

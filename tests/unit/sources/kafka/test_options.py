@@ -6,7 +6,8 @@ import pytest
 
 from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.connections import KafkaConnection
-from headrace.plan.kafka_options import check_values, connection_options, same_servers
+from headrace.sources.kafka.clusters import same_servers
+from headrace.sources.kafka.options import check_values, connection_options
 
 HERE = SourceLocation("orders.py", 3)
 PROFILE = KafkaConnection(

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 
 from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation
-from headrace.plan.options import ADAPTIVE, ReadRequest, protocol_options
 from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.kafka.options import protocol_options
 from headrace.sources.kafka.read import LOSS_POLICY
 from headrace.sources.limits import (
     FILES_MAX_AGE,
     FILES_MAX_BYTES_PER_TRIGGER,
     KAFKA_MAX_OFFSETS_PER_TRIGGER,
 )
+from headrace.sources.registry import kind_for
+from headrace.sources.requests import ADAPTIVE, ReaderDefaults, ReadRequest
 
 HERE = SourceLocation("orders.py", 3)
 
@@ -24,7 +26,9 @@ def given(
     format: str, *, streaming: bool = True, columns: tuple[str, ...] = (), **options: str
 ) -> dict[str, str]:
     request = ReadRequest(streaming=streaming, format=format, options=options, columns=columns)
-    return protocol_options(request, HERE)
+    if format == "kafka":
+        return protocol_options(request, HERE, KAFKA_MAX_OFFSETS_PER_TRIGGER)
+    return kind_for(format).reader.options(request, HERE, ReaderDefaults())
 
 
 def test_kafka_is_read_committed_with_loss_refused_and_a_bounded_batch() -> None:
@@ -143,7 +147,8 @@ def test_a_stream_of_files_never_leaves_a_file_out() -> None:
 def test_the_limit_of_a_batch_fits_the_files_that_are_there(tmp_path: Path) -> None:
     def limit(path: Path) -> dict[str, str]:
         request = ReadRequest(streaming=True, format="json", path=str(path))
-        return {k: v for k, v in protocol_options(request, HERE).items() if "PerTrigger" in k}
+        options = kind_for(request.format).reader.options(request, HERE, ReaderDefaults())
+        return {k: v for k, v in options.items() if "PerTrigger" in k}
 
     assert limit(tmp_path / "not there") == {"maxFilesPerTrigger": "1000"}
     (tmp_path / "small.json").write_text("{}")

@@ -1,0 +1,108 @@
+"""Options of Delta readers: those that are added, and checks before Spark gets the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from headrace.errors import OptionInvalidError, SourceLocation, TableNotFoundError
+from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
+from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, DELTA_MAX_FILES_PER_TRIGGER
+from headrace.sources.option_names import KnownOptions
+from headrace.sources.reader import Reader
+from headrace.sources.requests import ADAPTIVE, LIMITS, ReaderDefaults, ReadRequest, refuse_silent_loss
+
+_STARTS = ("startingVersion", "startingTimestamp")
+_CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *CHANGE_FEED)
+_BOTH = ("path", "readChangeFeed", "readChangeData", "startingVersion", "startingTimestamp")
+_KNOWN = KnownOptions(
+    stream=(
+        *_BOTH,
+        *("maxFilesPerTrigger", "maxBytesPerTrigger", "ignoreDeletes", "ignoreChanges", "ignoreFileDeletion"),
+        *("skipChangeCommits", "excludeRegex", "failOnDataLoss", "withEventTimeOrder"),
+        *("schemaTrackingLocation", "schemaLocation", "streamingSourceTrackingId"),
+        *("allowSourceColumnDrop", "allowSourceColumnRename", "allowSourceColumnTypeChange"),
+        *("allowSourceColumnRenameAndDrop",),
+    ),
+    batch=(*_BOTH, "endingVersion", "endingTimestamp", "versionAsOf", "timestampAsOf"),
+    prefixes=("fs.", "dfs.", "hadoop."),
+    marks=frozenset({"headrace.location", ADAPTIVE, ERASURES_ONLY}),
+)
+
+
+class DeltaReader(Reader):
+    """Readers of tables."""
+
+    has_path = True
+    reads_tables = True
+
+    def options(
+        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
+    ) -> dict[str, str]:
+        _KNOWN.refuse_unknown(request, location)
+        if not request.streaming:
+            return {}
+        refuse_silent_loss(request, location)
+        options: dict[str, str] = {}
+        if not request.has(*LIMITS):
+            options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
+            options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
+            options[ADAPTIVE] = "adaptive"
+        if not request.has(*_CHANGE_OPTIONS):
+            options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures"}
+        check_delta(request.options, location)
+        return options
+
+    def check_path(self, path: str, location: SourceLocation) -> None:
+        require_table(path, location)
+
+
+def reads_changes(request: ReadRequest) -> bool:
+    """Whether the change feed of a table is read, and not its rows."""
+    return any((request.value(name) or "").lower() == "true" for name in CHANGE_FEED)
+
+
+def check_delta(options: Mapping[str, str], location: SourceLocation) -> None:
+    """Check the values that Spark would refuse only when the stream starts.
+
+    Raises:
+        OptionInvalidError: A value is invalid.
+    """
+    chosen = {key.lower(): value.strip() for key, value in options.items()}
+    version, moment = (chosen.get(name.lower()) for name in _STARTS)
+    if version is not None and moment is not None:
+        raise _invalid("startingVersion and startingTimestamp are both set", "remove one", location)
+    if version is not None and not (version.isdigit() or version.lower() == "latest"):
+        problem = f"startingVersion must be a table version or `latest`, not {version!r}"
+        raise _invalid(problem, "write a number", location)
+
+
+def require_table(path: str, location: SourceLocation) -> None:
+    """Check that a table with a local path exists; other paths are left to Spark.
+
+    Raises:
+        TableNotFoundError: It does not exist.
+    """
+    parts = urlsplit(path)
+    if parts.scheme not in ("", "file"):
+        return
+    folder = Path(unquote(parts.path) if parts.scheme else path).absolute()
+    if (folder / "_delta_log").is_dir():
+        return
+    raise TableNotFoundError(
+        f"there is no Delta table at {folder}",
+        location=location,
+        facts=["the folder has no _delta_log" if folder.is_dir() else "the folder does not exist"],
+        remedies=["correct the path, or run the pipeline that creates the table"],
+        params={"path": str(folder)},
+    )
+
+
+def _invalid(problem: str, remedy: str, location: SourceLocation) -> OptionInvalidError:
+    return OptionInvalidError(
+        f"a stream of a Delta table: {problem}",
+        location=location,
+        remedies=[remedy],
+        params={"problem": problem},
+    )

@@ -1,0 +1,115 @@
+"""Options of readers of files: those that are added, and checks of the user's."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Mapping
+
+from headrace.errors import SourceLocation
+from headrace.model.folders import FileFolder, local_path
+from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.limits import (
+    FILES_MAX_AGE,
+    FILES_MAX_BYTES_PER_TRIGGER,
+    FILES_MAX_FILES_PER_TRIGGER,
+)
+from headrace.sources.reader import Reader
+from headrace.sources.requests import ADAPTIVE, ReaderDefaults, ReadRequest, unsupported
+
+FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
+PARSED_FORMATS = frozenset({"json", "csv", "xml"})
+_CORRUPT_COLUMN = "_corrupt_record"
+
+
+class FilesReader(Reader):
+    """Readers of files."""
+
+    has_path = True
+
+    def options(
+        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
+    ) -> dict[str, str]:
+        options: dict[str, str] = {}
+        if request.streaming:
+            options |= _file_options(request, location)
+        if request.has(FORMAT_OPTION):
+            options |= _strict_mode(request, location)
+        return options
+
+
+def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+    """The options to add to a stream of files."""
+    _refuse_for_files(request, location)
+    # A reader's options override the session's settings of the same names.
+    options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+    if not request.has("maxFileAge"):
+        options["maxFileAge"] = FILES_MAX_AGE
+    if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):
+        options |= _file_limit(request)
+        options[ADAPTIVE] = "adaptive"
+    return options
+
+
+def _file_limit(request: ReadRequest) -> dict[str, str]:
+    """A limit of files or of bytes: the one that the existing files would reach first."""
+    sizes: list[int] = []
+    if request.path is not None:
+        recursive = (request.value("recursiveFileLookup") or "").lower() == "true"
+        path = local_path(request.path) or request.path
+        folder = FileFolder(path=path, recursive=recursive, glob=request.value("pathGlobFilter"))
+        # The read itself reports a folder that cannot be listed.
+        with contextlib.suppress(OSError):
+            sizes = [file.size for file in itertools.islice(folder.files(), FILES_MAX_FILES_PER_TRIGGER)]
+    if sizes and sum(sizes) / len(sizes) * FILES_MAX_FILES_PER_TRIGGER > FILES_MAX_BYTES_PER_TRIGGER:
+        return {"maxBytesPerTrigger": str(FILES_MAX_BYTES_PER_TRIGGER)}
+    return {"maxFilesPerTrigger": str(FILES_MAX_FILES_PER_TRIGGER)}
+
+
+_FILES_REFUSED: Mapping[str, tuple[str, str]] = {
+    "ignoreMissingFiles": (
+        "skips missing files silently",
+        "remove it, and set `on_data_loss: record` in headrace.yml",
+    ),
+    "ignoreCorruptFiles": ("skips unreadable files silently", "remove it"),
+    "fileNameOnly": (
+        "treats files of the same name in two folders as one, and reads only the first",
+        "remove it: a file is identified by its whole path",
+    ),
+    "cleanSource": (
+        "removes files that `verify` and a full refresh need",
+        "remove it, and delete old files after `headrace verify` has compared them",
+    ),
+    "modifiedBefore": ("would skip files that a stream must read", "remove it"),
+    "modifiedAfter": ("would skip files that a stream must read", "remove it"),
+}
+
+
+def _refuse_for_files(request: ReadRequest, location: SourceLocation) -> None:
+    for option, (problem, remedy) in _FILES_REFUSED.items():
+        value = request.value(option)
+        if value is not None and value.lower() not in ("false", "off"):
+            raise unsupported(f"{option}={value} {problem}", option, value, remedy, location)
+    if request.has("maxFilesPerTrigger") and request.has("maxBytesPerTrigger"):
+        problem = "Spark allows maxFilesPerTrigger or maxBytesPerTrigger, not both"
+        value = request.value("maxBytesPerTrigger") or ""
+        raise unsupported(problem, "maxBytesPerTrigger", value, "remove one of the two", location)
+    for option in ("maxFilesPerTrigger", "maxBytesPerTrigger"):
+        value = request.value(option)
+        if value is not None and not (value.isdigit() and int(value) > 0):
+            problem = f"{option}={value} is not a positive whole number"
+            raise unsupported(problem, option, value, "write a number such as 1000", location)
+
+
+def _strict_mode(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+    """The parse mode of `hr.read_files`, where a malformed record never becomes a row of NULLs."""
+    mode = (request.value("mode") or "").upper()
+    if mode == "DROPMALFORMED":
+        remedy = 'read the files with format="text", and handle such records in the query'
+        raise unsupported(f"mode={mode} drops malformed records silently", "mode", mode, remedy, location)
+    keeps = (request.value("columnNameOfCorruptRecord") or _CORRUPT_COLUMN) in request.columns
+    if mode == "PERMISSIVE" and not keeps:
+        problem = f"mode={mode} turns malformed records into rows of NULLs"
+        remedy = f"remove it, or add a column `{_CORRUPT_COLUMN} STRING` to the schema"
+        raise unsupported(problem, "mode", mode, remedy, location)
+    return {"mode": "FAILFAST"} if request.format in PARSED_FORMATS and not (mode or keeps) else {}

@@ -1,0 +1,66 @@
+"""Options that a reader of Spark's would ignore silently."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from headrace.errors import OptionUnknownError, SourceLocation
+from headrace.sources.requests import ReadRequest
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownOptions:
+    """The options that a reader knows.
+
+    Args:
+        stream: Those of a stream.
+        batch: Those of a batch read.
+        prefixes: Prefixes of options that the reader passes on.
+        marks: Options that Spark ignores, and that Headrace adds to a reader.
+    """
+
+    stream: tuple[str, ...]
+    batch: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    marks: frozenset[str]
+
+    def refuse_unknown(self, request: ReadRequest, location: SourceLocation) -> None:
+        """Refuse options that the reader would ignore.
+
+        Raises:
+            OptionUnknownError: One is neither an option of the reader nor passed on by it.
+        """
+        known = self.stream if request.streaming else self.batch
+        lowered = {name.lower() for name in known}
+        for name in request.options:
+            # A reader that is used a second time already has the options that Headrace adds.
+            is_known = name.lower() in lowered or name in self.marks
+            if not is_known and not name.lower().startswith(self.prefixes):
+                raise self._unknown(request, name, location)
+
+    def _unknown(self, request: ReadRequest, name: str, location: SourceLocation) -> OptionUnknownError:
+        known, other = self.stream, self.batch
+        if not request.streaming:
+            known, other = other, known
+        lowered = {one.lower(): one for one in known}
+        near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.7)
+        facts, remedies = ["Spark would ignore it"], ["remove it"]
+        if name.lower() in {one.lower() for one in other}:
+            kinds = ("batch reads", "stream") if request.streaming else ("streams", "batch")
+            facts = [f"it is an option of {kinds[0]}, and this is a {kinds[1]}"]
+        elif near:
+            remedies = [f"did you mean `{lowered[near[0]]}`?"]
+        elif "kafka." in self.prefixes:
+            remedies = ["settings of Kafka's own client start with `kafka.`"]
+        return OptionUnknownError(
+            f"Unknown option `{name}` of the `{request.format}` reader",
+            location=location,
+            facts=facts,
+            remedies=remedies,
+            params={
+                "format": request.format,
+                "option": name,
+                "suggestion": lowered[near[0]] if near else None,
+            },
+        )
