@@ -179,6 +179,9 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
                 facts.append(f"in the SQL text: line {line}, column {column}")
         if (missing := _missing_column(error, name, place, root)) is not None:
             return missing
+    elif (java := getattr(error, "java_exception", None)) is not None:
+        # PySpark does not convert every exception of Spark's.
+        text = str(java.getMessage())
     else:
         text = f"{type(error).__name__}: {text}"
     summary, *rest = text.splitlines()
