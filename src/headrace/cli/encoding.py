@@ -1,4 +1,4 @@
-"""Output on terminals that cannot show every character: what they lack is replaced, and nothing fails."""
+"""Output on terminals that cannot show every character: missing characters are replaced."""
 
 from __future__ import annotations
 

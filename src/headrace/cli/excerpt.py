@@ -1,4 +1,4 @@
-"""An error as text: the code, the place with its line underlined, the facts, the remedies."""
+"""An error as text: the code, the source location with its line, the facts, the remedies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kafka of a command: the pipeline's, or the embedded one where there is no pipeline around."""
+"""The Kafka cluster of a command: the pipeline's, or the embedded broker outside of a pipeline."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReachedKafka:
-    """A Kafka that can be asked.
+    """A Kafka cluster that can be contacted.
 
     Args:
         connection: How to reach it, with a real address.
-        is_embedded: Whether it is the broker of Headrace's own, where topics may be made at will.
+        is_embedded: Whether it is the embedded broker, where commands create missing topics.
     """
 
     connection: KafkaConnection
@@ -31,7 +31,7 @@ class ReachedKafka:
 
 
 def reach_kafka(invocation: Invocation) -> ReachedKafka:
-    """The Kafka that the command means; the embedded broker is started where it is meant and down."""
+    """The Kafka cluster of the command; the embedded broker is started if it is needed."""
     from headrace.runtime.broker import ensure_embedded
     from headrace.runtime.fetch import ensure_jars
 

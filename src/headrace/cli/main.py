@@ -163,7 +163,7 @@ def run(arguments: Sequence[str], output: Output | None = None) -> int:
 
 
 def build_output(arguments: Sequence[str]) -> Output:
-    """The output that the command line asks for, known before it is parsed."""
+    """The output for the options of the command line, before they are parsed."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     form = JsonOutput if "--json" in options else TextOutput
     # A closed stream is None in Python; what nobody reads goes nowhere.
@@ -183,7 +183,7 @@ def _signal_behind(error: BaseException | None) -> int | None:
 
 
 def _driver_lost(error: BaseException | None) -> HeadraceError | None:
-    """The error of a JVM that is gone, wherever that was noticed."""
+    """The error for a JVM that has ended."""
     while error is not None:
         if type(error).__name__ == "Py4JNetworkError" or text_of(error) == GONE:
             from headrace.run.failures import driver_lost

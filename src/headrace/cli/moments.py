@@ -12,7 +12,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_moment(text: str) -> datetime | None:
-    """A moment in ISO's form (UTC where it names no zone), or an age such as ``2h``; else ``None``."""
+    """A time in ISO format (in UTC without a zone), or an age such as ``2h``; else ``None``."""
     if ago := _AGO.fullmatch(text):
         return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
     try:

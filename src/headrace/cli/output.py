@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PROGRESS_AFTER_S = 2.0
-"""What takes longer says so; what is faster stays quiet."""
+"""Seconds after which a command shows its progress."""
 
 
 EXIT_CHANGES = 4
@@ -36,13 +36,13 @@ EXIT_CHANGES = 4
 
 @dataclass(frozen=True)
 class Result:
-    """What a command hands back.
+    """The result of a command.
 
     Args:
         data: The facts, as JSON values.
-        text: The same facts for a person: text (with ANSI styles where wanted), or a function that
-            gives something `rich` can render; it is called only when text is wanted.
-        errors: What a person reads in full behind the text; the data has them in its own way.
+        text: The same facts as text (with ANSI styles), or a function that gives something `rich` can render;
+            it is called only for text output.
+        errors: Errors that are printed after the text; the data has them in its own form.
         exit_code: 0 done, 1 failed or not proven, 3 cannot be judged, 4 a run would change something.
     """
 
@@ -72,7 +72,7 @@ class Output(ABC):
         self.stderr = redacted(stderr, self.redactor)
         self.debug = debug
         self.folders: list[Path] = []
-        """Where paths in error locations start: the pipeline's folder, once it is known."""
+        """The folder at which paths of error locations start: the pipeline's folder, if it is known."""
 
     @property
     def is_terminal(self) -> bool:
@@ -101,11 +101,11 @@ class Output(ABC):
         """One JSON line of a command that reports as it goes; nothing in the text form."""
 
     def pour(self, lines: Iterable[str], *, at_once: bool) -> None:
-        """Lines without end, as they come; a reader such as `head` may have seen enough before.
+        """Print lines as they come; a reader such as `head` may end first.
 
         Args:
             lines: The lines.
-            at_once: Whether somebody waits for each.
+            at_once: Whether each line is flushed.
         """
         at_once = at_once or self.stdout.isatty()
         try:
@@ -127,7 +127,7 @@ class Output(ABC):
         """Ask yes or no.
 
         Raises:
-            NotConfirmedError: Nobody can be asked; ``remedy`` is the command that needs no answer.
+            NotConfirmedError: There is no terminal; ``remedy`` is the command that needs no answer.
         """
 
 
@@ -250,7 +250,7 @@ def spinner_for(console: Console) -> str:
 
 
 def discard_stdout() -> None:
-    """Let what is still to be written go nowhere; Python would complain at exit that nobody reads it."""
+    """Discard further output; otherwise Python reports a closed pipe at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno() if sys.__stdout__ else 1)
 
 

@@ -1,4 +1,4 @@
-"""Streams and log lines that no secret gets through."""
+"""Streams and log lines without secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.model.secrets import Redactor
 
 
 def redacted(stream: IO[str], redactor: Redactor) -> IO[str]:
-    """The stream, for whoever writes texts to it; secrets are struck out on the way."""
+    """The stream, with secrets replaced in texts that are written to it."""
     return cast(IO[str], _RedactedStream(stream, redactor))
 
 

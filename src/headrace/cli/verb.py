@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Invocation:
-    """One call of the command line: where it writes, and which pipeline it means."""
+    """One call of the command line: its output and its pipeline."""
 
     output: Output
     project: Path | None = None

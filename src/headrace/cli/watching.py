@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _NOT_BEGUN = "stopping; the update has not begun"
 _ABORTING = "aborting; the next run replays what was not committed"
 _NOTES_S = 1.0
-"""Seconds that the end of a command waits for a display that takes no more lines."""
+"""Seconds that a command waits at its end for the last lines of the display."""
 
 
 @contextmanager
@@ -83,7 +83,7 @@ class Watch:
             self._output.line(event_to_json(event))
 
     def note(self, text: str) -> None:
-        """A line for a person, beside the display."""
+        """Print a line in addition to the display."""
         if self._output.is_json:
             self._output.line({"note": text})
         elif self._display is not None and self.started:
@@ -140,12 +140,12 @@ def _write_notes(notes: SimpleQueue[str | None], watch: Watch) -> None:
 
 
 def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> Result:
-    """What became of an update: each error in full, then one line.
+    """The result of an update: each error in full, then one line.
 
     Args:
         output: Where errors go.
         result: The update's result.
-        signals: Those that asked it to stop.
+        signals: The signals that stopped it.
     """
     if output.is_json:
         output.line({"result": _to_json(result)})

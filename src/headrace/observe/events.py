@@ -23,7 +23,7 @@ _SUFFIX = ".jsonl"
 _TAIL_BYTES = 512 * 1024
 _KEPT_S = 30 * 86_400
 _LEAST_KEPT, _MOST_KEPT = 100, 5_000
-"""Logs that are kept however old they are, and in all."""
+"""The number of logs that are kept at any age, and the maximum number of logs."""
 
 _logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class EventLog:
     def __init__(self, file: Location, appender: Appender) -> None:
         self.file = file
         self.failure: OSError | None = None
-        """Why events are not written any more. The run goes on without its log, and warns once."""
+        """The error that ended the log. The run continues without its log, and warns once."""
         self._appender: Appender | None = appender
         self._lock = threading.Lock()
 
@@ -84,7 +84,7 @@ def event_to_json(event: Event) -> dict[str, Any]:
 
 
 def event_from_json(data: Mapping[str, Any]) -> Event | None:
-    """The event again; ``None`` for one that this version does not know."""
+    """The event of JSON values; ``None`` if this version does not have its type."""
     kind = _KINDS.get(str(data.get("event")))
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""Whether a flow runs, has been stopped, or has failed: from its lease and from the event log."""
+"""The state of a flow (running, stopped or failed), from its lease and the event log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LastFailure:
     """The last failure of a flow or a view that no success has followed.
 
     Args:
-        error: As `HeadraceError.to_dict` gives it; ``None`` where it was skipped.
+        error: The error in the form of `HeadraceError.to_dict`; ``None`` if it was skipped.
         state: The state of the flow after it.
         dataset: The target of the flow, or the view itself.
         is_latest: Whether it happened in the newest update.

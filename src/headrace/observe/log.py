@@ -1,7 +1,7 @@
-"""The log of an update: a file of its own, rotated by size, with its events and Headrace's own lines.
+"""The log of an update: a file that is rotated by size, with the events and the log lines of Headrace.
 
-Spark's log of the same update lies beside it. Both are files of the machine that runs the driver, and
-not of the storage, which can be elsewhere.
+Spark's log of the same update is in the same folder. Both are on the machine of the driver, not in the
+storage.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LEVEL_VARIABLE: Final = "HEADRACE_LOG_LEVEL"
 
 _BYTES = 10 * 1024 * 1024
 _ROTATED = 4
-"""Files that a log keeps beside the newest: 50 MB in all."""
+"""Older files of a log that are kept in addition to the newest: 50 MB in all."""
 _KEPT = 50
 """Updates of one pipeline whose logs are kept."""
 
@@ -61,7 +61,7 @@ class LogSettings:
 
     Args:
         form: ``text`` for people, ``json`` for machines: one object a line.
-        level: The least that is kept.
+        level: The lowest level that is logged.
     """
 
     form: LogFormat = "text"
@@ -69,7 +69,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, form: LogFormat | None = None, level: LogLevel | None = None) -> LogSettings:
-        """What is given, else what the environment says, else the default.
+        """The given settings, else those of the environment, else the defaults.
 
         Raises:
             LogSettingInvalidError: An environment variable has an unknown value.
@@ -81,7 +81,7 @@ class LogSettings:
 
 
 def log_folder(settings: ProjectSettings) -> Path:
-    """Where the logs of a pipeline are; two of one name have two folders."""
+    """The folder of a pipeline's logs; two pipelines of the same name have two folders."""
     mark = hashlib.sha256(str(settings.root.resolve()).encode()).hexdigest()[:8]
     return logs_folder() / f"{settings.name}-{mark}"
 
@@ -91,7 +91,7 @@ def update_log(settings: ProjectSettings, update: str) -> Path:
 
 
 def spark_log(settings: ProjectSettings, update: str) -> Path:
-    """Where Spark's own log of an update goes."""
+    """The file for the log of Spark of an update."""
     return log_folder(settings) / f"{update}.spark.log"
 
 
@@ -164,7 +164,7 @@ class UpdateLog:
 
 
 class TextFormatter(logging.Formatter):
-    """A line for a person: when, how grave, who, what, and its fields."""
+    """A log line as text: time, level, logger, message, fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields = "".join(f" {key}={_shown(value)}" for key, value in _fields(record).items())
@@ -173,7 +173,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """A line for a machine: ``at``, ``level``, ``logger``, ``event``, ``update``, ``flow``, ``fields``."""
+    """A log line as JSON: ``at``, ``level``, ``logger``, ``event``, ``update``, ``flow``, ``fields``."""
 
     def __init__(self, update: str) -> None:
         super().__init__()
@@ -196,7 +196,8 @@ class JsonFormatter(logging.Formatter):
 
 
 class _HeldFile(logging.handlers.RotatingFileHandler):
-    """A rotated file without secrets, that says by a lock that it is being written, and fails only once."""
+    """A rotated file without secrets. A lock shows that it is in use; only the first write error is
+    reported."""
 
     def __init__(self, file: Path, level: int, formatter: logging.Formatter, redactor: Redactor) -> None:
         self._failed = False

@@ -90,7 +90,7 @@ class Rows:
 
 
 def find_table(text: str, storage: Storage | None, default_schema: str) -> Path:
-    """Where a table lies that a user names: a dataset of the storage, or a folder.
+    """The folder of a table: a dataset of the storage, or a path.
 
     Raises:
         TableUnknownError: There is none.
@@ -117,14 +117,14 @@ def find_table(text: str, storage: Storage | None, default_schema: str) -> Path:
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What of a table is read.
+    """The rows and columns of a table to read.
 
     Args:
         where: A condition in SQL.
-        limit: How many rows at most.
-        columns: Which columns, by dotted path; by default all.
-        version: Which version; by default the newest.
-        timestamp: Instead: the version that was the newest at this moment.
+        limit: The maximum number of rows.
+        columns: The columns, by dotted path; by default all.
+        version: The version; by default the newest.
+        timestamp: In place of a version: the version that was the newest at this time.
     """
 
     where: str | None = None
@@ -138,14 +138,14 @@ ALL = Selection()
 
 
 def read_rows(path: Path, selection: Selection = ALL) -> Rows:
-    """Read rows of a Delta table, and find out whether the limit cuts some off.
+    """Read rows of a Delta table, and find out whether it has more rows than the limit.
 
     Raises:
         ReadColumnUnknownError: The table has no such column.
         ReadConditionInvalidError: The condition cannot be evaluated.
-        ReadVersionUnknownError: The table has no such version, or holds it no more.
+        ReadVersionUnknownError: The table has no such version, or no longer has it.
         ReadVersionGoneError: A vacuum has removed the version's files.
-        TableUnreadableError: The table is damaged, or uses what the reader does not know.
+        TableUnreadableError: The table is damaged, or has a feature that the reader does not support.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
@@ -215,7 +215,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _is_readable(table: DeltaTable) -> bool:
-    """Whether the rows can be read where no condition is in the way."""
+    """Whether the rows can be read without the condition."""
     try:
         _execute(table, "SELECT * FROM t LIMIT 1")
     except Exception:

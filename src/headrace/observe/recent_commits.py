@@ -1,4 +1,4 @@
-"""The last commits of a table: what a person asks of it now and then, without Spark."""
+"""The last commits of a table, for the status; without Spark."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 from headrace.state.table_log import LoggedCommit, load_commit, versions
 
 _LOOKED_BACK = 500
-"""Commits to look through for a flow's last batch; the ledger speaks for a flow that is quiet for longer."""
+"""The number of commits in which a flow's last batch is searched; older batches are in the ledger."""
 
 _RATE_WINDOW_MS = 30_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecentCommits:
-    """A table as its newest commits show it.
+    """The newest commits of a table.
 
     Args:
         commits: The newest first.
         properties: The table properties.
-        rows: Rows in it; ``None`` where they cannot be counted.
+        rows: The number of rows; ``None`` if it is not known.
     """
 
     version: int
@@ -36,7 +36,7 @@ class RecentCommits:
 
     @property
     def changed(self) -> datetime | None:
-        """When rows last came or went."""
+        """When rows were last added or removed."""
         return next((at_of(commit) for commit in self.commits if commit.changes_data), None)
 
     def last_batch(self, checkpoint: str) -> LoggedCommit | None:
@@ -50,7 +50,7 @@ class RecentCommits:
         )
 
     def rate(self, checkpoint: str, now: datetime) -> float | None:
-        """Rows per second that a flow has committed lately; ``None`` where it did not."""
+        """Rows per second that a flow has committed in the last minutes; ``None`` if none."""
         since_ms = now.timestamp() * 1000 - _RATE_WINDOW_MS
         recent = [c for c in self.commits if _is_batch(c, checkpoint) and c.timestamp_ms > since_ms]
         if not recent:
@@ -63,11 +63,11 @@ class RecentCommits:
         return rows / max((now.timestamp() * 1000 - recent[-1].timestamp_ms) / 1000, 0.001)
 
     def rows_since(self, version: int, *, foreign: bool = False) -> int | None:
-        """Rows that flows have added in a version or later; ``None`` where the log is too long.
+        """Rows that flows have added since a version; ``None`` if the log is too long.
 
         Args:
-            foreign: Whether other writers' rows count too; they cannot be counted here, so there is no
-                answer where they have added some.
+            foreign: Whether rows of other writers count, too; if they have added rows, the result is
+                ``None``.
         """
         newer = [commit for commit in self.commits if commit.version >= version]
         if len(newer) == len(self.commits) and self.commits and self.commits[-1].version > version:
@@ -77,7 +77,7 @@ class RecentCommits:
         return sum(int((c.metadata or {}).get("accepted", 0)) for c in newer if c.is_ours)
 
     def changed_after(self, version: int) -> bool:
-        """Whether rows have come or gone after a version."""
+        """Whether rows were added or removed after a version."""
         return any(commit.version > version and commit.changes_data for commit in self.commits)
 
 
@@ -86,7 +86,7 @@ def load_tail(path: Path) -> RecentCommits:
 
     Raises:
         OSError: The log cannot be read.
-        ValueError: The table is damaged, or uses what the reader does not know.
+        ValueError: The table is damaged, or has a feature that the reader does not support.
     """
     from deltalake import DeltaTable
 
@@ -133,7 +133,7 @@ def _count(table: Any, actions: Any) -> int | None:
 
 
 def _count_left(table: Any) -> int:
-    """Rows that deletion vectors leave, which the statistics do not tell."""
+    """The number of rows without those that deletion vectors delete, which the statistics do not have."""
     from deltalake import QueryBuilder
 
     query = QueryBuilder().register("t", table).execute("SELECT count(*) AS n FROM t")

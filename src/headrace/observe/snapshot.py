@@ -127,7 +127,7 @@ class _Looks:
 
     @property
     def silence(self) -> str | None:
-        """Why a lag is not known, where the broker was asked."""
+        """The reason why the lag is not known, if the broker was asked."""
         error = self._systems.kafka.failure
         if error is None:
             return None
@@ -135,7 +135,7 @@ class _Looks:
 
     @property
     def refusal(self) -> HeadraceError | None:
-        """Why the broker will not answer the next time either: a login or a right is wrong."""
+        """The error of the cluster, if it refuses the login or a permission is missing."""
         error = self._systems.kafka.failure
         return None if isinstance(error, BrokerUnreachableError | TopicNotFoundError) else error
 
@@ -160,7 +160,7 @@ class _Looks:
         )
 
     def never_made(self) -> Iterator[DatasetStatus]:
-        """What the newest update has failed to make."""
+        """The tables that the newest update has failed to create."""
         failed = {failure.dataset: key for key, failure in self._failures.items() if failure.is_latest}
         for name, key in failed.items():
             if name in self._tails:
@@ -247,7 +247,7 @@ class _Looks:
     def _last_words(
         self, name: TableName, flow: str, checkpoint: str, tail: RecentCommits
     ) -> Mapping[str, Any] | None:
-        """What the last batch says of itself: from the newest commits, else from the ledger."""
+        """The metadata of the last batch, from the newest commits or else from the ledger."""
         commit = tail.last_batch(checkpoint)
         if commit is not None:
             return commit.metadata
@@ -262,7 +262,7 @@ class _Looks:
         return None
 
     def _lag(self, name: TableName, flow: str, words: Mapping[str, Any]) -> Lag | None:
-        """What the sources hold beyond the last batch; ``None`` where one of them does not tell."""
+        """The lag behind the sources after the last batch; ``None`` if it is not known for one of them."""
         newest = generations(self._storage.flow_checkpoints(name, flow))
         total = Lag(0)
         for one in words["sources"]:

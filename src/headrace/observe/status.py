@@ -1,4 +1,4 @@
-"""How datasets and flows stand, as frozen facts."""
+"""The status of datasets and flows, as frozen records."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class FlowStatus:
     """One flow.
 
     Args:
-        checkpoint: The one that feeds the table; ``None`` where the flow has never got as far.
+        checkpoint: The current checkpoint; ``None`` if the flow has none yet.
         batch: The last committed batch, in the table's ``version``.
         pending: A batch that Spark has planned and not committed yet.
-        lag: Records that its sources hold beyond the last batch, or files; ``None`` where unknown.
+        lag: Records or files in its sources after the last batch; ``None`` if unknown.
         lag_bytes: The size of those files; ``None`` for a flow that reads no files.
-        rate: Rows per second lately, of a flow that runs.
-        late: Rows that its query has left out as too late since its checkpoint was opened.
+        rate: Rows per second in the last minutes, if the flow runs.
+        late: Late rows that its query has dropped since its checkpoint was opened.
         driver: The process that runs it.
         error: Why it failed or is being retried.
         reason: Why the newest run skipped it.
@@ -67,7 +67,7 @@ class FlowStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class ViewStatus:
-    """A materialized view: whether it still is what its query would give.
+    """A materialized view, and whether it is up to date.
 
     Args:
         inputs: The versions that it was computed from.
@@ -102,7 +102,7 @@ class DatasetStatus:
     """One dataset.
 
     Args:
-        changed: When rows last came or went.
+        changed: When rows were last added or removed.
         problem: Why the table cannot be read.
     """
 
@@ -118,7 +118,7 @@ class DatasetStatus:
     problem: str | None = None
 
     def freshness_s(self, now: datetime) -> float | None:
-        """Seconds since rows last came or went."""
+        """Seconds since rows were last added or removed."""
         return None if self.changed is None else (now - self.changed).total_seconds()
 
     def to_json(self, now: datetime) -> dict[str, Any]:

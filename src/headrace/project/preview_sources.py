@@ -1,4 +1,4 @@
-"""What queries read while they are only looked at: batches over what is there, bounded, and noted."""
+"""Replaces the sources of previewed queries: bounded batches of what the sources hold now."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES = 100
-"""The newest files of a folder that are read."""
+"""The number of newest files of a folder that are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,8 @@ class SourceSeen:
     """What was read of one source.
 
     Args:
-        read: How many records or files.
-        held: How many the source holds.
+        read: The number of records or files that were read.
+        held: The number that the source holds.
         version: The version of a table.
         computed: The reason why a table was computed from its own query, or ``None`` if it was read.
     """
@@ -74,9 +74,9 @@ class PreviewReader:
     """Builds queries over what their sources hold now.
 
     Args:
-        session: A session of the preview's own, whose catalog holds the tables that exist.
+        session: A session for the preview, whose catalog has the existing tables.
         plan: The plan of the whole pipeline.
-        cluster: Says which offsets the topics hold.
+        cluster: Gives the offsets that the topics hold.
         records: How many of the newest records of each Kafka source are read.
     """
 
@@ -93,7 +93,7 @@ class PreviewReader:
 
     @property
     def seen(self) -> tuple[SourceSeen, ...]:
-        """What has been read so far."""
+        """The sources that were read so far."""
         return tuple(self._seen.values())
 
     def union(self, queries: Sequence[Declared]) -> DataFrame:
@@ -206,7 +206,7 @@ class PreviewReader:
         return self._cluster.matching(subscription.pattern)
 
     def _lower_bound(self, request: ReadRequest, earliest: Offsets, latest: Offsets) -> Offsets:
-        """Where the query would begin. `latest` sets no bound: nothing at all would be seen."""
+        """The offsets at which the query starts. `latest` sets no bound: the preview would be empty."""
         start = Start.of(request.options, default="earliest")
         given: Offsets = {}
         match start.at:
@@ -230,7 +230,7 @@ class PreviewReader:
         }
 
     def _since(self, moments: Offsets, latest: Offsets) -> Offsets:
-        """The first offsets since these moments; a partition without a record since then has none."""
+        """The first offsets since these times; a partition without a later record has none."""
         return {
             topic: {p: offset if offset >= 0 else latest[topic][p] for p, offset in parts.items()}
             for topic, parts in self._cluster.offsets_since(moments).items()
@@ -266,9 +266,8 @@ class PreviewReader:
 
 
 def newest(first: Offsets, until: Offsets, count: int) -> Offsets:
-    """Where to begin, to read the newest records: as many of each partition as it has, up to a share.
-
-    What a small partition leaves of its share goes to the others.
+    """The offsets at which to start, to read the newest records: an equal share of each partition. What a
+    small partition does not need of its share goes to the others.
 
     Example:
         >>> newest({"t": {0: 0, 1: 0}}, {"t": {0: 2, 1: 100}}, 10)
@@ -310,7 +309,7 @@ def _as_inserts(frame: DataFrame) -> DataFrame:
 
 
 def _age(file: str) -> tuple[float, str]:
-    """When a file was changed, as far as it lies on this machine; else its name has to do."""
+    """The modification time of a local file, else its name."""
     local = urlparse(file)
     try:
         return Path(unquote(local.path)).stat().st_mtime if local.scheme in ("", "file") else 0.0, file

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class QueryState:
-    """How far the batches of a running query are. The batch function writes it, the flow's thread reads it.
+    """The state of the batches of a running query. The batch function writes it, the flow's thread reads it.
 
     Spark reports an exception of a Python batch function only as text, so the exception is kept here.
     """
@@ -39,18 +39,18 @@ class QueryState:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchFunction:
-    """What Spark calls for each batch of a flow.
+    """The function that Spark calls for each batch of a flow.
 
     Args:
         planned: The flow.
         stop: Ends the query before a batch has begun.
         lease: The flow's lease.
-        ranges: Knows what each batch reads.
+        ranges: Gives the ranges of each batch.
         split: Splits the rows of each batch.
         target: The flow's target.
-        tasks: The most tasks that write a batch.
+        tasks: The maximum number of tasks that write a batch.
         reporter: Reports each batch.
-        state: Where the flow's thread sees how far the batches are.
+        state: The state of the batches, for the flow's thread.
     """
 
     planned: PlannedFlow

@@ -1,4 +1,4 @@
-"""What a batch reads: its ranges, from Spark's offset log, and the checks on the sources behind them."""
+"""The ranges of a batch, from Spark's offset log, and the checks of its sources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BatchRanges:
         run: The flow.
         guards: Check its sources.
         pipeline: The pipeline's name.
-        table: The folder of the table that the flow feeds.
+        table: The folder of the table that the flow writes.
     """
 
     def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, table: Path) -> None:
@@ -46,14 +46,14 @@ class BatchRanges:
         )
 
     def finish(self, stamp: BatchStamp) -> tuple[SourceRange, ...]:
-        """Check before the commit that the sources are still those that the batch has read.
+        """Check before the commit that the sources are still the same as when the batch read them.
 
         Returns:
-            The batch's ranges, with the marks that were gathered while its rows were read.
+            The batch's ranges, with the marks that were collected while its rows were read.
 
         Raises:
-            FileChangedError: A file was written meanwhile.
-            FileVanishedError: A file was gone before it could be read.
+            FileChangedError: A file was written while it was read.
+            FileVanishedError: A file was removed before it was read.
             TopicRecreatedError: A topic was deleted and created again.
             OffsetsReusedError: A topic's log was rolled back.
         """
@@ -67,7 +67,7 @@ class BatchRanges:
         """Check that a replayed batch has the ranges that were committed.
 
         Raises:
-            CheckpointBehindTableError: It has others: its rows are not those of the table.
+            CheckpointBehindTableError: The ranges differ, so its rows are not those of the table.
         """
         flow, run = stamp.flow, self._run
         held = run.ledger.last_batch(self._table, stamp.checkpoint, stamp.batch)
@@ -92,10 +92,10 @@ class BatchRanges:
         """Check that a replayed batch can be computed again from the same input.
 
         Raises:
-            FileVanishedError: A file has changed since, or is gone.
+            FileVanishedError: A file was changed or removed.
         """
         self._guards.check_same_rows(stamp.batch)
 
     def explained(self) -> AbstractContextManager[None]:
-        """Name the file that made the block fail, where one did."""
+        """Raise a failure of the block with the file that caused it, if there is one."""
         return self._guards.explained()

@@ -65,7 +65,7 @@ class BatchSetup:
             lease: The flow's lease.
             stop: Ends the query before a batch has begun.
             limits: The limits of the query's batches.
-            state: Where the flow's thread sees how far the batches are.
+            state: The state of the batches, for the flow's thread.
         """
         planned, settings, systems = self.surveyor.planned, self.surveyor.settings, self.surveyor.systems
         run = FlowRun(
@@ -101,14 +101,14 @@ class BatchSetup:
         )
 
     def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
-        """Publish how far the flow has read under its consumer group."""
+        """Publish the flow's offsets for its consumer group."""
         group = f"headrace-{self.surveyor.settings.name}-{self.surveyor.planned.flow.name}"
         for one in ranges:
             kind_of(one.kind).publish(one, self.surveyor.systems, group)
 
 
 def _positions(opened: OpenedFlow, run: FlowRun) -> dict[int, Position]:
-    """The positions, by source, behind the last batch that the table holds."""
+    """The position of each source after the last batch in the table."""
     if opened.checkpoint is not None:
         return dict(opened.checkpoint.positions)
     return load_next_positions(opened.path, 1, run.sources) if is_seeded(opened.path) else {}

@@ -1,4 +1,4 @@
-"""What the runners of one update are made from."""
+"""The objects from which the runners of an update are created."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 Mode = Literal["triggered", "continuous"]
 MakeSession = Callable[[dict[str, str]], "SparkSession"]
-"""Makes a session of its own for a flow or a view, with the settings given."""
+"""Creates a session for a flow or a view, with the given settings."""
 
 
 class Build(Protocol):
-    """Evaluates a query against the real tables, in the session that it is given."""
+    """Evaluates a query against the real tables, in a given session."""
 
     def __call__(self, session: SparkSession, declared: Flow, kafka_limit: int = ...) -> DataFrame: ...
 
@@ -55,7 +55,7 @@ class UpdateContext:
     Args:
         update: The update's id.
         replan: Plans the pipeline again.
-        log_file: Spark's own log, for errors to name.
+        log_file: The log of Spark, for errors.
     """
 
     update: str

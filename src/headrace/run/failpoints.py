@@ -1,4 +1,4 @@
-"""Places where a test can hold the real process still, to kill it there.
+"""Points at which a test can pause the process, to kill it there.
 
 ``HEADRACE_PAUSE_AT=<point>:<batch>:<folder>`` makes the process write ``<folder>/<point>`` when it
 reaches that point in that batch, and wait as long as the file is there. Unset, nothing happens.
@@ -16,7 +16,8 @@ VARIABLE = "HEADRACE_PAUSE_AT"
 
 
 def reach(point: Point, flow: str, batch: int) -> None:
-    """Hold here if the environment says so; ``<point>`` may name a flow, as in ``flow/point``."""
+    """Pause here if the environment variable names this point; ``<point>`` may name a flow:
+    ``flow/point``."""
     asked = os.environ.get(VARIABLE)
     if asked is None:
         return

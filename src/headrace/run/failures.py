@@ -1,4 +1,4 @@
-"""What a failure of a query means: its code, and whether it may pass."""
+"""Gives failures of queries their error codes."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ _TRANSIENT = re.compile(
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What a message of Delta's says of a table that is read as a stream.
+    """The meaning of a message of Delta about a table that is read as a stream.
 
     Args:
-        said: The message.
-        error: The error behind it.
-        what: In words that follow the table.
-        facts: What is known beyond Delta's own words.
-        remedy: What to do; ``None`` for a full refresh.
+        message: The pattern of the message.
+        error: The error class.
+        what: The problem, as words that follow the table.
+        facts: Facts in addition to Delta's message.
+        remedy: The remedy; ``None`` for a full refresh.
     """
 
-    said: re.Pattern[str]
+    message: re.Pattern[str]
     error: type[HeadraceError]
     what: str
     facts: tuple[str, ...] = ()
@@ -111,13 +111,13 @@ _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are dete
 _CAUSE = 100
 """Characters of a message that go into the summary of an error."""
 _MESSAGE = 600
-"""Characters of Spark's message that an error shows; the rest is in the log."""
+"""Characters of Spark's message in the facts of an error; the log has the whole message."""
 _NAMED = 8
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A batch, and what it was reading."""
+    """A batch and its ranges."""
 
     batch: int
     ranges: tuple[SourceRange, ...]
@@ -133,8 +133,8 @@ class Failures:
     """Gives the failures of one pipeline their codes.
 
     Args:
-        kafka: The pipeline's cluster, for refused connections.
-        log_file: Spark's own log, for errors to name.
+        kafka: The pipeline's Kafka cluster, to explain failed connections.
+        log_file: The log of Spark, for the facts of errors.
     """
 
     kafka: KafkaConnection
@@ -147,7 +147,7 @@ class Failures:
         carried: BaseException | None = None,
         reading: Reading | None = None,
     ) -> HeadraceError:
-        """The coded error behind a failure; the arguments are those of `as_error`."""
+        """The coded error for a failure; the arguments are those of `as_error`."""
         return as_error(failure, carried, declared, self.log_file, self.kafka, reading)
 
 
@@ -253,8 +253,8 @@ def _turned_away(
     kafka: KafkaConnection,
 ) -> HeadraceError | None:
     """The error for a login or a permission that the Kafka cluster refuses."""
-    said = _TURNED_AWAY.findall(text)
-    error = find_fault(kafka, said) if said else None
+    messages = _TURNED_AWAY.findall(text)
+    error = find_fault(kafka, messages) if messages else None
     if error is not None:
         return error.with_(
             summary=f"{declared.name}: {error.summary}",
@@ -269,7 +269,7 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
     name = declared.name
     facts = (_shortened(text), *_logged(log_file))
     for meaning in _UPSTREAM:
-        if meaning.said.search(text):
+        if meaning.message.search(text):
             remedy = meaning.remedy or f"read everything again:   headrace full-refresh {_target(declared)}"
             return meaning.error(
                 f"{name}: a table that it reads {meaning.what}",
@@ -321,7 +321,7 @@ def _logged(log_file: Path | None) -> tuple[str, ...]:
 
 
 def _shortened(text: str) -> str:
-    """Spark's message without the Java stack and the query plan under it."""
+    """Spark's message without the Java stack trace and the query plan."""
     lines = [line for line in text.splitlines() if not re.match(r"\s+at |\s*\.\.\. \d+ more|\+-|:-", line)]
     message = " ".join(" ".join(lines).split())
     root = re.findall(r"Caused by: ([^:]+: .*?)(?= Caused by: |$)", message)

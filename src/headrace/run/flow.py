@@ -1,4 +1,4 @@
-"""A flow at work: one streaming query over one checkpoint."""
+"""Runs a flow: one streaming query with one checkpoint."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _POLL_S = 0.2
 _FOLD_S = 600.0
 """Seconds between two folds of the table's log into the ledger; Delta keeps its log for days."""
 _NOTHING_TO_READ = "Waiting for data to arrive"
-"""Spark's status of a query that has asked its sources and found nothing new."""
+"""Spark's status of a query that has found no new data in its sources."""
 _COMMIT_LOG_S = 2.0
 """How long a stop waits for Spark to write ``commits/N`` after a batch."""
 
@@ -58,10 +58,10 @@ class FlowRunner:
         search: Finds the record on which the query fails.
         reports: Reports what the flow does.
         triggered: Whether the flow ends when its sources are drained.
-        remedies: What the user asks for; done at the first start.
+        remedies: The user's options; they apply to the first start.
 
     Attributes:
-        state: How far the flow is, for the readers of its table.
+        state: The state of the flow, for the readers of its table.
     """
 
     planned: PlannedFlow
@@ -184,7 +184,7 @@ class FlowRunner:
         return "stopped" if stop.requested else "drained"
 
     def _fold(self, opened: OpenedFlow) -> None:
-        """The ledger is a copy: one that cannot be written now is written at the next start."""
+        """Write the ledger; if that fails, the next start writes it."""
         try:
             self.opener.fold(opened.identity.table_id)
         except HeadraceError as error:
@@ -192,7 +192,7 @@ class FlowRunner:
 
 
 def _stop(query: StreamingQuery, state: QueryState, opened: OpenedFlow, stop: StopSignal) -> None:
-    """Stop between batches: `query.stop` in the middle of one has been seen to break Spark."""
+    """Stop between two batches: `query.stop` in the middle of a batch can break Spark."""
     while state.busy and stop.remaining_s > 0:
         time.sleep(0.02)
     if state.failure is None and not state.busy and state.last_batch >= 0:

@@ -31,8 +31,8 @@ class FlowResult:
     """How a flow ended.
 
     Args:
-        outcome: ``skipped`` where the flow was not started because a table that it reads was never
-            written; ``plan again`` never leaves an update.
+        outcome: ``skipped`` if the flow was not started because a table that it reads was never written;
+            ``plan again`` is used only within an update.
         rows: Rows that the update has added to the table.
         batches: Batches of the update, replayed batches included.
         late: Rows that the query dropped because they were older than its watermark.

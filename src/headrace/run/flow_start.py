@@ -1,4 +1,4 @@
-"""How a flow would start: the facts about it and the decision. `plan` reports it, `run` executes it."""
+"""Decides how a flow starts. `plan` reports the decision, `run` executes it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class FlowStart:
     """How a flow would start.
 
     Args:
-        opening: Whether it continues its checkpoint, opens a new one, or takes over a renamed one.
+        opening: Whether the flow continues its checkpoint, opens a new one, or renames one.
         sources: Its sources as they are now.
-        table: The target's newest state; ``None`` if it does not exist yet.
-        checkpoint: What its newest checkpoint holds; ``None`` if it has none.
+        table: The newest state of the target; ``None`` if it does not exist yet.
+        checkpoint: Its newest checkpoint; ``None`` if it has none.
     """
 
     opening: Opening
@@ -32,11 +32,11 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
     """Decide how a flow starts; writes nothing.
 
     Args:
-        surveyor: Gathers what is known of the flow.
+        surveyor: Collects the facts about the flow.
         remedies: What the user asks for.
 
     Raises:
-        RefusedError: The flow could lose or double records.
+        RefusedError: The flow could lose or duplicate records.
         TransientError: The broker does not answer.
         TopicNotFoundError: A topic does not exist.
         StartInvalidError: A source does not hold the position that its options start at.
@@ -72,7 +72,7 @@ def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
 
 
 def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:
-    """Check that each source is there, and holds the position that the flow would start at."""
+    """Check that each source exists, and has the position at which the flow would start."""
     facts = {one.source.index: one for one in sources}
     for source in surveyor.planned.sources:
         is_new = opening.positions is None or source.index not in opening.positions

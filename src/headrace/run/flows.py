@@ -32,7 +32,7 @@ class UpdateFlows:
     """The flows of one update.
 
     Args:
-        plan: What is to be run.
+        plan: The plan to run.
         context: The update.
 
     Attributes:
@@ -67,7 +67,7 @@ class UpdateFlows:
             self._release(name)
 
     def open(self) -> Mapping[str, Exception]:
-        """Take the leases, then create and alter the tables. Flows that cannot be started fail at once.
+        """Take the leases, then create and alter the tables. Report flows that cannot be started as failed.
 
         Returns:
             Why flows and views cannot be started, by name.
@@ -84,7 +84,7 @@ class UpdateFlows:
         return blocked
 
     def start(self, *names: str) -> None:
-        """Start flows together, also flows that have ended; a flow that is running is left alone."""
+        """Start flows together, also flows that have ended; running flows are not changed."""
         for name in names:
             self._not_started.pop(name, None)
         self._supervisor.start(*names)
@@ -99,7 +99,7 @@ class UpdateFlows:
         self._not_started[name] = self._reports.skipped(self.planned[name], reason)
 
     def end_unstarted(self, names: Iterable[str]) -> None:
-        """Report flows as stopped that were never started."""
+        """Report flows that were never started as stopped."""
         for name in names:
             self._release(name)
             self._not_started[name] = self._reports.finished(self.planned[name], "stopped")
@@ -122,7 +122,7 @@ class UpdateFlows:
         return tuple(result for name in self.planned if (result := self.result(name)) is not None)
 
     def state(self, name: str) -> FeedState:
-        """How far a flow is, for what reads its table."""
+        """The state of a flow, for the readers of its table."""
         result = self.result(name)
         if result is None:
             return self._runners[name].state if name in self._runners else "pending"
@@ -135,10 +135,9 @@ class UpdateFlows:
                 return "working"
 
     def _take_leases(self) -> dict[str, Exception]:
-        """Take the leases of all flows: of a table all or none, and before the table is created.
+        """Take the leases of all flows, before tables are created; either all leases of a table or none.
 
-        Returns:
-            Why flows have none, by name.
+        Returns: The errors of flows without a lease, by name.
         """
         refused: dict[str, Exception] = {}
         for names in self.feeding.values():
@@ -201,7 +200,7 @@ class UpdateFlows:
             self._release(name)
 
     def _plan_again(self, name: str) -> RunFlow:
-        """What runs a flow with a new plan, once its table has the new columns."""
+        """The runner of a flow with a new plan, after its table has the new columns."""
         before, context = self._runners[name], self._context
         try:
             # The pipeline's files run again, and two threads must not load modules at once.
@@ -222,7 +221,7 @@ class UpdateFlows:
 
 
 def _stages_by_name(plan: Plan) -> tuple[dict[str, PlannedFlow], dict[TableName, OpenTableStage]]:
-    """The flows that are to be run by name, and the tables that are to be opened, in the plan's order."""
+    """The flows to run, by name, and the tables to open, in the order of the plan."""
     flows: dict[str, PlannedFlow] = {}
     openings: dict[TableName, OpenTableStage] = {}
     for stage in plan.stages:

@@ -1,4 +1,4 @@
-"""The flows of one table, at their start."""
+"""Lets the flows of one table open their checkpoints one after another."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _POLL_S = 0.05
 
 
 class OpeningGate:
-    """Lets flows of one table open one after another, and commit only when all have tried.
+    """Lets flows of one table open one after another, and commit only after all have tried to open.
 
-    An opening changes the table's metadata. Beside it, Delta refuses another opening and every batch as
-    conflicts: no harm, but a retry that nobody asked for.
+    An opening changes the table's metadata. At the same time, Delta would refuse other openings and batches
+    as conflicts, and they would be retried.
 
     Args:
-        flows: Those that are started together.
+        flows: The flows that are started together.
     """
 
     def __init__(self, flows: Iterable[str] = ()) -> None:
@@ -26,12 +26,12 @@ class OpeningGate:
         self._turn = threading.Lock()
 
     def expect(self, flow: str) -> None:
-        """A flow is about to start: nobody commits before it has tried to open."""
+        """Register a flow that will start: no flow commits before it has tried to open."""
         self._missing.add(flow)
 
     @contextmanager
     def opening(self, flow: str) -> Iterator[None]:
-        """Around a flow's opening, however it ends."""
+        """Open a flow within this context: one flow at a time."""
         with self._turn:
             try:
                 yield
@@ -39,10 +39,10 @@ class OpeningGate:
                 self.leave(flow)
 
     def leave(self, flow: str) -> None:
-        """Nobody waits for this flow any more."""
+        """Do not wait for this flow any more."""
         self._missing.discard(flow)
 
     def wait(self, stop: StopSignal) -> None:
-        """Wait until every flow has tried to open, or the update is asked to stop."""
+        """Wait until every flow has tried to open, or until the update stops."""
         while self._missing and not stop.wait(_POLL_S):
             pass

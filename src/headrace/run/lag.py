@@ -1,4 +1,4 @@
-"""How far a flow is behind its sources, in records; asked now and then, for a person to look at."""
+"""Measures how many records a flow is behind its sources, at intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 
 _INTERVAL_S = 1.0
-"""Least seconds between two measurements: a batch must not wait for them."""
+"""Minimum seconds between two measurements, so that they do not delay batches."""
 
 
 class LagGauge:
@@ -24,7 +24,7 @@ class LagGauge:
         self._measured_s = 0.0
 
     def measure(self, ranges: tuple[SourceRange, ...]) -> int | None:
-        """The lag behind the ends of ranges; ``None`` where it was measured just now, or is not known."""
+        """The lag behind the ends of ranges; ``None`` if it was measured just before, or is not known."""
         if time.monotonic() - self._measured_s < _INTERVAL_S:
             return None
         self._measured_s = time.monotonic()

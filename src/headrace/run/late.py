@@ -19,10 +19,10 @@ class LateRows:
     """Counts the late rows that a query reports.
 
     Args:
-        stateful: Whether the query keeps state; no other query drops late rows.
-        ledger: The flow's ledger, which keeps the count.
+        stateful: Whether the query is stateful; only a stateful query drops late rows.
+        ledger: The flow's ledger, which stores the count.
         checkpoint: The checkpoint's id.
-        report: Takes the batch and its late rows.
+        report: Called with the batch and its late rows.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LateRows:
         self.rows = 0
 
     def look(self, query: StreamingQuery) -> None:
-        """Count what Spark has reported since the last call."""
+        """Count the late rows that Spark has reported since the last call."""
         if not self._stateful:
             return
         newest = query.lastProgress

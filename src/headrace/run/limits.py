@@ -1,4 +1,4 @@
-"""Sets how much the batches of a query read, where the user sets no limit."""
+"""Sets the limits of batches, if the user sets none."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class BatchLimits:
-    """Decides how much the batches of one query may take.
+    """Sets the limits of the batches of one query.
 
-    Spark fixes a source's limit when a query starts, and asks for it before each batch; between two
-    batches it is replaced there. Where that cannot be done, the first limit stays.
+    Spark sets the limit of a source when a query starts, and reads it before each batch. Between two batches
+    it is replaced in Spark. If that fails, the first limit stays.
 
     Args:
         planned: The flow.
@@ -56,7 +56,7 @@ class BatchLimits:
         self._limits = {i: AdaptiveLimit(limit, self._meters[i].least) for i, limit in first.items()}
 
     def attach(self, query: StreamingQuery) -> None:
-        """The query whose limits these are; it may have begun already."""
+        """Set the query of these limits; it may run already."""
         self._query = query
 
     def follow(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
@@ -73,7 +73,7 @@ class BatchLimits:
                 self._limits[index].limit = limit
 
     def _apply(self, query: StreamingQuery, limits: Mapping[int, int]) -> bool:
-        """Replace limits within the running query; whether that could be done."""
+        """Replace limits in the running query; returns whether it succeeded."""
         from py4j.protocol import Py4JError
 
         jvm = self._session.sparkContext._jvm

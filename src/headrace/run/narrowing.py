@@ -1,4 +1,4 @@
-"""Which record makes a query fail: its batch is read again, in halves, and nothing is written."""
+"""Finds the record on which a query fails: the batch is read again, in halves, and nothing is written."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _LIMIT_S = 60.0
-"""Seconds that the search may take: half a million records need about twenty looks at ever fewer."""
+"""Seconds that the search may take: half a million records need about twenty attempts."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Part:
 
 
 def parts_of(ranges: Iterable[SourceRange]) -> tuple[Part, ...]:
-    """What a batch has read of Kafka."""
+    """The Kafka records of a batch."""
     return tuple(
         Part(topic, partition, first, end)
         for one in ranges

@@ -1,4 +1,4 @@
-"""What a run would refuse: `plan` calls the checks that a run calls, and reports what they raise."""
+"""Calls the checks of a run for `plan`, and reports the errors that they raise."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ from headrace.sources.systems import Systems
 
 
 def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
-    """Add what a run would refuse to a plan, and remove the changes that it would not make then.
-
-    A refusal that only follows from another one is left out.
+    """Add the errors of a run to a plan, and remove the changes that the run would then not make. An error
+    that only follows from another one is omitted.
 
     Args:
         plan: The plan.
@@ -113,7 +112,7 @@ class PreflightCheck:
                     assert_never(stage)
 
     def refused_tables(self) -> dict[TableName, HeadraceError]:
-        """Why a run would not open tables."""
+        """The errors of tables that a run would not open."""
         refused: dict[TableName, HeadraceError] = {}
         for stage in self._opened.values():
             name, project = stage.table.name, self._plan.project
@@ -124,7 +123,8 @@ class PreflightCheck:
         return refused
 
     def refusal(self, planned: PlannedFlow) -> HeadraceError | None:
-        """Why a run would not start the flow; ``None`` if it would, or if the broker does not answer."""
+        """The error with which a run would not start the flow; ``None`` if it would, or if the broker does
+        not answer."""
         try:
             surveyor = FlowSurveyor(
                 planned=planned,
@@ -146,7 +146,8 @@ class PreflightCheck:
         return None
 
     def missing_input(self, planned: PlannedRefresh) -> HeadraceError | None:
-        """Why a view cannot be computed; ``None`` if its inputs exist or the same run creates them."""
+        """The error of a view that cannot be computed; ``None`` if its inputs exist or the same run creates
+        them."""
         for name in inputs_of(planned, self._plan):
             if str(name) not in self._moving and not is_table(self._plan.project.storage.table(name)):
                 return input_missing(planned.flow, name)

@@ -20,8 +20,8 @@ class Feed:
     """A flow or view of this update that writes a table.
 
     Args:
-        name: In words, such as ``flow orders``.
-        state: How far it is.
+        name: For messages, such as ``flow orders``.
+        state: Its state.
         failed: The flows and views whose errors were the reason to skip it.
     """
 
@@ -35,7 +35,7 @@ class Skip:
     """A flow or view is not started: a table that it reads was never written.
 
     Args:
-        reason: Why, in words that follow its name.
+        reason: The reason, as words that follow its name.
         failed: The flows and views that failed.
     """
 

@@ -1,4 +1,4 @@
-"""What follows a commit: events, lag, limits. It never fails a flow."""
+"""Reports after a commit: events, lag, limits. An error in a report never fails a flow."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AfterBatch = Callable[[tuple[SourceRange, ...], float], None]
 
 @contextmanager
 def logged_only(what: str) -> Iterator[None]:
-    """Log an error in the block as a warning, and go on.
+    """Log an error in the block as a warning, and continue.
 
     A flow that failed after its commit would replay the batch at each start, and fail again.
 
@@ -38,7 +38,7 @@ def logged_only(what: str) -> Iterator[None]:
 
 @dataclass
 class Progress:
-    """What a flow has done in this update, over all its attempts."""
+    """The counts of a flow in this update, over all its attempts."""
 
     rows: int = 0
     batches: int = 0
@@ -58,7 +58,7 @@ class BatchReporter:
         emit: Takes the events.
         progress: The flow's counts so far.
         measure_lag: The records that the sources hold beyond these ranges; ``None`` if unknown.
-        after_batch: Called after each batch, by what it reports.
+        after_batch: Called after each batch.
     """
 
     planned: PlannedFlow
@@ -118,7 +118,7 @@ class BatchReporter:
 
 
 def record_ages(committed: Committed, timestamp: str | None) -> tuple[float, float] | None:
-    """The age of the oldest and of the newest record in seconds, from the statistics that Delta has taken.
+    """The age of the oldest and of the newest record in seconds, from Delta's statistics.
 
     Args:
         committed: The batch.
@@ -137,7 +137,7 @@ def record_ages(committed: Committed, timestamp: str | None) -> tuple[float, flo
 
 
 def _at(values: Any, path: str) -> datetime | None:
-    """The timestamp of one column in Delta's statistics; ``None`` where Python has no such date.
+    """The timestamp of one column in Delta's statistics; ``None`` if Python cannot represent it.
 
     A producer can set any timestamp, also one after the year 9999.
     """

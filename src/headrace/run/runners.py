@@ -1,4 +1,4 @@
-"""Makes the runners of an update: each gets everything that it uses when it is made."""
+"""Creates the runners of an update, with everything that they use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from headrace.state.table_log import LoggedCommit
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:
-    """Make what opens the checkpoint of a flow."""
+    """Create the object that opens the checkpoint of a flow."""
     target = planned.flow.target
 
     def report(commit: LoggedCommit) -> None:

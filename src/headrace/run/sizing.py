@@ -1,4 +1,4 @@
-"""How many tasks, and so how many files, a batch is written with."""
+"""Chooses the number of tasks, and so of files, of a batch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SMALL_BATCH = 20_000
-"""Records up to which a batch is written as one file: more tasks would cost more than the rows."""
+"""The number of records up to which a batch is written as one file."""
 
 
 def most_tasks(session: SparkSession) -> int:
-    """The most tasks that a flow may use for a batch, so that other flows have room."""
+    """The maximum number of tasks of a batch, so that other flows can run at the same time."""
     return max(2 * available_cores(), int(session.sparkContext.defaultParallelism) // 2)
 
 
@@ -26,8 +26,8 @@ def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: b
     Args:
         rows: The batch's rows.
         ranges: What the batch read.
-        stateful: Whether the query keeps state; then its partitions are fixed.
-        tasks: The most tasks.
+        stateful: Whether the query is stateful; then its partitions are fixed.
+        tasks: The maximum number of tasks.
     """
     if stateful:
         return rows
@@ -37,7 +37,7 @@ def limit_tasks(rows: DataFrame, ranges: tuple[SourceRange, ...], *, stateful: b
 
 
 def count_records(ranges: tuple[SourceRange, ...]) -> int | None:
-    """The records that a batch has read at most; ``None`` where the positions do not tell."""
+    """The maximum number of records that a batch has read; ``None`` if the positions do not show it."""
     counts = [kind_of(one.kind).count(one) for one in ranges]
     known = [count for count in counts if count is not None]
     return sum(known) if len(known) == len(counts) else None

@@ -8,7 +8,7 @@ import weakref
 
 
 class StopRequested(Exception):
-    """Raised at the top of a batch that has not begun; the next start replays it."""
+    """Raised before a batch starts to write; the next start replays it."""
 
 
 class PlanAgain(Exception):
@@ -16,10 +16,10 @@ class PlanAgain(Exception):
 
 
 class StopSignal:
-    """Set once, seen by every thread that shares it.
+    """A stop request that threads share; it is set once.
 
     Args:
-        limit_s: The longest that a stop may take, in seconds.
+        limit_s: The maximum seconds that a stop may take.
     """
 
     def __init__(self, limit_s: float = 60.0) -> None:

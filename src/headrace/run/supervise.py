@@ -22,7 +22,7 @@ class Supervisor:
     """Runs the flows of an update.
 
     A flow can be started again after its end. After the outcome ``plan again`` it is planned again and
-    goes on.
+    continues.
 
     Args:
         prepare: Gives what runs a flow; called in the thread of the caller of `start`.
@@ -45,7 +45,7 @@ class Supervisor:
         self._results: dict[str, FlowResult | BaseException] = {}
 
     def start(self, *flows: str) -> None:
-        """Start flows together; a flow that is running is left alone."""
+        """Start flows together; running flows are not changed."""
         with self._changed:
             chosen = [flow for flow in flows if flow not in self._threads]
             prepared = {flow: self._prepare(flow) for flow in chosen}
@@ -74,7 +74,7 @@ class Supervisor:
         """The last result of a flow; ``None`` while it is running, and before its first start.
 
         Raises:
-            BaseException: What the flow's thread raised: a bug, for errors of a flow are results.
+            BaseException: The exception of the flow's thread. This is a bug: errors of a flow are results.
         """
         with self._changed:
             found = self._results.get(flow)

@@ -1,4 +1,4 @@
-"""What is known of a flow before it starts: declared, on disk, in its table, and on the broker."""
+"""Collects the facts about a flow before it starts: its declaration, checkpoint, table and sources."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Surveyed(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """Everything that `state.opening.decide` asks of a flow."""
+    """The facts that `state.opening.decide` needs."""
 
     flow: FlowFacts
     table: TableState
@@ -61,7 +61,7 @@ class Survey:
 
 @dataclass(frozen=True, kw_only=True)
 class FlowSurveyor:
-    """Gathers what is known of a flow before it starts; changes nothing.
+    """Collects the facts about a flow before it starts; changes nothing.
 
     Args:
         planned: The flow.
@@ -94,10 +94,10 @@ class FlowSurveyor:
         return Ledger(self.settings.storage.ledger(flow.target, flow.name), flow.target, flow.name)
 
     def survey(self, remedies: Remedies) -> Survey:
-        """Gather everything that decides how the flow starts.
+        """Collect the facts that decide how the flow starts.
 
         Args:
-            remedies: What the user asks for.
+            remedies: The user's options.
 
         Raises:
             RefusedError: A file on disk cannot be read, or belongs to another flow.
@@ -157,9 +157,8 @@ class FlowSurveyor:
 
 
 def find_unfinished(folder: Location, table: TableState) -> Location | None:
-    """A checkpoint that was made, and that the table never came to know: a crash in between.
-
-    It has planned nothing of its own, so nothing is lost with it.
+    """A checkpoint that was created, but not committed to the table, because the process ended in between. It
+    has planned no batches, so nothing is lost with it.
     """
     known = generations(folder)
     if not known:
@@ -254,9 +253,8 @@ def _table_facts(
 
 
 def is_drained(planned: PlannedFlow, survey: Surveyed, systems: Systems) -> bool:
-    """Whether the sources hold nothing that the checkpoint has not read: then no query is needed.
-
-    Only where that is known for sure; a stateful query may still have rows to emit.
+    """Whether the checkpoint has read everything in its sources, so that no query is needed. False if this is
+    not certain; a stateful query may still have rows to emit.
     """
     checkpoint = survey.checkpoint
     if checkpoint is None or planned.stateful or checkpoint.last_planned < 0:

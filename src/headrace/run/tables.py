@@ -1,4 +1,4 @@
-"""Tables before their flows start: created if missing, registered, brought up to date."""
+"""Creates, registers and alters tables before their flows start."""
 
 from __future__ import annotations
 
@@ -48,11 +48,9 @@ def register_tables(plan: Plan, spark: SparkSession) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class TableOpening:
-    """What a run does to a table before its flows start.
-
-    Args:
-        creates: Whether the table is created.
-        alterations: What changes in an existing table.
+    """What a run does to a table before its flows start. Args:
+    creates: Whether the table is created.
+    alterations: What changes in an existing table.
     """
 
     creates: bool = False
@@ -164,7 +162,7 @@ def alter(spark: SparkSession, path: Path, alterations: TableAlterations) -> Non
 
 
 def _create(stage: OpenTableStage, path: Path, spark: SparkSession) -> bool:
-    """Create a missing table; false if another driver has created it meanwhile."""
+    """Create a missing table; false if another process has created it in the meantime."""
     table = stage.table
     try:
         create_table(
@@ -225,7 +223,7 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
 
 
 def set_coordinates(stage: OpenTableStage, path: Path, spark: SparkSession) -> None:
-    """Name the coordinate columns of a table that was emptied: its new rows come from its newest query."""
+    """Set the coordinate columns of a table that was emptied, because its query may have changed."""
     held = read_state(spark, path).properties
     wanted = {key: stage.properties[key] for key in COORDINATE_PROPERTIES if key in stage.properties}
     if any(held.get(key) != value for key, value in wanted.items()):

@@ -24,7 +24,7 @@ def flow_target(
     Args:
         planned: The flow.
         storage: The pipeline's storage.
-        spark: A session to read and change the target's metadata with.
+        spark: The session that reads and changes the target's metadata.
         checkpointer: Writes Delta's checkpoints of tables.
     """
     match planned.flow:

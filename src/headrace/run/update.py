@@ -1,4 +1,4 @@
-"""One update of a pipeline: what is there now, or what comes until it is stopped."""
+"""Runs one update of a pipeline, triggered or continuous."""
 
 from __future__ import annotations
 
@@ -36,14 +36,13 @@ _FIRST_VIEWS_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
-    """What became of an update.
+    """The result of an update.
 
     Args:
-        outcome: ``completed``, ``stopped`` by whoever asked for it, or ``failed`` where a flow or a
-            view has.
+        outcome: ``completed``, ``stopped``, or ``failed`` if a flow or a view has failed.
         flows: Each flow's result.
         views: Each materialized view's.
-        log_file: Its log; ``None`` where it found nothing to do.
+        log_file: Its log; ``None`` if it had nothing to do.
     """
 
     update: str
@@ -147,17 +146,17 @@ class _Schedule:
         self._due: dict[TableName, float] = {}
 
     def block_views(self, blocked: Mapping[str, Exception]) -> None:
-        """Fail the views that cannot be refreshed.
+        """Report the views that cannot be refreshed as failed.
 
         Args:
-            blocked: Why, by name.
+            blocked: The errors, by name.
         """
         for name, view in self._views.items():
             if (error := blocked.get(str(name))) is not None:
                 view.fail(error)
 
     def run_once(self, plan: Plan) -> None:
-        """Read what is there now, level by level."""
+        """Process what the sources hold now, level by level."""
         for level in plan.levels:
             flows, views = _by_kind(level)
             self._flows.end_unstarted(self._start_ready(stage.planned.flow.name for stage in flows))
@@ -170,7 +169,7 @@ class _Schedule:
                     self._refresh(view)
 
     def run_continuously(self) -> None:
-        """Run all flows until they end or are stopped; views follow their inputs."""
+        """Run all flows until they end or are stopped; refresh views when their inputs have changed."""
         # The flows' first batches must not wait for views that have nothing to show yet.
         now = time.monotonic()
         self._due = {
@@ -190,7 +189,7 @@ class _Schedule:
         self._flows.wait()
 
     def _start_ready(self, names: Iterable[str]) -> list[str]:
-        """Start the flows that may start, skip those that never may, and return the others."""
+        """Start the flows whose inputs are ready, skip those whose inputs failed, and return the others."""
         ready: list[str] = []
         waiting: list[str] = []
         for name in [name for name in names if self._flows.result(name) is None]:
@@ -214,7 +213,7 @@ class _Schedule:
                 self._due[name] = time.monotonic() + view.interval_s
 
     def _refresh(self, view: ViewRunner, *, always: bool = True) -> bool:
-        """Refresh or skip a view; false where it has to wait for its inputs."""
+        """Refresh or skip a view; false if it must wait for its inputs."""
         verdict = self._judge(view.inputs)
         if isinstance(verdict, Skip):
             self._causes[str(view.view.name)] = verdict.failed

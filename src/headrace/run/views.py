@@ -42,7 +42,7 @@ class ViewResult:
     """How a refresh ended.
 
     Args:
-        outcome: ``skipped`` where a table that the view reads was never written.
+        outcome: ``skipped`` if a table that the view reads was never written.
         reason: Why the view was skipped.
     """
 
@@ -61,10 +61,10 @@ class ViewRunner:
         inputs: The tables that its query reads, also through temporary views.
         target: The view's table.
         settings: The pipeline's settings.
-        spark: A session to read and change the table's metadata with.
+        spark: The session that reads and changes the table's metadata.
         session: Makes the session of a refresh.
         build: Evaluates the view's query.
-        heart: Keeps the view's lease during a refresh.
+        heart: Renews the view's lease during a refresh.
         failures: Gives failures their codes.
         update: The update's id.
         emit: Takes the events.
@@ -107,7 +107,7 @@ class ViewRunner:
 
     @property
     def interval_s(self) -> float:
-        """Least seconds between two refreshes of a continuous update."""
+        """Minimum seconds between two refreshes of a continuous update."""
         trigger = self._flow.trigger
         return self._settings.view_interval_s if trigger is None else trigger.interval_s
 
@@ -119,7 +119,7 @@ class ViewRunner:
 
     @property
     def state(self) -> FeedState:
-        """How far the view is, for what reads it."""
+        """The state of the view, for its readers."""
         if self.result is None:
             return "pending"
         match self.result.outcome:
@@ -129,7 +129,7 @@ class ViewRunner:
                 return "working"
 
     def refresh(self) -> None:
-        """Refresh the view if it is not what its query would return; errors become results."""
+        """Refresh the view if its query or an input has changed; errors become results."""
         name = self.view.name
         try:
             lease = self._heart.acquire(self._settings.storage.lease(name, "view"), str(name))

@@ -1,7 +1,7 @@
-"""The sources of a overrides: Delta tables and folders that are fed with a test's rows, batch by batch.
+"""The sources of a test: Delta tables and folders that get the test's rows, batch by batch.
 
-A topic becomes a Delta table of Kafka's own columns, so everything behind the reader is as it is in
-production: real streams with real checkpoints, which read what each batch has added.
+A topic becomes a Delta table with Kafka's columns, so everything after the reader is as in production: real
+streams with real checkpoints, which read the rows that each batch has added.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
 
 
 class Source(ABC):
-    """One source of the pipeline, as far as the overrides has fed it.
+    """One source of the pipeline, with the rows that it has so far.
 
     Args:
-        name: What the test calls it.
-        given: The rows that it will have.
+        name: Its name in the test.
+        given: All rows of the test for it.
     """
 
     def __init__(self, name: str, given: Batches) -> None:
@@ -49,7 +49,7 @@ class Source(ABC):
         self._fed = 0
 
     def feed(self, batches: int) -> None:
-        """Bring the source to where it is after so many batches of the test."""
+        """Add the rows of the source up to a number of batches."""
         while self._fed < min(batches, len(self.given.batches)):
             batch = self.given.batches[self._fed]
             if batch:
@@ -74,7 +74,7 @@ class Topic(Source):
 
 
 class Table(Source):
-    """A Delta table that is no dataset of the pipeline."""
+    """A Delta table that is not a dataset of the pipeline."""
 
     def __init__(self, name: str, given: Batches, path: Path, schema: pa.Schema) -> None:
         super().__init__(name, given)
@@ -104,14 +104,14 @@ class Folder(Source):
 
 
 class FakeSources:
-    """Stands for all sources of a pipeline, and knows which of them it reads.
+    """Replaces all sources of a pipeline, and records which of them it reads.
 
     Args:
-        folder: Where the sources are kept.
+        folder: The folder of the sources.
         given: The test's rows, by source.
-        settings: The pipeline's settings, with the storage of the overrides.
-        real: The pipeline's own storage, whose tables may say what columns a source has.
-        elsewhere: Registers a table that the session's own catalog knows; false where it does not.
+        settings: The pipeline's settings, with the storage of the test.
+        real: The pipeline's storage, whose tables give the columns of sources.
+        elsewhere: Registers a table of the session's catalog; false if the catalog does not have it.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class FakeSources:
         return max((len(given.batches) for given in self._given.values()), default=0)
 
     def feed(self, batches: int) -> None:
-        """Bring every source to where it is after so many batches."""
+        """Add the rows of every source up to a number of batches."""
         for source in self._sources.values():
             source.feed(batches)
 
@@ -237,8 +237,8 @@ class FakeSources:
 
         Args:
             folder: The pipeline's.
-            format: What its files hold.
-            schema: The columns that the user gives.
+            format: The format of its files.
+            schema: The user's schema.
             options: Further options of the reader.
             location: The user's line.
         """
@@ -278,7 +278,7 @@ class FakeSources:
         return source.path
 
     def _reader(self, read: SourceRead, *paths: Path) -> DataFrame:
-        """A reader of a staged source, with what the query says of how to read it."""
+        """A reader of a replaced source, with the options of the query."""
         request = read.request
         if request.format == "kafka":
             options = {key: text for key, text in request.options.items() if key == LOCATION_OPTION}
@@ -360,7 +360,7 @@ def _append(path: Path, rows: pa.Table) -> None:
 
 
 def _next_offsets(path: Path) -> dict[int, int]:
-    """Where each partition goes on, in a storage that an earlier overrides has left."""
+    """The next offset of each partition, in the storage of an earlier test."""
     from deltalake import DeltaTable
 
     rows = DeltaTable(path).to_pyarrow_table(columns=["partition", "offset"])

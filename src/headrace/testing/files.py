@@ -54,7 +54,7 @@ def file_format(request: ReadRequest, given: Batches, location: SourceLocation) 
 
 
 def _lines(line_of: Callable[[Any], str]) -> Callable[[str, Batch, int], bytes]:
-    """One line for each row; text and bytes stand for themselves, also where they are no valid line."""
+    """One line for each row; text and bytes are written unchanged, even if they are not a valid line."""
 
     def encode(source: str, batch: Batch, number: int) -> bytes:
         lines = []

@@ -26,7 +26,7 @@ def _headrace_ends() -> Iterator[ExitStack]:
 def run_pipeline(_headrace_ends: ExitStack) -> Iterator[RunPipeline]:
     """Runs pipelines on rows in place of their sources, as `headrace.testing.run` does.
 
-    One Spark serves all tests of a pytest session; a session that exists is used. The tables are
+    All tests of a pytest session share one Spark session; an existing session is used. The tables are
     removed after the test.
 
     Example:

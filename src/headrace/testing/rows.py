@@ -21,13 +21,13 @@ Given = Sequence[Batch]
 
 @dataclass(frozen=True)
 class Record:
-    """A Kafka record, for a test that cares about more than its value.
+    """A Kafka record, for a test that needs more than the value.
 
     Args:
-        value: A mapping or a list becomes JSON; text and bytes stand for themselves, and ``None`` is
-            a record without a value.
+        value: A mapping or a list becomes JSON; text and bytes are the raw value; ``None`` is a record
+            without a value.
         key: Its key.
-        timestamp: Its timestamp; the moment of the test by default. Without a time zone it is UTC.
+        timestamp: Its timestamp; by default the time of the test. Without a time zone it is UTC.
         partition: Its partition; the first by default.
         headers: Its headers.
 
@@ -45,7 +45,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Batches:
-    """The rows of a Delta table or of files, where their types are to be said.
+    """The rows of a Delta table or of files, with their types.
 
     Args:
         batches: The rows, batch by batch.
@@ -229,10 +229,11 @@ def as_json(value: Any) -> str:
 
 
 def infer_schema(source: str, given: Batches) -> pa.Schema:
-    """The columns of rows whose types nobody has said.
+    """The columns of rows without a schema.
 
     Raises:
-        RowsInvalidError: There is no row to tell them from, or a row is no mapping, or values disagree.
+        RowsInvalidError: There are no rows, a row is not a mapping, or values of a column have different
+            types.
     """
     import pyarrow as pa
 
@@ -320,6 +321,6 @@ def _utc(value: Any) -> Any:
 
 
 def _aware(value: Any) -> Any:
-    """A datetime without a zone is a TIMESTAMP in UTC, unless a schema says otherwise."""
+    """A datetime without a zone is a TIMESTAMP in UTC, unless a schema gives another type."""
     naive = isinstance(value, datetime) and value.tzinfo is None
     return value.replace(tzinfo=UTC) if naive else _utc(value)

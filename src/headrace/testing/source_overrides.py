@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace.run.update import RunResult
 
 _NOWHERE = KafkaConnection({"bootstrap.servers": "127.0.0.1:9"})
-"""No broker is asked for anything; queries that name a cluster need some name."""
+"""An address for queries that need one; no broker is contacted."""
 
 _SETTINGS = {"spark.sql.shuffle.partitions": "2"}
 """A test has few rows; the pipeline's own configuration wins."""
@@ -48,11 +48,9 @@ def run(
     storage: str | Path | None = None,
     keep: Keep = atexit.register,
 ) -> Tables:
-    """Run a pipeline on rows in place of its sources, in a storage of its own.
-
-    The rows of the first batch of every source are there, and an update runs; then the rows of the
-    second, and so on. Queries, tables, checkpoints, watermarks and state are real. No broker is
-    started or asked, and nothing outside of the storage is written.
+    """Run a pipeline on rows in place of its sources, in a separate storage. An update runs on the first
+    batch of every source, then one on the second, and so on. Queries, tables, checkpoints, watermarks and
+    state are real. No broker is started or contacted, and nothing outside of the storage is written.
 
     Args:
         pipeline: The pipeline, or its folder.

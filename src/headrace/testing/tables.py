@@ -81,7 +81,7 @@ class Tables(Mapping[str, list[Row]]):
         return f"Tables({', '.join(self._names)})"
 
     def frame(self, name: str) -> DataFrame:
-        """A table as a DataFrame of the session that this process has; it outlives the files.
+        """A table as a DataFrame of this process's session; it can be used after the files were removed.
 
         Raises:
             DatasetUnknownError: The pipeline stores no dataset of this name.

@@ -15,7 +15,7 @@ from headrace.errors.pages import ErrorPage, build_pages
 
 
 def complete_code(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The codes that begin with what was typed."""
+    """The codes that start with the typed text."""
     return [CompletionItem(code) for code in build_pages() if code.startswith(incomplete.upper())]
 
 

@@ -1,4 +1,4 @@
-"""`headrace status`: how the pipeline stands."""
+"""`headrace status`: the state of the pipeline."""
 
 from __future__ import annotations
 
