@@ -858,10 +858,6 @@ FAULTS = {
         '@hr.table\ndef wrong():\n    r = spark.readStream.format("kafka").option("subscribe", "t")\n'
         '    return r.option("startingOffsets", "middle").load()  # here'
     ),
-    "FEATURE_UNSUPPORTED": (
-        '@hr.table\ndef wrong():\n    r = spark.readStream.format("kafka").option("subscribe", "t")\n'
-        '    return r.option("kafka.bootstrap.servers", "elsewhere:1").load()  # here'
-    ),
     "SCHEMA_MISMATCH": (
         '@hr.table(schema="id LONG, amount INT")\ndef wrong():  # here\n'
         '    return spark.readStream.table("orders")'

@@ -32,6 +32,7 @@ from ruamel.yaml import YAML
 
 from conftest import PASSWORD
 from headrace.cli.main import run
+from headrace.project.pipeline import Pipeline
 from proof.ledger import ProducerLedger, create_topic, settings
 from secured_broker import SecuredBroker
 
@@ -140,11 +141,68 @@ def test_every_command_works_with_a_user_and_a_password(spark: SparkSession, sec
     assert len(secured("preview", "orders", "--json", "--limit", "200").data["rows"]) == 102
 
 
-def published(secured: Secured) -> int:
-    """The offsets that the flow has published, asked through the plain listener."""
-    admin = AdminClient(settings(secured.broker.start()))
-    group = ConsumerGroupTopicPartitions("headrace-shop-orders")
-    found = admin.list_consumer_group_offsets([group])["headrace-shop-orders"].result(10)
+TWO_CLUSTERS = """
+import headrace as hr
+
+@hr.table
+def orders():
+    return hr.read_kafka("{topic}", options={options})
+
+@hr.table
+def own():
+    return hr.read_kafka("{topic}")
+"""
+
+
+def test_a_reader_of_another_cluster_has_its_own_login_in_every_command(
+    spark: SparkSession, secured: Secured, bootstrap: str
+) -> None:
+    """Two topics of one name: the profile's cluster is the plain broker, the other one needs a login."""
+    create_topic(bootstrap, secured.topic, 1)
+    ProducerLedger(bootstrap).produce(secured.topic, 30, 1)
+    secured.write({"bootstrap.servers": bootstrap})
+    options = {f"kafka.{name}": value for name, value in login(secured.broker).items()}
+    options["kafka.sasl.password"] = PASSWORD
+    (secured.root / "orders.py").write_text(TWO_CLUSTERS.format(topic=secured.topic, options=options))
+    servers = secured.broker.address("SASL_SSL")
+    planned = secured("plan")
+    assert planned.code == 0, planned
+    assert f"{secured.topic} at {servers}" in planned.out
+    ran = secured("run", "--json")
+    assert ran.code == 0, ran
+    datasets = {one["dataset"]: one for one in secured("status", "--json").data["datasets"]}
+    assert {name.split(".")[-1]: one["rows"] for name, one in datasets.items()} == {"orders": 100, "own": 30}
+    assert (published(secured), published(secured, bootstrap, "own")) == (100, 30)
+    verified = secured("verify")
+    assert verified.code == 0
+    assert f"verify has no login for the Kafka cluster {servers}" in verified.out
+    assert "records were not judged" in verified.out.splitlines()[-1]
+    for output in (planned, ran, verified):
+        assert PASSWORD not in output.out + output.err
+    with Pipeline.load(secured.root) as pipeline:
+        pipeline.plan()
+        proof = pipeline.verify(require="records")
+    assert (proof.proven, proof.exit_code) == (True, 0), proof.to_json()
+    assert len(secured("preview", "orders", "--json", "--limit", "200").data["rows"]) == 100
+    secured.write({"bootstrap.servers": bootstrap})
+    moved = secured("run", "--json")
+    (error,) = filter(
+        None, (one["error"] for one in json.loads(moved.out.splitlines()[-1])["result"]["flows"])
+    )
+    assert error["code"] == "SOURCES_CHANGED", moved
+    assert any("--new-checkpoint orders" in remedy for remedy in error["remedies"])
+    assert secured("run", "--new-checkpoint", "orders", "--json").code == 0
+    datasets = {one["dataset"]: one for one in secured("status", "--json").data["datasets"]}
+    assert {name.split(".")[-1]: one["rows"] for name, one in datasets.items()} == {"orders": 130, "own": 30}
+    assert secured("verify").code == 0
+
+
+def published(secured: Secured, bootstrap: str = "", flow: str = "orders") -> int:
+    """The offsets that a flow has published, asked through the plain listener."""
+    admin = AdminClient(settings(bootstrap or secured.broker.start()))
+    name = f"headrace-shop-{flow}"
+    group = ConsumerGroupTopicPartitions(name)
+    found = admin.list_consumer_group_offsets([group])[name].result(10)
     return sum(place.offset for place in found.topic_partitions if place.topic == secured.topic)
 
 

@@ -58,7 +58,8 @@ def read_kafka(
             drops the record, ``keep`` makes a row of NULLs.
         on_data_loss: What to do if the topics no longer have records that the flow must read:
             ``refuse``, or ``record`` the loss and continue after it. By default as in ``headrace.yml``.
-        options: Further options of Spark's Kafka source.
+        options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
+            they are the whole connection: give its ``kafka.*`` settings too.
 
     Example:
         >>> import headrace as hr
@@ -68,7 +69,8 @@ def read_kafka(
     """
     active = require_pipeline("read_kafka")
     arguments = Arguments("hr.read_kafka", caller(active.settings.root))
-    _check_connection(active, arguments)
+    chosen = arguments.settings("options", options)
+    _check_connection(active, arguments, chosen or {})
     topics = _topics(arguments, topic, pattern, allow_no_match)
     _check(arguments, max_offsets_per_trigger, on_data_loss)
     active.settings.redactor.add_settings(options or {})
@@ -88,7 +90,7 @@ def read_kafka(
             max_offsets_per_trigger=max_offsets_per_trigger,
             on_null=on_null,
             on_data_loss=on_data_loss,
-            options=arguments.settings("options", options),
+            options=chosen,
         )
 
 
@@ -138,8 +140,9 @@ def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) ->
     return None if found is None else load_schema(found, active.settings.root, arguments.location)
 
 
-def _check_connection(active: ActivePipeline, arguments: Arguments) -> None:
-    if not active.settings.kafka.bootstrap_servers:
+def _check_connection(active: ActivePipeline, arguments: Arguments, options: Mapping[str, str]) -> None:
+    named = any(name.lower() == "kafka.bootstrap.servers" for name in options)
+    if not (named or active.settings.kafka.bootstrap_servers):
         raise SpecInvalidError(
             f"read_kafka needs a Kafka broker, but the profile `{active.settings.profile}` sets none",
             location=arguments.location,

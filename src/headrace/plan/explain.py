@@ -111,17 +111,20 @@ class Explanation:
 
     def _warnings(self) -> list[str]:
         """The warnings: topics that were not checked, because no broker answered."""
-        if not self.plan.unreached:
-            return []
+        return [self._unreached(servers) for servers in self.plan.unreached]
+
+    def _unreached(self, servers: str) -> str:
         kafka = self.plan.project.kafka
-        place = kafka.place("bootstrap.servers")
+        if servers != kafka.bootstrap_servers:
+            return f"cannot reach {servers}; its topics were not checked"
         if self.plan.is_broker_stopped:
-            return [
+            return (
                 "the embedded broker is not running; topics were not checked. "
                 "Start it:   headrace broker start"
-            ]
+            )
+        place = kafka.place("bootstrap.servers")
         where = "" if place is None else f" ({place.path}:{place.line})"
-        return [f"cannot reach {kafka.bootstrap_servers}{where}; topics were not checked"]
+        return f"cannot reach {servers}{where}; topics were not checked"
 
     def _schema_text(self, dataset: Dataset) -> str:
         schema = self.plan.schemas.get(dataset.name)

@@ -191,6 +191,7 @@ class Interception:
         limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
         defaults = ReaderDefaults(kafka=self.kafka, kafka_limit=limit)
         options = kind_for(request.format).reader.options(request, location, defaults)
+        self.redactor.add_settings(options)
         if self.marks_locations and request.streaming:
             options[LOCATION_OPTION] = str(location)
         return options

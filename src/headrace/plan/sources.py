@@ -83,18 +83,18 @@ def find_sources(plan: Plan, systems: Systems) -> Plan:
         StartInvalidError: A new flow cannot start where its options say.
     """
     found: dict[tuple[str, int], Found] = {}
-    unreached = False
+    unreached: dict[str, None] = {}
     for planned in _running(plan):
         is_new = _is_new(planned, plan)
         for source in planned.sources:
             try:
                 seen = source.find(systems, is_new=is_new)
-            except BrokerUnreachableError:
-                unreached = True
+            except BrokerUnreachableError as error:
+                unreached[error.params.get("servers", plan.project.kafka.bootstrap_servers)] = None
                 continue
             if seen is not None:
                 found[planned.flow.name, source.index] = seen
-    return replace(plan, found=found, unreached=unreached)
+    return replace(plan, found=found, unreached=tuple(unreached))
 
 
 def _running(plan: Plan) -> Iterator[PlannedFlow]:

@@ -194,7 +194,7 @@ class Plan:
         selected: The datasets to run; ``None`` runs all.
         changes: The changes that a run would make in the storage; ``None`` when planned offline.
         found: What each source holds now, by flow and source index, if its system answered.
-        unreached: Whether a system did not answer.
+        unreached: The Kafka brokers that did not answer.
         refusals: The errors with which a run would stop; empty when planned offline.
         is_broker_stopped: Whether topics were not checked because the embedded broker does not run.
         notes: Warnings and hints.
@@ -207,7 +207,7 @@ class Plan:
     selected: frozenset[TableName] | None = None
     changes: tuple[Change, ...] | None = None
     found: Mapping[tuple[str, int], Found] = field(default_factory=dict)
-    unreached: bool = False
+    unreached: tuple[str, ...] = ()
     refusals: tuple[HeadraceError, ...] = ()
     is_broker_stopped: bool = False
     notes: tuple[Note, ...] = ()

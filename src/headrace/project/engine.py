@@ -84,6 +84,8 @@ class Engine:
         self._rehearsal = overrides
         self._running: RunningSpark | None = None if overrides is None else overrides.running
         self._replaced: dict[str, str | None] = {}
+        self.other_clusters: tuple[KafkaConnection, ...] = ()
+        """The Kafka clusters beside the profile's that the last plan reads, with their logins."""
 
     @property
     def is_running(self) -> bool:
@@ -131,6 +133,8 @@ class Engine:
                 sources=sources,
                 find_table=None if overrides is None else overrides.find_table,
             )
+        connections = (source.connection for planned in plan.flows for source in planned.sources)
+        self.other_clusters = tuple(filter(None, connections))
         if keep:
             for key, schema in active.inferred:
                 keep_schema(settings.storage.schemas, key, schema)

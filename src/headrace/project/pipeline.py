@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +28,8 @@ from headrace.project.selection import check_remedies
 from headrace.run.reporting import logged_only
 
 if TYPE_CHECKING:
+    from headrace.model.connections import KafkaConnection
+    from headrace.model.declarations import Flow
     from headrace.observe.log import LogSettings, UpdateLog
     from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
@@ -168,7 +170,6 @@ class Pipeline:
             ...     print(row)
         """
         from headrace.project.preview import take_preview
-        from headrace.sources.kafka.cluster import KafkaCluster
 
         with self._redacted():
             settings, plan = self._engine.reach()
@@ -176,7 +177,7 @@ class Pipeline:
                 self._engine.session(),
                 plan,
                 dataset,
-                KafkaCluster(settings.kafka),
+                self._engine.systems(settings).kafka,
                 records=records,
                 where=where,
                 limit=limit,
@@ -333,6 +334,7 @@ class Pipeline:
                 require=require,
                 connection=connection,
                 explain=lambda said: find_fault(connection, said),
+                others=self._engine.other_clusters,
             )
 
     def read(
@@ -475,10 +477,18 @@ class Pipeline:
         from headrace.run.broker_watch import ANSWER_S, BrokerWatch
         from headrace.sources.kafka.cluster import KafkaCluster
 
-        flows = [one.flow for one in plan.flows if any(source.kind == "kafka" for source in one.sources)]
-        remedy = "headrace broker start" if self.settings.kafka.is_embedded else "headrace doctor"
-        cluster = KafkaCluster(settings.kafka, ANSWER_S)
-        with BrokerWatch(flows, update, cluster.ping, remedy, emit):
+        readers: dict[str, tuple[KafkaConnection, list[Flow]]] = {}
+        for planned in plan.flows:
+            kafka = [source for source in planned.sources if source.kind == "kafka"]
+            found = [source.connection or settings.kafka for source in kafka]
+            for servers, connection in {one.bootstrap_servers: one for one in found}.items():
+                readers.setdefault(servers, (connection, []))[1].append(planned.flow)
+        with ExitStack() as watches:
+            for connection, flows in readers.values():
+                is_embedded = connection == settings.kafka and self.settings.kafka.is_embedded
+                remedy = "headrace broker start" if is_embedded else "headrace doctor"
+                cluster = KafkaCluster(connection, ANSWER_S)
+                watches.enter_context(BrokerWatch(flows, update, cluster.ping, remedy, emit))
             yield
 
 

@@ -30,7 +30,7 @@ from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader, SourceSeen
 from headrace.run.failures import as_error
 from headrace.sources.files.bad_files import explain_bad_file
-from headrace.sources.kafka.cluster import KafkaCluster
+from headrace.sources.kafka.clusters import KafkaClusters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +98,7 @@ def take_preview(
     spark: SparkSession,
     plan: Plan,
     name: str,
-    cluster: KafkaCluster,
+    clusters: KafkaClusters,
     *,
     records: int,
     where: str | None = None,
@@ -112,7 +112,7 @@ def take_preview(
         spark: The pipeline's session; it is left as it is.
         plan: The plan of the whole pipeline.
         name: The dataset, or the flow.
-        cluster: Gives the offsets that the topics hold.
+        clusters: The Kafka clusters, which say which offsets the topics hold.
         records: How many of the newest records of each Kafka source are read.
         where: A condition in SQL.
         limit: The maximum number of rows.
@@ -133,7 +133,7 @@ def take_preview(
                 catalog.add_stored(table, plan.project.storage.table(table))
             else:
                 catalog.copy_from(spark, table)
-        looker = PreviewReader(session, plan, cluster, records=records)
+        looker = PreviewReader(session, plan, clusters, records=records)
         with (
             activate(ActivePipeline(plan.project, lambda: session)),
             session_settings(session, first.spark_conf, name=label, location=first.location),

@@ -20,6 +20,7 @@ from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
+from headrace.sources.kafka.clusters import KafkaClusters, other_cluster
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.requests import ReadRequest, SourceRead
@@ -76,14 +77,14 @@ class PreviewReader:
     Args:
         session: A session for the preview, whose catalog has the existing tables.
         plan: The plan of the whole pipeline.
-        cluster: Gives the offsets that the topics hold.
+        clusters: The Kafka clusters, which say which offsets the topics hold.
         records: How many of the newest records of each Kafka source are read.
     """
 
-    def __init__(self, session: SparkSession, plan: Plan, cluster: KafkaCluster, *, records: int) -> None:
+    def __init__(self, session: SparkSession, plan: Plan, clusters: KafkaClusters, *, records: int) -> None:
         self._session = session
         self._plan = plan
-        self._cluster = cluster
+        self._clusters = clusters
         self._records = records
         self._storage = plan.project.storage
         self._datasets = {str(dataset.name).casefold(): dataset for dataset in plan.datasets}
@@ -186,9 +187,10 @@ class PreviewReader:
 
     def _kafka(self, read: SourceRead) -> DataFrame:
         try:
-            topics = self._topics(read.request)
-            earliest, latest = self._cluster.earliest(topics), self._cluster.latest(topics)
-            lower = self._lower_bound(read.request, earliest, latest)
+            cluster = self._clusters.reach(other_cluster(read.request.options, self._plan.project.kafka))
+            topics = _topics(read.request, cluster)
+            earliest, latest = cluster.earliest(topics), cluster.latest(topics)
+            lower = _lower_bound(read.request, cluster, earliest, latest)
         except HeadraceError as error:
             raise error.with_location(read.location) from error.__cause__
         start = newest(lower, latest, self._records)
@@ -198,43 +200,6 @@ class PreviewReader:
             )
         )
         return read_kafka_between(read, start, latest)
-
-    def _topics(self, request: ReadRequest) -> tuple[str, ...]:
-        subscription = Subscription.of(request.options)
-        if subscription.pattern is None:
-            return subscription.topics
-        return self._cluster.matching(subscription.pattern)
-
-    def _lower_bound(self, request: ReadRequest, earliest: Offsets, latest: Offsets) -> Offsets:
-        """The offsets at which the query starts. `latest` sets no bound: the preview would be empty."""
-        start = Start.of(request.options, default="earliest")
-        given: Offsets = {}
-        match start.at:
-            case "offsets":
-                given = start.offsets
-            case "timestamp":
-                moments = {
-                    topic: dict.fromkeys(parts, start.timestamp_ms) for topic, parts in earliest.items()
-                }
-                given = self._since(moments, latest)
-            case "timestamps":
-                given = self._since(start.timestamps_ms, latest)
-        return {
-            topic: {
-                partition: min(
-                    max(first, given.get(topic, {}).get(partition, first)), latest[topic][partition]
-                )
-                for partition, first in partitions.items()
-            }
-            for topic, partitions in earliest.items()
-        }
-
-    def _since(self, moments: Offsets, latest: Offsets) -> Offsets:
-        """The first offsets since these times; a partition without a later record has none."""
-        return {
-            topic: {p: offset if offset >= 0 else latest[topic][p] for p, offset in parts.items()}
-            for topic, parts in self._cluster.offsets_since(moments).items()
-        }
 
     def _delta(self, read: SourceRead) -> DataFrame:
         path = read.paths[0]
@@ -319,3 +284,39 @@ def _age(file: str) -> tuple[float, str]:
 
 def _is_folder(path: str) -> bool:
     return not any(sign in path for sign in "*?[{")
+
+
+def _topics(request: ReadRequest, cluster: KafkaCluster) -> tuple[str, ...]:
+    subscription = Subscription.of(request.options)
+    if subscription.pattern is None:
+        return subscription.topics
+    return cluster.matching(subscription.pattern)
+
+
+def _lower_bound(request: ReadRequest, cluster: KafkaCluster, earliest: Offsets, latest: Offsets) -> Offsets:
+    """Where the query would begin. `latest` sets no bound: nothing at all would be seen."""
+    start = Start.of(request.options, default="earliest")
+    given: Offsets = {}
+    match start.at:
+        case "offsets":
+            given = start.offsets
+        case "timestamp":
+            moments = {topic: dict.fromkeys(parts, start.timestamp_ms) for topic, parts in earliest.items()}
+            given = _since(cluster, moments, latest)
+        case "timestamps":
+            given = _since(cluster, start.timestamps_ms, latest)
+    return {
+        topic: {
+            partition: min(max(first, given.get(topic, {}).get(partition, first)), latest[topic][partition])
+            for partition, first in partitions.items()
+        }
+        for topic, partitions in earliest.items()
+    }
+
+
+def _since(cluster: KafkaCluster, moments: Offsets, latest: Offsets) -> Offsets:
+    """The first offsets since these moments; a partition without a record since then has none."""
+    return {
+        topic: {p: offset if offset >= 0 else latest[topic][p] for p, offset in parts.items()}
+        for topic, parts in cluster.offsets_since(moments).items()
+    }

@@ -68,7 +68,9 @@ def make_flow(
     """
     opener = make_opener(planned, plan, context)
     progress = progress or Progress()
-    failures = Failures(kafka=context.settings.kafka, log_file=context.log_file)
+    others = filter(None, (source.connection for source in planned.sources))
+    kafka = next(others, context.settings.kafka)
+    failures = Failures(kafka=kafka, log_file=context.log_file)
     return FlowRunner(
         planned=planned,
         gate=gate,

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from headrace.errors import SourceLocation
+from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
@@ -65,6 +66,11 @@ class Source(ABC):
     @property
     def on_data_loss(self) -> OnDataLoss | None:
         """The policy of this source alone; ``None`` takes the pipeline's."""
+        return None
+
+    @property
+    def connection(self) -> KafkaConnection | None:
+        """The connection of a Kafka cluster that is not the profile's."""
         return None
 
     def option(self, name: str) -> str | None:

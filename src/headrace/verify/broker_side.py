@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
 
-from headrace.errors import BrokerUnreachableError
-from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
-from headrace.verify.broker_requests import Explain, unexplained
+from headrace.verify.brokers import Brokers
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.claims import (
     Claims,
     build_derived_claims,
     build_kafka_claims,
+    clusters_of,
     join_claims,
     topics_of,
 )
@@ -31,7 +30,7 @@ from headrace.verify.file_lists import judge_lists
 from headrace.verify.file_records import judge_folder
 from headrace.verify.last_records import compare_marks, find_marks, newest_marks
 from headrace.verify.layout import Storage, find_upstream
-from headrace.verify.offsets import HeldOffsets, Topic, load_offsets, load_topics
+from headrace.verify.offsets import Topic
 from headrace.verify.records import (
     READ_WHOLE,
     compare,
@@ -65,29 +64,20 @@ class RecordsJudge:
     Args:
         storage: Where tables read by others are looked up.
         evidence: What is judged.
-        connection: The broker.
-        answer_s: How long the broker may take for one question.
-        explain: Explains why the broker turns this client away.
+        brokers: The Kafka clusters.
     """
 
     def __init__(
         self,
         storage: Storage,
         evidence: Mapping[TableName, Evidence],
-        connection: KafkaConnection,
-        answer_s: float,
-        explain: Explain = unexplained,
+        brokers: Brokers,
     ) -> None:
         self._storage = storage
         self._evidence = dict(evidence)
-        self._connection = connection
-        self._answer_s = answer_s
-        self._explain = explain
+        self._brokers = brokers
         self._reader = CoordinateReader()
-        self._topics: dict[str, Topic | None] | None = None
-        self._silence = ""
         self._asked = False
-        self._times: dict[TopicPartition, dict[int, int]] = {}
 
     def judge(self, evidence: Evidence) -> dict[str, GradeReport]:
         """The third grade of every flow of a table, by flow."""
@@ -109,6 +99,7 @@ class RecordsJudge:
         claims: dict[str, Claims] = {}
         for lineage in evidence.lineages:
             try:
+                _check_clusters(evidence, lineage)
                 claims[lineage.flow] = self._claims(evidence, lineage)
             except _CannotJudgeError as error:
                 # No other flow can be judged either: its rows cannot be separated from theirs.
@@ -127,20 +118,19 @@ class RecordsJudge:
         ]
         if marked:
             self._ask_topics()
-        found = {}
+        found: dict[str, list[Finding]] = {}
         for lineage in marked:
-            marks = find_marks(lineage, self._topics or {})
-            newest = newest_marks(marks)
-            asked = {
-                key: Spans.of([(offset, offset + 1) for offset in offsets])
-                for key, offsets in newest.items()
-                if not offsets & self._times.get(key, {}).keys()
-            }
-            try:
-                self._load(asked, newest)
-            except BrokerUnreachableError as error:
-                self._topics, self._silence = None, error.summary
-            found[lineage.flow] = compare_marks(marks, self._times)
+            for servers in sorted(lineage.clusters, key=str):
+                broker = self._brokers.at(servers)
+                marks = find_marks(lineage, servers, broker.topics or {})
+                newest = newest_marks(marks)
+                asked = {
+                    place: Spans.of([(offset, offset + 1) for offset in offsets])
+                    for place, offsets in newest.items()
+                    if not offsets & broker.times.get(place, {}).keys()
+                }
+                broker.load(asked, newest)
+                found.setdefault(lineage.flow, []).extend(compare_marks(marks, broker.times))
         return found
 
     def _judge_claims(
@@ -156,16 +146,24 @@ class RecordsJudge:
         )
         together = join_claims(claims.values())
         asked = offsets_to_ask(together, table, READ_WHOLE)
-        try:
+        topics: dict[str, Topic | None] = {}
+        found: dict[TopicPartition, Spans] = {}
+        clusters = clusters_of(evidence.lineages)
+        for servers in sorted(set(clusters.values()), key=str):
+            broker = self._brokers.at(servers)
             watched: dict[TopicPartition, set[int]] = {}
             for lineage in evidence.lineages:
-                for key, offsets in find_marks(lineage, self._topics or {}).items():
-                    watched.setdefault(key, set()).update(offsets)
-            found = self._load(asked, watched).spans
-        except BrokerUnreachableError as error:
-            self._topics, self._silence = None, error.summary
-            return self.judge(evidence)
-        compared = compare(together, table, asked, found, self._topics or {})
+                for place, offsets in find_marks(lineage, servers, broker.topics or {}).items():
+                    watched.setdefault(place, set()).update(offsets)
+            mine = {place: spans for place, spans in asked.items() if clusters[place[0]] == servers}
+            held = broker.load(mine, watched)
+            if held is None:
+                return self.judge(evidence)
+            found |= held
+            topics |= {
+                name: (broker.topics or {}).get(name) for name, at in clusters.items() if at == servers
+            }
+        compared = compare(together, table, asked, found, topics)
         return {
             flow: judge_records(
                 one,
@@ -179,23 +177,12 @@ class RecordsJudge:
             for number, (flow, one) in enumerate(claims.items())
         }
 
-    def _load(
-        self, asked: Mapping[TopicPartition, Spans], watched: Mapping[TopicPartition, Set[int]]
-    ) -> HeldOffsets:
-        """Ask the broker for offsets, and keep the timestamps of those that are watched for."""
-        if not asked:
-            return HeldOffsets()
-        stall_s = self._answer_s * 2
-        found = load_offsets(self._connection, asked, stall_s, self._explain, watched=watched)
-        for key, times in found.times.items():
-            self._times.setdefault(key, {}).update(times)
-        return found
-
     def _claims(self, evidence: Evidence, lineage: Lineage) -> Claims:
         match sorted(lineage.source_kinds):
             case [] | ["kafka"]:
                 self._ask_topics()
-                return build_kafka_claims(lineage, self._topics, evidence.since, self._silence)
+                broker = self._brokers.at(next(iter(lineage.clusters), None))
+                return build_kafka_claims(lineage, broker.topics, evidence.since, broker.silence)
             case ["delta"]:
                 return self._derived(lineage)
             case found if OPAQUE in found:
@@ -205,15 +192,13 @@ class RecordsJudge:
                 raise _CannotJudgeError(reason, applies=False)
 
     def _ask_topics(self) -> None:
-        """Ask the broker once for all topics of all flows."""
+        """Ask each cluster once for the topics of all flows."""
         if self._asked:
             return
         self._asked = True
-        names = {name for one in self._evidence.values() for name in topics_of(one.lineages)}
-        try:
-            self._topics = load_topics(self._connection, names, self._answer_s, self._explain)
-        except BrokerUnreachableError as error:
-            self._silence = error.summary
+        lineages = [lineage for one in self._evidence.values() for lineage in one.lineages]
+        for servers, names in topics_of(lineages).items():
+            self._brokers.at(servers).ask_topics(names)
 
     def _derived(self, lineage: Lineage) -> Claims:
         """A flow that reads another table must hold what that table held at the version it read."""
@@ -266,13 +251,13 @@ class RecordsJudge:
         if there is not None and there.storage is not None:
             found = self._evidence.get(there.name) if there.storage == self._storage else None
             if found is None or found.log.version < version - 1 or found.since is not None:
-                found = self._load_upstream(there.storage, there.name)
+                found = self._load(there.storage, there.name)
         if found is None or found.log.metadata.id != source.identity.get("table_id"):
             reason = f"it reads {source.identity.get('path')}, which is not a table of a pipeline"
             raise _CannotJudgeError(reason, applies=False)
         return found
 
-    def _load_upstream(self, storage: Storage, name: TableName) -> Evidence:
+    def _load(self, storage: Storage, name: TableName) -> Evidence:
         try:
             found = load_evidence(storage, name, inspect=False)
         except LogDamagedError as error:
@@ -288,3 +273,21 @@ class RecordsJudge:
 def _judge_files(evidence: Evidence, lineage: Lineage) -> GradeReport:
     judged = judge_lists(lineage, evidence.lists, (), evidence.ledger)
     return judge_folder(lineage, judged.read, not judged.reasons)
+
+
+def _check_clusters(evidence: Evidence, lineage: Lineage) -> None:
+    """Check that the topic of a row tells the cluster that its record comes from.
+
+    Raises:
+        _CannotJudgeError: It does not.
+    """
+    if len(lineage.clusters) > 1:
+        raise _CannotJudgeError("it reads topics of several Kafka clusters", applies=False)
+    now = [one.last.sources for one in evidence.lineages if one.last is not None]
+    readers = {(topic, one.servers) for sources in now for one in sources for topic in one.topics}
+    for topic in {topic for topic, _ in readers}:
+        if len({servers for name, servers in readers if name == topic}) > 1:
+            raise _CannotJudgeError(
+                f"its flows read the topic {topic} in several Kafka clusters, which its rows do not name",
+                applies=False,
+            )

@@ -52,6 +52,12 @@ class Lineage:
         return next((g.batches[-1] for g in reversed(self.generations) if g.batches), None)
 
     @property
+    def clusters(self) -> frozenset[str | None]:
+        """The brokers of the Kafka clusters that the flow reads; ``None`` for the profile's."""
+        last = () if self.last is None else self.last.sources
+        return frozenset(source.servers for source in last if source.kind == "kafka")
+
+    @property
     def checkpoint(self) -> str:
         return self.generations[-1].checkpoint
 

@@ -140,10 +140,20 @@ def build_derived_claims(upstream: str, must: Present, may: Present, excused: in
     return Claims(partitions=partitions, upstream=upstream, excused=excused)
 
 
-def topics_of(lineages: Iterable[Lineage]) -> set[str]:
-    """The topics that flows have read."""
+def topics_of(lineages: Iterable[Lineage]) -> dict[str | None, set[str]]:
+    """The topics that flows have read, by the brokers of their cluster (``None``: the profile's)."""
+    found: dict[str | None, set[str]] = {}
+    for lineage in lineages:
+        for source in (source for batch in lineage.batches for source in batch.sources):
+            if source.kind == "kafka":
+                found.setdefault(source.servers, set()).update(source.until)
+    return found
+
+
+def clusters_of(lineages: Iterable[Lineage]) -> dict[str, str | None]:
+    """The brokers of the cluster that each topic was last read in; ``None`` for the profile's."""
     return {
-        topic
+        topic: source.servers
         for lineage in lineages
         for batch in lineage.batches
         for source in batch.sources
@@ -205,4 +215,4 @@ def _why_gone(topic: str, identity: str | None, now: Topic | None) -> str:
         return f"the broker no longer has the topic {topic}"
     if identity in (None, now.id):
         return f"the topic {topic} has fewer partitions now than were read"
-    return f"the topic {topic} with the id {identity}, which was read, was deleted"
+    return f"the topic {topic} with the id {identity}, which was read, was deleted or is in another cluster"

@@ -15,18 +15,21 @@ Times = Mapping[TopicPartition, Mapping[int, int]]
 """The timestamps of records in milliseconds, by partition and offset."""
 
 
-def find_marks(lineage: Lineage, topics: Mapping[str, Topic | None]) -> dict[TopicPartition, dict[int, int]]:
+def find_marks(
+    lineage: Lineage, servers: str | None, topics: Mapping[str, Topic | None]
+) -> dict[TopicPartition, dict[int, int]]:
     """The timestamps that a flow's commits and the ledger have, of records that the broker may still hold.
 
     Args:
         lineage: The flow with all its batches.
-        topics: The topics of the broker; records of an earlier topic of the same name are left out.
+        servers: The brokers of the cluster; ``None`` for the profile's.
+        topics: Its topics; records of an earlier topic of the same name are left out.
     """
     found: dict[TopicPartition, dict[int, int]] = {}
     for source in (source for batch in lineage.batches for source in batch.sources):
         for topic, partitions in (source.last or {}).items():
             now = topics.get(topic)
-            if now is None or source.topic_id(topic) != now.id:
+            if now is None or source.servers != servers or source.topic_id(topic) != now.id:
                 continue
             for number, (offset, timestamp_ms) in partitions.items():
                 key = (topic, int(number))

@@ -69,6 +69,7 @@ def verify_pipeline(
     require: Grade | None = None,
     connection: KafkaConnection,
     explain: Explain = unexplained,
+    others: Sequence[KafkaConnection] = (),
 ) -> Proof:
     """Check that every record was processed exactly once, from tables, ledger, checkpoints and broker.
 
@@ -79,6 +80,7 @@ def verify_pipeline(
         require: The grade that must be judged for every flow.
         connection: How to reach the broker.
         explain: Finds the coded error behind what a Kafka client reports.
+        others: How to reach other Kafka clusters that the pipeline reads, where their logins are known.
 
     Raises:
         TableUnknownError: A dataset is not in the storage.
@@ -86,6 +88,7 @@ def verify_pipeline(
         HeadraceError: The broker turns this client away, as explained.
     """
     from headrace.verify.broker_side import RecordsJudge
+    from headrace.verify.brokers import Brokers
 
     storage = Storage(settings.storage.root.local_path)
     tables = _load_tables(storage, settings, datasets, since)
@@ -95,7 +98,8 @@ def verify_pipeline(
             remedies=("headrace run",),
             params={"storage": str(settings.storage.root), "pipeline": settings.name},
         )
-    records = RecordsJudge(storage, tables.evidence, connection, _ANSWER_S, explain)
+    brokers = Brokers(connection, others, _ANSWER_S, explain)
+    records = RecordsJudge(storage, tables.evidence, brokers)
     judge = _DatasetJudge(storage, settings.database)
     proofs = []
     for name in in_reading_order(tables.evidence):

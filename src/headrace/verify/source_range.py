@@ -29,7 +29,8 @@ class SourceRange:
         index: The number of the source in the query, as Spark counts from 0.
         kind: The kind of system.
         identity: The ids of the source:
-            kafka ``{"topics": {"<topic>": "<topic id>"}}``, delta ``{"table_id", "path"}``,
+            kafka ``{"topics": {"<topic>": "<topic id>"}, "servers": "<brokers>"}`` (without ``servers`` for
+            the profile's cluster), delta ``{"table_id", "path"}``,
             files ``{"path"}``, other ``{"format"}``.
         start: Inclusive; ``None`` before the first batch of a source without a recorded start.
         until: Exclusive for kafka; holds every partition, not only those that moved.
@@ -59,6 +60,16 @@ class SourceRange:
     def ends(self) -> dict[TopicPartition, int]:
         """The offset after the last one of each Kafka partition; empty for other kinds."""
         return self._offsets(self.until)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The Kafka topics; empty for other kinds."""
+        return frozenset(self.until) if self.kind == "kafka" else frozenset()
+
+    @property
+    def servers(self) -> str | None:
+        """The brokers of a Kafka cluster that is not the profile's."""
+        return self.identity.get("servers")
 
     @property
     def key(self) -> tuple[str, str]:

@@ -301,6 +301,20 @@ def test_positions_of_other_sources_are_refused(now: SourceIdentity, then: Sourc
     assert refused(flow, TABLE, read_by(then)).code == code
 
 
+ELSEWHERE = replace(KAFKA, identity={**KAFKA.identity, "servers": "b:2"})
+OTHER_TOPIC = replace(KAFKA, identity={"topics": {"sales": "id-9"}, "servers": "b:2"})
+
+
+def test_a_flow_that_moves_to_another_cluster_is_refused() -> None:
+    error = refused(change(FLOW, sources=(OTHER_TOPIC,)), TABLE, CHECKPOINT)
+    assert error.code == "SOURCES_CHANGED"
+    assert "kafka sales" in error.facts[0] and "kafka sales at b:2" in error.facts[1]
+
+
+def test_another_list_of_the_same_cluster_s_brokers_is_no_change() -> None:
+    assert isinstance(decide(change(FLOW, sources=(ELSEWHERE,)), TABLE, CHECKPOINT), Continue)
+
+
 def test_a_source_more_or_less_is_refused() -> None:
     second = SourceIdentity(index=1, kind="files", identity={"path": "/in"})
     assert refused(change(FLOW, sources=(KAFKA, second)), TABLE, CHECKPOINT).code == "SOURCES_CHANGED"

@@ -13,7 +13,7 @@ from lake import Lake
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
-from headrace.verify import broker_side, verify_pipeline
+from headrace.verify import brokers, verify_pipeline
 from headrace.verify.offsets import HeldOffsets, Topic
 from headrace.verify.report import DatasetProof, GradeReport, Proof
 from headrace.verify.source_range import TopicPartition
@@ -39,6 +39,7 @@ class HandBroker:
         self.topics: dict[str, HeldTopic] = {}
         self.asked: dict[TopicPartition, Spans] = {}
         self.silent = True
+        self.connections: dict[str, KafkaConnection] = {}
 
     def holds(
         self,
@@ -58,6 +59,7 @@ class HandBroker:
     def load_topics(
         self, connection: KafkaConnection, names: Iterable[str], timeout_s: float, explain: object
     ) -> dict[str, Topic | None]:
+        self.connections[connection.bootstrap_servers] = connection
         if self.silent:
             raise BrokerUnreachableError("no Kafka broker answers at nowhere")
         return {
@@ -100,8 +102,8 @@ def lake(tmp_path: Path) -> Lake:
 @pytest.fixture
 def broker(monkeypatch: pytest.MonkeyPatch) -> HandBroker:
     broker = HandBroker()
-    monkeypatch.setattr(broker_side, "load_topics", broker.load_topics)
-    monkeypatch.setattr(broker_side, "load_offsets", broker.load_offsets)
+    monkeypatch.setattr(brokers, "load_topics", broker.load_topics)
+    monkeypatch.setattr(brokers, "load_offsets", broker.load_offsets)
     return broker
 
 

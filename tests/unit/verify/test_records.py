@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from lake import HandFlow, Lake, LakeTable, replace_file, rows
 
+from headrace.model.connections import KafkaConnection
 from headrace.verify import broker_side, records as records_module
 
 Verify = Any
@@ -506,3 +507,43 @@ def test_only_what_was_committed_since_is_judged(
         "RECORDS_MISSING",
         "RECORDS_TWICE",
     ]
+
+
+def elsewhere(flow: HandFlow, end: int, *, servers: str = "other:9092") -> None:
+    """Commit a batch that reads the topic in another cluster than the profile's."""
+    source = flow.source({"sales": {"0": 0}}, {"sales": {"0": end}})
+    source["identity"]["servers"] = servers
+    flow.append_from([source], rows(range(end)))
+
+
+def test_records_of_another_cluster_are_compared_with_that_cluster(
+    flow: HandFlow, verify: Verify, broker: Broker
+) -> None:
+    elsewhere(flow, 10)
+    broker.holds({0: range(10)})
+    login = KafkaConnection({"bootstrap.servers": "other:9092", "sasl.password": "secret"})
+    (one,) = verify.dataset(others=[login]).flows
+    assert [grade.verdict for grade in one.grades] == ["proven"] * 3
+    assert broker.connections == {"other:9092": login}
+
+
+def test_records_of_another_cluster_without_a_login_are_not_judged(
+    flow: HandFlow, verify: Verify, broker: Broker
+) -> None:
+    elsewhere(flow, 10)
+    report = verify.grade("records")
+    assert report.verdict == "unjudged"
+    assert "verify has no login for the Kafka cluster other:9092" in report.reasons[0]
+    assert set(broker.connections) == {"other:9092"}
+
+
+def test_rows_of_one_topic_name_in_two_clusters_cannot_be_told_apart(
+    table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker
+) -> None:
+    flow.append({0: (0, 10)})
+    elsewhere(table.flow("second"), 10)
+    broker.holds({0: range(10)})
+    for one in verify.dataset().flows:
+        report = one.grades[2]
+        assert (report.verdict, report.applies) == ("unjudged", False)
+        assert "several Kafka clusters" in report.reasons[0]

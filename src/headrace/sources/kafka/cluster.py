@@ -44,7 +44,7 @@ class KafkaCluster:
     def __init__(
         self, connection: KafkaConnection, timeout_s: float = 10.0, *, asks_once: bool = False
     ) -> None:
-        self._connection = connection
+        self.connection = connection
         self._timeout_s = timeout_s
         self._asks_once = asks_once
         self._silence: BrokerUnreachableError | None = None
@@ -252,7 +252,7 @@ class KafkaCluster:
 
         with self._lock:
             if group not in self._members:
-                client_errors = ClientErrors(self._connection)
+                client_errors = ClientErrors(self.connection)
                 settings = {"group.id": group, "enable.auto.commit": False}
                 self._members[group] = client_errors.open(Consumer, settings), client_errors
             return self._members[group]
@@ -262,7 +262,7 @@ class KafkaCluster:
 
         with self._lock:
             if self._client is None:
-                self._client_errors = ClientErrors(self._connection)
+                self._client_errors = ClientErrors(self.connection)
                 self._client = self._client_errors.open(AdminClient)
             return self._client
 
@@ -284,7 +284,7 @@ class KafkaCluster:
         if self._asks_once and self._silence is not None:
             raise self._silence
         if not self._answered:
-            reasons = connection_errors(self._connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
+            reasons = connection_errors(self.connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
             if reasons:
                 raise self._unreachable("; ".join(reasons))
             self._answered = True
@@ -293,12 +293,12 @@ class KafkaCluster:
         return self._client_errors.explain(error) or self._unreachable(error)
 
     def _forbidden(self, topic: str, error: BaseException) -> HeadraceError:
-        return find_fault(self._connection, [f"TOPIC_AUTHORIZATION_FAILED topic: {topic}"]) or self._failed(
+        return find_fault(self.connection, [f"TOPIC_AUTHORIZATION_FAILED topic: {topic}"]) or self._failed(
             error
         )
 
     def _unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
-        servers = self._connection.bootstrap_servers
+        servers = self.connection.bootstrap_servers
         self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",
             facts=(f"Kafka's client reports: {error}",),
@@ -314,7 +314,7 @@ class KafkaCluster:
         near = difflib.get_close_matches(topic, known, n=1)
         hint = f"did you mean `{near[0]}`?" if near else f"create it:   headrace broker topics create {topic}"
         return TopicNotFoundError(
-            f"the broker at {self._connection.bootstrap_servers} has no topic `{topic}`",
+            f"the broker at {self.connection.bootstrap_servers} has no topic `{topic}`",
             remedies=(hint,),
             params={"topic": topic},
         )

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.errors import BrokerUnreachableError, HeadraceError
-from headrace.model.connections import KafkaConnection
+from headrace.model.connections import EMBEDDED, KafkaConnection
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.publisher import OffsetPublisher
+
+SERVERS = "servers"
+"""The key of a source's identity for a cluster that is not the profile's: its brokers."""
+
+_OPTION = "kafka."
+_SERVERS_OPTION = "kafka.bootstrap.servers"
 
 
 class KafkaClusters:
@@ -35,60 +41,132 @@ class KafkaClusters:
         self._timeout_s = timeout_s
         self._asks_once = asks_once
         self._lock = threading.Lock()
-        self._connection: KafkaConnection | None = None
-        self._cluster: KafkaCluster | None = None
-        self._publisher: OffsetPublisher | None = None
+        self._own: KafkaConnection | None = None
+        self._others: list[KafkaConnection] = []
+        self._clusters: dict[str, KafkaCluster] = {}
+        self._publishers: dict[str, OffsetPublisher] = {}
         self.failure: HeadraceError | None = None
         """Why a lag is not known, if a cluster did not answer."""
 
-    @property
-    def connection(self) -> KafkaConnection:
-        """How to reach the profile's cluster."""
-        with self._lock:
-            if self._connection is None:
-                self._connection = self._connect()
-            return self._connection
+    def reach(self, other: KafkaConnection | None) -> KafkaCluster:
+        """A cluster, which `at` finds from now on.
 
-    @property
-    def cluster(self) -> KafkaCluster:
-        """The profile's cluster.
+        Args:
+            other: The connection of another cluster than the profile's; ``None`` for the profile's.
 
         Raises:
             BrokerUnreachableError: It is the embedded broker, which is not running.
         """
-        connection = self.connection
+        if other is not None:
+            with self._lock:
+                self._others = [one for one in self._others if one != other] + [other]
+            return self._cluster(other)
+        connection = self._own_connection()
         if connection.is_embedded:
             raise BrokerUnreachableError(
                 "the embedded broker is not running; `headrace broker start` starts it",
                 remedies=("headrace broker start",),
             )
-        with self._lock:
-            if self._cluster is None:
-                self._cluster = KafkaCluster(connection, self._timeout_s, asks_once=self._asks_once)
-            return self._cluster
+        return self._cluster(connection)
 
-    def publish(self, group: str, offsets: KafkaOffsets) -> None:
-        """Publish the offsets up to which the commits of a flow reach; a thread does it soon."""
+    def at(self, servers: str | None) -> KafkaCluster:
+        """A cluster by its brokers; one that no source has reached is asked without a login.
+
+        Args:
+            servers: The brokers, as the identity of a source has them; ``None`` for the profile's cluster.
+
+        Raises:
+            BrokerUnreachableError: It is the embedded broker, which is not running.
+        """
+        if servers is None:
+            return self.reach(None)
+        return self._cluster(find_connection(servers, self._others) or no_login(servers))
+
+    def knows(self, servers: str | None) -> bool:
+        """Whether the login of a cluster is known."""
+        return servers is None or find_connection(servers, self._others) is not None
+
+    def publish(self, group: str, offsets: KafkaOffsets, servers: str | None) -> None:
+        """Publish the offsets up to which the commits of a flow reach; a thread does it soon.
+
+        Args:
+            group: The consumer group.
+            offsets: The offsets.
+            servers: The brokers of the cluster; ``None`` for the profile's.
+        """
         if not self._publishes:
             return
-        cluster = self.cluster
+        cluster = self.at(servers)
         with self._lock:
-            if self._publisher is None:
-                self._publisher = OffsetPublisher(cluster)
-        self._publisher.offer(group, offsets)
+            publisher = self._publishers.setdefault(servers or "", OffsetPublisher(cluster))
+        publisher.offer(group, offsets)
 
     def close(self) -> None:
         """End threads and close connections."""
-        if self._publisher is not None:
-            self._publisher.stop()
-        if self._cluster is not None:
-            self._cluster.close()
+        for publisher in self._publishers.values():
+            publisher.stop()
+        for cluster in self._clusters.values():
+            cluster.close()
+
+    def _own_connection(self) -> KafkaConnection:
+        with self._lock:
+            if self._own is None:
+                self._own = self._connect()
+            return self._own
+
+    def _cluster(self, connection: KafkaConnection) -> KafkaCluster:
+        key = repr(sorted(connection.settings.items()))
+        with self._lock:
+            if key not in self._clusters:
+                self._clusters[key] = KafkaCluster(connection, self._timeout_s, asks_once=self._asks_once)
+            return self._clusters[key]
+
+
+def other_cluster(options: Mapping[str, str], own: KafkaConnection) -> KafkaConnection | None:
+    """The connection of a reader that names another cluster than the profile's; ``None`` for the others.
+
+    It has the reader's own `kafka.*` options. Nothing of the profile's connection is sent there.
+    """
+    servers = brokers_of(options)
+    if not servers or servers == EMBEDDED or same_servers(servers, own.bootstrap_servers):
+        return None
+    return reader_connection(options)
+
+
+def reader_connection(options: Mapping[str, str]) -> KafkaConnection:
+    """The connection in a reader's `kafka.*` options."""
+    chosen = {key.lower(): value for key, value in options.items()}
+    return KafkaConnection(
+        {key.removeprefix(_OPTION): value for key, value in chosen.items() if key.startswith(_OPTION)}
+    )
+
+
+def brokers_of(options: Mapping[str, str]) -> str:
+    """The brokers that a reader names; empty if it names none."""
+    return next((value for key, value in options.items() if key.lower() == _SERVERS_OPTION), "")
+
+
+def find_connection(servers: str, known: list[KafkaConnection]) -> KafkaConnection | None:
+    """The connection of a cluster: it names the same brokers, or one of them."""
+    named = _split(servers)
+    common = [one for one in known if named & _split(one.bootstrap_servers)]
+    return max(common, key=lambda one: _split(one.bootstrap_servers) == named, default=None)
+
+
+def no_login(servers: str) -> KafkaConnection:
+    """A connection with nothing but the brokers."""
+    return KafkaConnection({"bootstrap.servers": servers})
+
+
+def normalized(servers: str) -> str:
+    """A list of brokers as identities have it."""
+    return ",".join(sorted(_split(servers)))
 
 
 def same_servers(one: str, other: str) -> bool:
     """Whether two lists name the same brokers."""
+    return _split(one) == _split(other)
 
-    def split(servers: str) -> set[str]:
-        return {server.strip().lower() for server in servers.split(",") if server.strip()}
 
-    return split(one) == split(other)
+def _split(servers: str) -> set[str]:
+    return {server.strip().lower() for server in servers.split(",") if server.strip()}

@@ -18,6 +18,7 @@ from headrace.errors import (
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.sources.facts import Facts
+from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_times import Partition
@@ -68,6 +69,10 @@ class KafkaFacts(Facts):
         read = _ids_read(then)
         same_partitions = self.source.identity.get("partitions") == then.source.identity.get("partitions")
         if not same_partitions or (not self.joins and set(self.ids) != set(read)):
+            return False
+        # The ids tell whether another list of brokers means another cluster.
+        moved = self.source.identity.get(SERVERS) != then.source.identity.get(SERVERS)
+        if moved and any(known_id != self.ids.get(topic) for topic, known_id in read.items()):
             return False
         for topic, known_id in read.items():
             if self.ids.get(topic) is None:

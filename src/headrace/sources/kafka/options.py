@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from headrace.errors import OptionInvalidError, OptionUnsupportedError, SourceLocation
-from headrace.model.connections import EMBEDDED, KafkaConnection
-from headrace.sources.kafka.clusters import same_servers
+from headrace.model.connections import KafkaConnection
+from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
@@ -84,18 +84,23 @@ def connection_options(options: Mapping[str, str], connection: KafkaConnection) 
     """The options of the connection to add to a reader.
 
     A reader without a cluster, or with ``embedded``, gets the profile's. A reader that names the profile's
-    cluster keeps its options and gets the others. A reader of another cluster gets nothing.
+    cluster keeps its options and gets the others. A reader of another cluster gets nothing of the profile's
+    connection; its own settings are given to Kafka's client in the form that the client knows.
     """
-    chosen = {key.lower(): value for key, value in options.items()}
-    servers = chosen.get(_SERVERS, EMBEDDED)
-    ours = connection.for_spark()
-    if not connection.bootstrap_servers or not (
-        servers == EMBEDDED or same_servers(servers, connection.bootstrap_servers)
-    ):
+    chosen = {key.lower() for key in options}
+    if (other := other_cluster(options, connection)) is not None:
+        return _lacking({**CLIENT, **other.for_spark()}, chosen)
+    if not connection.bootstrap_servers:
         return {}
-    lacking = {key: value for key, value in {**CLIENT, **ours}.items() if key.lower() not in chosen}
     # The servers are written as in the profile, since the plan compares them.
-    return {**lacking, _SERVERS: connection.bootstrap_servers}
+    return {
+        **_lacking({**CLIENT, **connection.for_spark()}, chosen),
+        _SERVERS: connection.bootstrap_servers,
+    }
+
+
+def _lacking(options: Mapping[str, str], chosen: Set[str]) -> dict[str, str]:
+    return {key: value for key, value in options.items() if key.lower() not in chosen}
 
 
 def check_values(options: Mapping[str, str], streaming: bool, location: SourceLocation) -> None:

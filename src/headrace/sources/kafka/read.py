@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
+from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
 from headrace.sources.records import parse_json
 
@@ -63,7 +64,7 @@ def read(
 
     Args:
         spark: The session to read with.
-        connection: The Kafka cluster.
+        connection: The profile's Kafka cluster.
         topic: One topic, or several separated by commas.
         pattern: In place of topics, a regular expression of their whole names.
         allow_no_match: Whether the pattern may match nothing yet.
@@ -78,7 +79,8 @@ def read(
             ``drop`` leaves it out, ``keep`` makes it a row whose fields are null.
         on_data_loss: What happens when the topics no longer hold what the flow has to read; ``None``
             does what the pipeline does.
-        options: Further options of Spark's Kafka source.
+        options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
+            they are the whole connection.
 
     Returns:
         The columns above and ``_source``: topic, partition, offset, timestamp, key, headers and,
@@ -96,6 +98,10 @@ def read(
     }
     chosen = {**where, **_starting(starting_offsets, starting_timestamp)}
     chosen |= {name: str(value) for name, value in given.items() if value is not None}
+    further = dict(options or {})
+    if (other := other_cluster(further, connection)) is not None:
+        connection = other
+        further = {name: value for name, value in further.items() if not name.lower().startswith("kafka.")}
     records = (
         spark.readStream.format("kafka")
         .options(**CLIENT)
@@ -104,7 +110,7 @@ def read(
         .option("includeHeaders", "true")
         .option("kafka.isolation.level", "read_committed")
         .option("failOnDataLoss", "true")
-        .options(**(options or {}))
+        .options(**further)
         .load()
     )
     return _with_places(records, schema, on_null)

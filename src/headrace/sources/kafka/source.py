@@ -9,17 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import (
-    FeatureUnsupportedError,
     HeadraceError,
     OptionInvalidError,
     TopicNotFoundError,
 )
+from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found, Lag, Unrecoverable
 from headrace.sources.guard import FlowRun, Guard
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
-from headrace.sources.kafka.clusters import same_servers
+from headrace.sources.kafka.clusters import (
+    SERVERS,
+    brokers_of,
+    no_login,
+    normalized,
+    other_cluster,
+    reader_connection,
+)
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets, topic_recreated
 from headrace.sources.kafka.last_records import (
     LastRecordReader,
@@ -57,6 +64,7 @@ class KafkaSource(Source):
         partitions: The partitions of each topic, where they are given one by one.
         allow_no_topics: Whether the pattern may match no topic yet.
         on_data_loss: The policy of this source alone; ``None`` takes the pipeline's.
+        servers: The brokers of its cluster; ``None`` for the profile's cluster.
     """
 
     kind = "kafka"
@@ -66,26 +74,38 @@ class KafkaSource(Source):
     partitions: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     allow_no_topics: bool = False
     on_data_loss: OnDataLoss | None = None
+    servers: str | None = None
+
+    @property
+    def connection(self) -> KafkaConnection | None:
+        """The connection of a cluster that is not the profile's; ``None`` for the profile's.
+
+        A source that was loaded from JSON has no login.
+        """
+        if self.servers is None:
+            return None
+        return reader_connection(self.options) if brokers_of(self.options) else no_login(self.servers)
 
     # -- what a plan says
 
     def describe(self) -> str:
         named = (f"{t}{list(self.partitions[t])}" if t in self.partitions else t for t in sorted(self.topics))
-        return f"kafka {self.pattern or ','.join(named)}"
+        return f"kafka {self.pattern or ','.join(named)}{_at(self.servers)}"
 
     def label(self, root: Path) -> str:
-        return f"kafka {', '.join(self.topics) if self.pattern is None else shown(self.pattern)}"
+        names = ", ".join(self.topics) if self.pattern is None else shown(self.pattern)
+        return f"kafka {names}{_at(self.servers)}"
 
     def title(self, root: Path) -> str:
         names = ", ".join(self.topics) if self.pattern is None else f"topics like {shown(self.pattern)}"
-        return f"Kafka {names}"
+        return f"Kafka {names}{_at(self.servers)}"
 
     def details(self) -> str:
         recorded = " (lost records are recorded)" if self.on_data_loss == "record" else ""
         return f"{recorded}, {Start.of(self.options, default='latest').describe()}"
 
     def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
-        if not isinstance(other, KafkaSource):
+        if not isinstance(other, KafkaSource) or self.servers != other.servers:
             return None
         if self.pattern is not None and self.pattern == other.pattern:
             return f"the pattern `{shown(self.pattern)}`"
@@ -103,7 +123,7 @@ class KafkaSource(Source):
     # -- what the cluster holds
 
     def look(self, systems: Systems, past: Past) -> KafkaFacts:
-        cluster = systems.kafka.cluster
+        cluster = systems.kafka.reach(self.connection)
         return _compare_last(self._look(cluster), past.history, cluster)
 
     def _look(self, cluster: KafkaCluster) -> KafkaFacts:
@@ -115,10 +135,12 @@ class KafkaSource(Source):
             identity = {"topics": there, "pattern": self.pattern}
         if self.partitions:
             identity["partitions"] = {topic: list(parts) for topic, parts in self.partitions.items()}
+        if self.servers is not None:
+            identity[SERVERS] = self.servers
         return self._facts(identity, cluster)
 
     def find(self, systems: Systems, *, is_new: bool) -> Found:
-        cluster = systems.kafka.cluster
+        cluster = systems.kafka.reach(self.connection)
         topics = self._topics(cluster)
         try:
             counts = self._count_partitions(topics, cluster)
@@ -135,7 +157,7 @@ class KafkaSource(Source):
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
         assert isinstance(facts, KafkaFacts)
-        cluster = systems.kafka.cluster
+        cluster = systems.kafka.reach(self.connection)
         self._count_partitions(facts.ids, cluster)
         if is_new:
             check_start(Start.of(self.options, default="latest"), facts, cluster, self.location)
@@ -147,7 +169,7 @@ class KafkaSource(Source):
         return position == KafkaOffsets(facts.latest)
 
     def meter(self, systems: Systems) -> KafkaMeter | None:
-        return KafkaMeter(systems.kafka.connection) if self.adaptive else None
+        return KafkaMeter(systems.kafka.reach(self.connection).connection) if self.adaptive else None
 
     def _count_partitions(self, topics: Iterable[str], cluster: KafkaCluster) -> dict[str, int]:
         return count_partitions(
@@ -209,6 +231,11 @@ class KafkaGuard(Guard):
         kafka = (facts for facts in run.facts if isinstance(facts, KafkaFacts))
         self._last = LastRecordReader({facts.source.index: facts.last for facts in kafka})
 
+    def _cluster(self, one: SourceRange) -> KafkaCluster:
+        planned = next(source for source in self.run.planned if source.index == one.index)
+        assert isinstance(planned, KafkaSource)
+        return self.run.systems.kafka.reach(planned.connection)
+
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
         """Name all topics of a pattern by their ids, also those that have just joined.
 
@@ -216,7 +243,7 @@ class KafkaGuard(Guard):
         in between comes from these topics.
         """
         for one in ranges:
-            self._last.begin(one, self.run.systems.kafka.cluster.times)
+            self._last.begin(one, self._cluster(one).times)
             if "pattern" not in one.identity:
                 yield one
                 continue
@@ -224,7 +251,7 @@ class KafkaGuard(Guard):
             known = self.sources[one.index].identity["topics"]
             unknown = [topic for topic in one.until.offsets if known.get(topic) is None]
             if unknown:
-                known = {**known, **self.run.systems.kafka.cluster.topic_ids(unknown)}
+                known = {**known, **self._cluster(one).topic_ids(unknown)}
                 identity = {**self.sources[one.index].identity, "topics": known}
                 self.sources[one.index] = replace(self.sources[one.index], identity=identity)
             ids = {topic: known[topic] for topic in one.until.offsets}
@@ -239,7 +266,7 @@ class KafkaGuard(Guard):
         flow = self.run.flow
         for one in ranges:
             known: Mapping[str, str | None] = one.identity["topics"]
-            for topic, now in self.run.systems.kafka.cluster.topic_ids(known).items():
+            for topic, now in self._cluster(one).topic_ids(known).items():
                 if now is None or now != known[topic]:
                     raise topic_recreated(
                         flow.name, flow.location, self.run.checkpoint_id, topic, known[topic], now
@@ -278,7 +305,7 @@ class KafkaKind(SourceKind):
                 f"a stream of Kafka {error}", location=read.location, params={"problem": str(error)}
             ) from error
         lowered = {key.lower(): value.lower() for key, value in read.options.items()}
-        _check_servers(lowered.get("kafka.bootstrap.servers", ""), read)
+        servers = _find_servers(read)
         policy = lowered.get(LOSS_POLICY.lower())
         return KafkaSource(
             **read.common,
@@ -287,6 +314,7 @@ class KafkaKind(SourceKind):
             partitions=subscription.partitions,
             allow_no_topics=lowered.get(ALLOW_NO_TOPICS.lower()) == "true",
             on_data_loss="refuse" if policy == "refuse" else "record" if policy == "record" else None,
+            servers=servers,
         )
 
     def position(self, value: Mapping[str, Any]) -> KafkaOffsets:
@@ -316,7 +344,8 @@ class KafkaKind(SourceKind):
             f"{topic} {given[topic]}" if topic in given else topic for topic in source.identity["topics"]
         ]
         pattern = source.identity.get("pattern")
-        return "kafka " + ", ".join(names if pattern is None else [*names, f"by the pattern {pattern}"])
+        listed = ", ".join(names if pattern is None else [*names, f"by the pattern {pattern}"])
+        return f"kafka {listed}{_at(source.identity.get(SERVERS))}"
 
     def describe_range(self, one: SourceRange) -> tuple[str, ...]:
         assert isinstance(one.until, KafkaOffsets)
@@ -349,14 +378,16 @@ class KafkaKind(SourceKind):
 
     def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
         assert isinstance(one.until, KafkaOffsets)
-        systems.kafka.publish(group, one.until)
+        systems.kafka.publish(group, one.until, one.identity.get(SERVERS))
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         assert isinstance(one.until, KafkaOffsets)
+        servers = one.identity.get(SERVERS)
         try:
-            latest = systems.kafka.cluster.latest(one.until.offsets)
+            latest = systems.kafka.at(servers).latest(one.until.offsets)
         except HeadraceError as error:
-            systems.kafka.failure = systems.kafka.failure or error
+            if systems.kafka.knows(servers):
+                systems.kafka.failure = systems.kafka.failure or error
             return None
         assigned = one.identity.get("partitions", {})
         return Lag(
@@ -381,26 +412,23 @@ def _initial_offsets(checkpoint: Location, source: SourceIdentity) -> KafkaOffse
         raise corrupt(path, error) from error
 
 
-def _check_servers(servers: str, read: StreamRead) -> None:
-    """A topic that is created again is noticed by its id, which is asked of the profile's cluster."""
+def _find_servers(read: StreamRead) -> str | None:
+    """The brokers of a reader of another cluster than the profile's; ``None`` for the profile's.
+
+    Raises:
+        OptionInvalidError: Neither the reader nor the profile names a broker.
+    """
     settings = read.settings
-    if not servers:
+    if not brokers_of(read.options):
         raise OptionInvalidError(
-            f"a Kafka stream names no broker, and the profile `{settings.profile}` sets none",
+            f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
             location=read.location,
-            remedies=[
-                "set kafka: {bootstrap.servers: HOST:PORT} in headrace.yml; "
-                "with `embedded`, Headrace starts a broker"
-            ],
+            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
             params={"option": "kafka.bootstrap.servers", "profile": settings.profile},
         )
-    if not same_servers(servers, settings.kafka.bootstrap_servers):
-        raise FeatureUnsupportedError(
-            f"a stream reads the Kafka cluster {servers}, which is not the profile's",
-            location=read.location,
-            remedies=[
-                "leave `kafka.bootstrap.servers` out: the reader gets the connection of the profile "
-                f"`{settings.profile}`; or name that cluster in headrace.yml"
-            ],
-            params={"option": "kafka.bootstrap.servers", "servers": servers},
-        )
+    other = other_cluster(read.options, settings.kafka)
+    return None if other is None else normalized(other.bootstrap_servers)
+
+
+def _at(servers: str | None) -> str:
+    return "" if servers is None else f" at {servers}"

@@ -6,8 +6,8 @@ import pytest
 
 from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.connections import KafkaConnection
-from headrace.sources.kafka.clusters import same_servers
 from headrace.sources.kafka.options import check_values, connection_options
+from headrace.sources.kafka.read import CLIENT
 
 HERE = SourceLocation("orders.py", 3)
 PROFILE = KafkaConnection(
@@ -32,10 +32,19 @@ def test_the_profile_s_connection_completes_a_reader(servers: dict[str, str]) ->
     assert "kafka.security.protocol" not in given
 
 
-def test_another_cluster_is_left_as_it_is() -> None:
-    assert connection_options({"kafka.bootstrap.servers": "c:3"}, PROFILE) == {}
+def test_a_reader_of_another_cluster_gets_nothing_of_the_profile_s_connection() -> None:
+    assert connection_options({"kafka.bootstrap.servers": "c:3"}, PROFILE) == CLIENT
+
+
+def test_a_reader_s_own_login_to_another_cluster_is_given_to_java() -> None:
+    login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "other"}
+    login |= {"bootstrap.servers": "c:3", "sasl.password": "word"}
+    given = connection_options({f"kafka.{name}": value for name, value in login.items()}, PROFILE)
+    assert 'username="other"' in given["kafka.sasl.jaas.config"]
+
+
+def test_without_any_cluster_nothing_is_added() -> None:
     assert connection_options({}, KafkaConnection()) == {}
-    assert not same_servers("a:1", "a:1,b:2")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,47 @@
+"""Other Kafka clusters than the profile's are found by their brokers, each with its own login."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.model.connections import KafkaConnection
+from headrace.sources.kafka.clusters import (
+    KafkaClusters,
+    find_connection,
+    normalized,
+    other_cluster,
+    same_servers,
+)
+
+PROFILE = KafkaConnection({"bootstrap.servers": "a:1,b:2", "sasl.password": "secret"})
+OTHER = KafkaConnection({"bootstrap.servers": "c:3,d:4", "sasl.password": "another"})
+
+
+@pytest.mark.parametrize("servers", ["", "embedded", "b:2, A:1"])
+def test_a_reader_of_the_profile_s_cluster_has_no_other_connection(servers: str) -> None:
+    options = {"kafka.bootstrap.servers": servers} if servers else {}
+    assert other_cluster({**options, "kafka.sasl.password": "x"}, PROFILE) is None
+
+
+def test_a_reader_of_another_cluster_has_its_own_options_alone() -> None:
+    options = {"Kafka.Bootstrap.Servers": "c:3", "kafka.sasl.username": "me", "subscribe": "t"}
+    found = other_cluster(options, PROFILE)
+    assert found == KafkaConnection({"bootstrap.servers": "c:3", "sasl.username": "me"})
+
+
+def test_a_cluster_is_found_by_one_of_its_brokers() -> None:
+    known = [KafkaConnection({"bootstrap.servers": "e:5"}), OTHER]
+    assert find_connection("D:4,f:6", known) is OTHER
+    assert find_connection("f:6", known) is None
+    assert not same_servers("a:1", "a:1,b:2") and same_servers("b:2, A:1", "a:1,b:2")
+    assert normalized(" B:2,a:1,") == "a:1,b:2"
+
+
+def test_each_cluster_has_one_client_and_its_own_login() -> None:
+    clusters = KafkaClusters(lambda: PROFILE)
+    assert clusters.reach(None).connection is PROFILE
+    assert clusters.at(None) is clusters.reach(None)
+    assert not clusters.knows("c:3")
+    assert clusters.at("c:3").connection == KafkaConnection({"bootstrap.servers": "c:3"})
+    assert clusters.reach(OTHER).connection is OTHER
+    assert clusters.knows("c:3") and clusters.at("c:3") is clusters.reach(OTHER)
