@@ -15,6 +15,11 @@ class TableName:
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
 
+    @property
+    def short(self) -> str:
+        """The name in messages: without the schema `default`."""
+        return self.name if self.schema == "default" else str(self)
+
     @classmethod
     def parse(cls, text: str, default_schema: str) -> TableName:
         """Read a one-, two- or three-part name; the catalog of three parts is dropped."""

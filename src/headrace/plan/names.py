@@ -45,7 +45,7 @@ def quoted(name: TableName) -> str:
 
 def shown(name: TableName) -> str:
     """The name in messages, without the schema `default`."""
-    return name.name if name.schema == "default" else str(name)
+    return name.short
 
 
 def label_of(flow: Flow) -> str:

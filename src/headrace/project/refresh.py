@@ -64,17 +64,17 @@ class RefreshPlan:
         for name in self.names:
             sources = [source for planned in self.plan.feeding(name) for source in planned.sources]
             if not sources:
-                yield f"{name}  is recomputed"
+                yield f"{name.short}  is recomputed"
                 continue
             root = self.plan.project.root
-            read = ", ".join(str(one.table or one.title(root)) for one in sources)
-            yield f"{name}  {self._removed(name)}, then {read} is read again from the beginning"
-            yield from (f"{name}  {one.text}" for one in self.gone if one.dataset == name)
+            read = ", ".join(one.table.short if one.table else one.title(root) for one in sources)
+            yield f"{name.short}  {self._removed(name)}, then {read} is read again from the beginning"
+            yield from (f"{name.short}  {one.text}" for one in self.gone if one.dataset == name)
         for refresh in self.plan.refreshes:
             if refresh.flow.target not in self.names:
-                changed = [str(table) for table in inputs_of(refresh, self.plan) if table in self.names]
+                changed = [table.short for table in inputs_of(refresh, self.plan) if table in self.names]
                 if changed:
-                    yield f"{refresh.flow.target}  is recomputed from {', '.join(changed)}"
+                    yield f"{refresh.flow.target.short}  is recomputed from {', '.join(changed)}"
 
     def _removed(self, name: TableName) -> str:
         if name not in self.sizes:
@@ -173,9 +173,9 @@ def check_datasets(datasets: Sequence[str], plan: Plan) -> tuple[TableName, ...]
     names = find_datasets(datasets, plan)
     left_out = downstream_streams(names, plan)
     if left_out:
-        listed = " ".join([*map(str, names), *map(str, left_out)])
+        listed = " ".join(name.short for name in (*names, *left_out))
         raise DownstreamStreamsError(
-            f"{', '.join(map(str, left_out))} would read the rebuilt rows a second time",
+            f"{', '.join(name.short for name in left_out)} would read the rebuilt rows a second time",
             facts=("a stream reads all rows that are added to its source table", "nothing was changed"),
             remedies=(f"rebuild them together:   headrace full-refresh {listed}",),
             params={"datasets": [str(n) for n in names], "downstream": [str(n) for n in left_out]},

@@ -172,7 +172,7 @@ def as_error(
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
             return one
-    name = declared.name
+    name = _label(declared)
     text = f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
     bad_record = unparseable(text, str(name), declared.location)
     if bad_record is not None:
@@ -191,13 +191,13 @@ def as_error(
         location=declared.location,
         facts=(_shortened(text), *_logged(log_file)),
         remedies=("print the stack trace:   headrace run --debug",),
-        params={"name": str(name)},
+        params={"name": str(declared.name)},
     )
 
 
 def _malformed(text: str, declared: Declared, reading: Reading | None) -> RecordUnparseableError:
     """The error for a record that Spark's own parser cannot parse; Spark does not report which record."""
-    name = declared.name
+    name = _label(declared)
     found = re.search(r"Malformed records are detected in record parsing: (.*?)\.?\n", text)
     excerpt = found[1] if found is not None else ""
     return RecordUnparseableError(
@@ -216,7 +216,7 @@ def _malformed(text: str, declared: Declared, reading: Reading | None) -> Record
             "correct the schema, or use mode=PERMISSIVE in from_json, which gives NULL for such a record",
             "or use hr.parse_json: its error names the partition and offset of the record",
         ),
-        params={"flow": str(name), **({} if reading is None else {"batch": reading.batch})},
+        params={"flow": str(declared.name), **({} if reading is None else {"batch": reading.batch})},
     )
 
 
@@ -257,7 +257,7 @@ def _turned_away(
     error = find_fault(kafka, messages) if messages else None
     if error is not None:
         return error.with_(
-            summary=f"{declared.name}: {error.summary}",
+            summary=f"{_label(declared)}: {error.summary}",
             facts=[*error.facts, *_logged(log_file)],
             params={**error.params, "name": str(declared.name)},
         )
@@ -266,7 +266,7 @@ def _turned_away(
 
 def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:
     """The error for a known message of Spark."""
-    name = declared.name
+    name = _label(declared)
     facts = (_shortened(text), *_logged(log_file))
     for meaning in _UPSTREAM:
         if meaning.message.search(text):
@@ -276,7 +276,7 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
                 location=declared.location,
                 facts=(*meaning.facts, *facts),
                 remedies=(remedy,),
-                params={"name": str(name)},
+                params={"name": str(declared.name)},
             )
     if "No space left on device" in text:
         return StorageUnwritableError(
@@ -284,7 +284,7 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
             location=declared.location,
             facts=(NOT_COMMITTED, *_logged(log_file)),
             remedies=("free space on the disk, then start again:   headrace run",),
-            params={"name": str(name)},
+            params={"name": str(declared.name)},
         )
     if _TAKEN_OVER.search(text):
         return LeaseLostError(
@@ -300,20 +300,25 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
             location=declared.location,
             facts=(f"Kafka's client reports: {broker[0]}", *_logged(log_file)),
             remedies=("headrace doctor",),
-            params={"name": str(name)},
+            params={"name": str(declared.name)},
         )
     if _TRANSIENT.search(text):
         return FlowInterruptedError(
             f"{name} was interrupted: {_shortened(text)[:_CAUSE]}",
             location=declared.location,
             facts=facts,
-            params={"name": str(name)},
+            params={"name": str(declared.name)},
         )
     return None
 
 
 def _target(declared: Declared) -> str:
-    return str(declared.name if isinstance(declared, TemporaryView) else declared.target)
+    return (declared.name if isinstance(declared, TemporaryView) else declared.target).short
+
+
+def _label(declared: Declared) -> str:
+    """The name of a flow or view in messages."""
+    return declared.name if isinstance(declared, AppendFlow) else _target(declared)
 
 
 def _logged(log_file: Path | None) -> tuple[str, ...]:

@@ -230,7 +230,7 @@ class FlowOpener:
         identity = load_identity(known[-1]) if known else None
         if identity is None or table.checkpoints.get(flow.name, identity.checkpoint) != identity.checkpoint:
             raise RenameImpossibleError(
-                f"flow {old} cannot be renamed to {flow.name}: no flow {old} has written {flow.target}",
+                f"flow {old} cannot be renamed to {flow.name}: no flow {old} has written {flow.target.short}",
                 location=flow.location,
                 facts=(
                     f"its checkpoint would be in {old_folder}",

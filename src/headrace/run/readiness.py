@@ -77,7 +77,7 @@ def _skip(table: TableName, feeds: Sequence[Feed]) -> Skip:
     failed = [feed.name for feed in feeds if feed.state == "failed"]
     roots = tuple(dict.fromkeys([*failed, *(name for feed in feeds for name in feed.failed)]))
     has = "has no data" if failed else "was skipped"
-    return Skip(reason=f"it reads {table}, which {has}: {' and '.join(roots)} failed", failed=roots)
+    return Skip(reason=f"it reads {table.short}, which {has}: {' and '.join(roots)} failed", failed=roots)
 
 
 def is_written(path: Path) -> bool:

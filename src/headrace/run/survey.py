@@ -190,7 +190,10 @@ def _load_checkpoint(path: Location, facts: FlowFacts, table: TableState) -> Che
         raise CheckpointForeignError(
             f"flow {facts.flow}: the checkpoint {path} belongs to flow {identity.flow}",
             location=facts.location,
-            facts=(f"that flow writes {identity.dataset}", "nothing was read or written"),
+            facts=(
+                f"that flow writes {identity.dataset.removeprefix('default.')}",
+                "nothing was read or written",
+            ),
             remedies=("move the folder out of the storage, then run again:   headrace run",),
             params={"flow": facts.flow, "owner": identity.flow, "checkpoint": str(path)},
         )
@@ -223,10 +226,10 @@ def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
     flow = planned.flow
     if REFRESHING_PROPERTY in table.properties:
         raise RefreshUnfinishedError(
-            f"a full refresh of {flow.target} was interrupted",
+            f"a full refresh of {flow.target.short} was interrupted",
             location=flow.location,
             facts=("its rows were removed, but not all of its flows start from the beginning yet",),
-            remedies=(f"complete it:   headrace full-refresh {flow.target}",),
+            remedies=(f"complete it:   headrace full-refresh {flow.target.short}",),
             params={"flow": flow.name, "dataset": str(flow.target)},
         )
 

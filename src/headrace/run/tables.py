@@ -193,7 +193,7 @@ def _refuse_other_files(table: StreamingTable, path: Path) -> None:
     first = next((one.name for one in path.iterdir() if one.name != "_delta_log"), None)
     if first is not None:
         raise TableFolderTakenError(
-            f"{table.name} cannot be created: its folder holds files, and is not a Delta table",
+            f"{table.name.short} cannot be created: its folder holds files, and is not a Delta table",
             location=table.location,
             facts=(f"{path} holds {first}", "nothing was read or written"),
             remedies=("move the folder away, then run again:   headrace run",),
@@ -211,12 +211,12 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     if conflicts:
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         raise SchemaMismatchError(
-            f"{name} has columns whose types differ from those of its queries",
+            f"{name.short} has columns whose types differ from those of its queries",
             location=stage.table.location,
             facts=(*found, "nothing was read or written"),
             remedies=(
                 "cast the columns in the query",
-                f"or read everything again:   headrace full-refresh {name}",
+                f"or read everything again:   headrace full-refresh {name.short}",
             ),
             params={"dataset": str(name), "columns": [column for column, _, _ in conflicts]},
         )
@@ -237,10 +237,10 @@ def _refuse_lost(planned: PlannedFlow, storage: Storage) -> None:
         batches = load_state(path).last_planned + 1
         if batches > 0:
             raise TableLostError(
-                f"flow {flow.name}: the table {flow.target} is missing, but its checkpoint exists",
+                f"flow {flow.name}: the table {flow.target.short} is missing, but its checkpoint exists",
                 location=flow.location,
                 facts=(f"the checkpoint {path} has {batches} batches", "nothing was read or written"),
-                remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
+                remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
                 params={"flow": flow.name, "dataset": str(flow.target)},
             )
 

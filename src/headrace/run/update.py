@@ -54,7 +54,7 @@ class RunResult:
 
     def __repr__(self) -> str:
         parts = [f"{one.flow} {one.outcome} (+{one.rows:,} rows)" for one in self.flows]
-        parts += [f"{one.dataset} {one.outcome}" for one in self.views]
+        parts += [f"{one.dataset.short} {one.outcome}" for one in self.views]
         return f"<RunResult {self.outcome} in {self.duration_s:.1f} s: {', '.join(parts)}>"
 
     @property

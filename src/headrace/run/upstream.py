@@ -76,7 +76,7 @@ def find_blocked(
                     unfit = _not_opened(plan, flow.target, error) | unfit
             case RefreshViewStage(view=view, planned=refresh):
                 name = view.name
-                error = _error(str(name), view.location, inputs_of(refresh, plan), refresh.schema, unfit)
+                error = _error(name.short, view.location, inputs_of(refresh, plan), refresh.schema, unfit)
                 if error is not None:
                     found[str(name)] = error
                     unfit = _not_opened(plan, name, error) | unfit
@@ -121,7 +121,7 @@ def _error(
         if found is None or not found.matters_to(schema):
             continue
         return UpstreamSchemaStaleError(
-            f"{label} reads {name}, which {found.why}",
+            f"{label} reads {name.short}, which {found.why}",
             location=location,
             facts=(*found.facts, "nothing was read or written"),
             remedies=(found.remedy,),
@@ -137,7 +137,7 @@ def _refused(name: TableName, error: Exception) -> StaleUpstream:
     return StaleUpstream(
         why="this run could not open",
         facts=(text.splitlines()[0],),
-        remedy=f"follow the help of the error of {name}, then run again:   headrace run",
+        remedy=f"follow the help of the error of {name.short}, then run again:   headrace run",
     )
 
 
@@ -158,7 +158,7 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUps
         name: StaleUpstream(
             why=f"does not have its declared columns, and {how}",
             facts=tuple(facts),
-            remedy=f"update that table first:   headrace {verb} {name}",
+            remedy=f"update that table first:   headrace {verb} {name.short}",
             lacks=None if changed else frozenset(column.casefold() for column in added),
         )
     }

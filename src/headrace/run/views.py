@@ -224,9 +224,9 @@ class ViewRunner:
 def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:
     """The error for a view over a table that does not exist."""
     return ViewInputMissingError(
-        f"{flow.name} reads {name}, which does not exist yet",
+        f"{flow.target.short} reads {name.short}, which does not exist yet",
         location=flow.location,
-        remedies=(f"create that table first:   headrace run {name}",),
+        remedies=(f"create that table first:   headrace run {name.short}",),
         params={"view": flow.name, "input": str(name)},
     )
 

@@ -166,6 +166,11 @@ class FlowFacts:
     rename_from: str | None = None
 
     @property
+    def short_dataset(self) -> str:
+        """The dataset in messages: without the schema `default`."""
+        return self.dataset.removeprefix("default.")
+
+    @property
     def can_resume(self) -> bool:
         """Whether a new checkpoint can start where an old one ended."""
         return not self.stateful and all(source.can_resume for source in self.sources)

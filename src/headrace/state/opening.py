@@ -72,14 +72,14 @@ def _go_on(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts, curr
     committed = table.transactions.get(identity.checkpoint, -1)
     if identity.table_id != table.table_id or (current is None and checkpoint.last_planned >= 0):
         raise TableLostError(
-            f"flow {flow.flow}: its checkpoint belongs to another table than the present {flow.dataset}",
+            f"flow {flow.flow}: its checkpoint does not belong to the present table {flow.short_dataset}",
             location=flow.location,
             facts=(
                 f"checkpoint {identity.checkpoint} has {checkpoint.last_planned + 1} batches; "
                 f"the table {'was just created' if table.fresh else 'was deleted and created again'}",
                 "nothing was read or written",
             ),
-            remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+            remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
             params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": identity.checkpoint},
         )
     if table.ledger_stale or table.folded > table.version:
@@ -162,7 +162,7 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
     if not orphans:
         return
     raise FlowRenamedError(
-        f"flow {flow.flow} is new, and flow {orphans[0]}, which wrote {flow.dataset}, is no longer declared",
+        f"flow {flow.flow} is new, and flow {orphans[0]} of {flow.short_dataset} is no longer declared",
         location=flow.location,
         facts=(
             "if the flow was only renamed, a new checkpoint would read every record twice",
@@ -178,7 +178,7 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
 
 def _lost(flow: FlowFacts, current: str) -> HeadraceError:
     return CheckpointLostError(
-        f"flow {flow.flow}: its checkpoint is missing, and the table {flow.dataset} has its rows",
+        f"flow {flow.flow}: its checkpoint is missing, and the table {flow.short_dataset} has its rows",
         location=flow.location,
         facts=(
             f"the table was written with checkpoint {current}, which is not in the storage",
@@ -191,7 +191,7 @@ def _lost(flow: FlowFacts, current: str) -> HeadraceError:
 
 def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str, int]) -> HeadraceError:
     return TableBehindCheckpointError(
-        f"flow {flow.flow}: the table {flow.dataset} lacks {lacks}",
+        f"flow {flow.flow}: the table {flow.short_dataset} lacks {lacks}",
         location=flow.location,
         facts=(found, "an old copy of the table was restored; nothing was read or written"),
         remedies=resume_remedy(flow),
@@ -201,7 +201,7 @@ def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str,
 
 def _behind(flow: FlowFacts, identity: CheckpointIdentity, planned: int, found: str) -> HeadraceError:
     return CheckpointBehindTableError(
-        f"flow {flow.flow}: its checkpoint is older than the table {flow.dataset}",
+        f"flow {flow.flow}: its checkpoint is older than the table {flow.short_dataset}",
         location=flow.location,
         facts=(
             f"checkpoint {identity.checkpoint} has planned batch {planned}; {found}",
@@ -217,7 +217,7 @@ def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
     """The help of an error about a checkpoint that cannot be used any more."""
     if flow.can_resume:
         return (resume_command(flow.flow),)
-    return (f"read everything again:   headrace full-refresh {flow.dataset}",)
+    return (f"read everything again:   headrace full-refresh {flow.short_dataset}",)
 
 
 def resume_command(flow: str) -> str:
@@ -239,7 +239,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
         ),
         remedies=(
             f"keep the rows and continue with these sources:   headrace run --new-checkpoint {flow.flow}",
-            f"read everything again:   headrace full-refresh {flow.dataset}",
+            f"read everything again:   headrace full-refresh {flow.short_dataset}",
         ),
         params={"flow": flow.flow},
     )

@@ -129,6 +129,6 @@ def resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
         f"flow {flow.flow} cannot be resumed from its table: {why}",
         location=flow.location,
         facts=("nothing was read or written",),
-        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+        remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
         params={"flow": flow.flow},
     )

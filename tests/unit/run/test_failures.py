@@ -96,7 +96,7 @@ def test_what_does_not_pass_ends_the_flow(message: str) -> None:
 def test_an_upstream_that_was_rewritten_is_refused(word: str) -> None:
     error = as_error(Exception(f"[{word}] Detected a data update"), None, FLOW, None)
     assert error.code == "UPSTREAM_REWRITTEN"
-    assert any("full-refresh default.sales" in remedy for remedy in error.remedies)
+    assert any("full-refresh sales" in remedy for remedy in error.remedies)
 
 
 def test_a_jvm_that_is_gone_is_named() -> None:

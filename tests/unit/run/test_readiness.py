@@ -46,7 +46,7 @@ def test_a_table_that_was_written_before_is_read(state: FeedState) -> None:
 def test_the_reason_names_the_table_and_the_flows_that_failed() -> None:
     found = judge("failed", "failed")
     assert isinstance(found, Skip)
-    assert found.reason == "it reads default.bronze, which has no data: flow 0 and flow 1 failed"
+    assert found.reason == "it reads bronze, which has no data: flow 0 and flow 1 failed"
 
 
 def test_what_reads_a_skipped_table_is_skipped_and_names_the_same_flow() -> None:
@@ -55,9 +55,7 @@ def test_what_reads_a_skipped_table_is_skipped_and_names_the_same_flow() -> None
         DAYS: [Feed("view days", "pending")],
     }
     found = judge_inputs([DAYS, BRONZE], feeds.__getitem__, lambda table: False)
-    assert found == Skip(
-        reason="it reads default.bronze, which was skipped: flow raw failed", failed=("flow raw",)
-    )
+    assert found == Skip(reason="it reads bronze, which was skipped: flow raw failed", failed=("flow raw",))
 
 
 def commit(table: Path, version: int, *, metadata: Any = None, add: bool = False, txn: Any = None) -> None:

@@ -228,14 +228,12 @@ ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
             "run --resume-from-table sales",
             id="the table went back",
         ),
-        pytest.param(
-            "TABLE_LOST", ANEW, CHECKPOINT, "full-refresh default.sales", id="the table was made anew"
-        ),
+        pytest.param("TABLE_LOST", ANEW, CHECKPOINT, "full-refresh sales", id="the table was made anew"),
         pytest.param(
             "TABLE_LOST",
             replace(TABLE, checkpoints={}),
             CHECKPOINT,
-            "full-refresh default.sales",
+            "full-refresh sales",
             id="the table does not know the checkpoint",
         ),
         pytest.param("FLOW_RENAMED", RENAMED, None, "run --rename-flow old=sales", id="the flow was renamed"),
@@ -340,7 +338,7 @@ def test_a_log_that_was_rolled_back_and_used_again_is_refused(asked: dict[str, b
         "timestamp_ms": 1_700_000_000_000,
         "now_ms": 1_700_000_001_234,
     }
-    assert "headrace full-refresh default.sales" in error.remedies[0]
+    assert "headrace full-refresh sales" in error.remedies[0]
     shown = error.facts[0]
     assert "2023-11-14 22:13:20.000 UTC" in shown and "2023-11-14 22:13:21.234 UTC" in shown
 
@@ -801,7 +799,7 @@ def test_a_stream_of_another_kind_continues_with_its_checkpoint() -> None:
 def test_a_stream_of_another_kind_never_starts_at_a_position_of_another_checkpoint() -> None:
     lost = refused(STREAM, STREAMED, None)
     assert lost.code == "CHECKPOINT_LOST"
-    assert lost.remedies == ("read everything again:   headrace full-refresh default.sales",)
+    assert lost.remedies == ("read everything again:   headrace full-refresh sales",)
     for flow in (change(STREAM, resume=True), change(STREAM, new_checkpoint=True)):
         error = refused(flow, STREAMED, None)
         assert (error.code, "rate" in error.summary) == ("RESUME_IMPOSSIBLE", True)

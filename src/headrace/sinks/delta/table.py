@@ -236,7 +236,7 @@ def _is_registered(spark: SparkSession, name: TableName, path: Path) -> bool:
     if Path(known).resolve() == path.resolve():
         return True
     raise TableNameTakenError(
-        f"the catalog of the Spark session already has another table {name}",
+        f"the catalog of the Spark session already has another table {name.short}",
         facts=(
             f"location in the catalog: {known}",
             f"location in the pipeline: {path}",

@@ -37,7 +37,7 @@ class DeltaFacts(Facts):
                 self.rolled_back,
                 "to continue would skip or repeat rows; nothing was read or written",
             ),
-            remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+            remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
             params={"flow": flow.flow, "dataset": flow.dataset, "tables": [self.path]},
         )
 
@@ -48,7 +48,7 @@ class DeltaFacts(Facts):
             f"flow {flow.flow}: the table {self.path}, which it reads, was deleted and created again",
             location=flow.location,
             facts=("nothing was read or written",),
-            remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+            remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
             params={"flow": flow.flow, "source": self.source.index},
         )
 

@@ -128,15 +128,15 @@ class DeltaSource(Source):
         return int(given) if given.isdigit() else None
 
     def _missing(self, flow: StreamingFlow) -> UpstreamMissingError:
-        name = str(self.table or self.path)
+        name = self.path if self.table is None else self.table.short
         return UpstreamMissingError(
             f"flow {flow.name} reads {name}, which does not exist yet",
             location=flow.location,
             facts=("nothing was read or written",),
             remedies=("run the pipeline that creates the table, or correct the path",)
             if self.table is None
-            else (f"run both:   headrace run {name} {flow.target}",),
-            params={"flow": flow.name, "table": name},
+            else (f"run both:   headrace run {name} {flow.target.short}",),
+            params={"flow": flow.name, "table": self.path if self.table is None else str(self.table)},
         )
 
 
@@ -272,6 +272,6 @@ def _rewritten(flow: StreamingFlow, table: Path, commit: LoggedCommit) -> Upstre
             f"version {commit.version}: {commit.operation} by {commit.engine}",
             "a stream skips commits that only delete rows, but no other changes; nothing was written",
         ),
-        remedies=(f"read everything again:   headrace full-refresh {flow.target}",),
+        remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
         params={"name": flow.name, "table": str(table), "version": commit.version},
     )

@@ -211,7 +211,7 @@ class FileGuard(Guard):
             facts=(*paths[1:_SHOWN], "the rows are in the table, and nothing was written"),
             remedies=(
                 "put it back, as it was",
-                f"or read everything again:   headrace full-refresh {flow.target}",
+                f"or read everything again:   headrace full-refresh {flow.target.short}",
             ),
             params={"flow": flow.name, "paths": paths},
         )

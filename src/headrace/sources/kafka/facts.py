@@ -214,7 +214,7 @@ def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> He
     remedy = (
         f"continue from these offsets:   headrace run --new-checkpoint {flow.flow}"
         if flow.can_resume
-        else f"read everything again:   headrace full-refresh {flow.dataset}"
+        else f"read everything again:   headrace full-refresh {flow.short_dataset}"
     )
     return SourcesChangedError(
         f"flow {flow.flow}: the topic `{topic}` matches the pattern again, but an earlier checkpoint has "
@@ -235,7 +235,7 @@ def _beyond_end(flow: FlowFacts, topic: str, partition: int, offset: int, end: i
         f"but it was read up to offset {offset}",
         location=flow.location,
         facts=("the broker has lost records", "nothing was read or written"),
-        remedies=(f"read everything again:   headrace full-refresh {flow.dataset}",),
+        remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
         params={"flow": flow.flow, "topic": topic, "partition": partition},
     )
 
