@@ -63,7 +63,7 @@ class KafkaFacts(Facts):
     def check(self, flow: FlowFacts) -> None:
         for reused in self.reused:
             done = "nothing was read or written"
-            raise offsets_reused(flow.flow, flow.dataset, flow.location, reused, done=done)
+            raise offsets_reused(flow.flow, flow.short_dataset, flow.location, reused, done=done)
 
     def is_same(self, flow: FlowFacts, then: ReadBefore) -> bool:
         read = _ids_read(then)

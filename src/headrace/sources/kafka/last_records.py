@@ -76,19 +76,19 @@ def find_reused(
 def offsets_reused(
     flow: str, dataset: str, location: SourceLocation, reused: ReusedOffset, *, done: str
 ) -> OffsetsReusedError:
-    """The refusal of a rolled-back log.
+    """The error for a topic whose log was rolled back.
 
     Args:
         flow: The flow.
-        dataset: Its table.
+        dataset: The name of its table in messages.
         location: Where it is declared.
         reused: The offset.
         done: What was not done.
     """
     topic, partition, offset = reused.topic, reused.partition, reused.read.offset
     return OffsetsReusedError(
-        f"flow {flow}: topic `{topic}`, partition {partition} holds another record at offset {offset} than "
-        "the flow has read",
+        f"flow {flow}: topic `{topic}`, partition {partition} has another record at offset {offset} "
+        "than the one that the flow has read",
         location=location,
         facts=(
             f"the record that was read has the timestamp {_shown(reused.read.timestamp_ms)}; "

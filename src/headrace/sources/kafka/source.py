@@ -283,7 +283,7 @@ class KafkaGuard(Guard):
             marks, reused = self._last.finish(one)
             if reused:
                 done = "the batch was not committed"
-                raise offsets_reused(flow.name, str(flow.target), flow.location, reused[0], done=done)
+                raise offsets_reused(flow.name, flow.target.short, flow.location, reused[0], done=done)
             yield replace(one, marks=marks)
 
 
