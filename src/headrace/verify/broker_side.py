@@ -19,6 +19,7 @@ from headrace.verify.coordinates import (
     Columns,
     CoordinateReader,
     CoordinatesUnreadableError,
+    CoordinatesUnsupportedError,
     Present,
     find_columns,
     read_others,
@@ -104,7 +105,10 @@ class RecordsJudge:
             except _CannotJudgeError as error:
                 # No other flow can be judged either: its rows cannot be separated from theirs.
                 return self._unjudged(evidence, str(error), applies=error.applies)
-        return self._judge_claims(evidence, columns, claims)
+        try:
+            return self._judge_claims(evidence, columns, claims)
+        except CoordinatesUnsupportedError as error:
+            return self._unjudged(evidence, str(error))
 
     def compare_marks(self, evidence: Evidence) -> dict[str, list[Finding]]:
         """Compare the timestamps of the last records of each flow's batches with the broker.

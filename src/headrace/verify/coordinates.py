@@ -15,7 +15,7 @@ from headrace.verify.counts import RowBalance
 from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Layers, Spans
-from headrace.verify.vectors import DeletedRows, VectorDamagedError
+from headrace.verify.vectors import DeletedRows, VectorDamagedError, VectorsUnsupportedError
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
@@ -111,6 +111,10 @@ class CoordinatesUnreadableError(Exception):
     """A file's coordinates cannot be read, with the reason."""
 
 
+class CoordinatesUnsupportedError(CoordinatesUnreadableError):
+    """The table has a protocol feature that `deltalake` does not read."""
+
+
 def find_columns(metadata: TableMetadata) -> Columns | None:
     """The columns that a table property names; ``None`` where the table keeps no coordinates.
 
@@ -161,12 +165,17 @@ def read_table_records(
 
     Args:
         all_files: Read every active file, and not only those that were added since the balance begins.
+
+    Raises:
+        CoordinatesUnsupportedError: The table has a protocol feature that `deltalake` does not read.
     """
     parts, unreadable = [], []
     for key, file in balance.files.items():
         if all_files or key in balance.origins:
             try:
                 parts.append(reader.read(log, file, columns))
+            except CoordinatesUnsupportedError:
+                raise
             except CoordinatesUnreadableError as error:
                 unreadable.append(str(error))
     others = read_others(reader, log, balance, columns)
@@ -228,6 +237,8 @@ def _load(log: TableLog, file: DataFile, columns: Columns, deleted: DeletedRows)
             table = table.filter(pa.array(kept))
         found = {name: _column(table, path, file) for name, path in wanted.items()}
         return _grouped(found["topic"], found["partition"], found["offset"])
+    except VectorsUnsupportedError as error:
+        raise CoordinatesUnsupportedError(str(error)) from error
     except (OSError, ValueError, IndexError, VectorDamagedError) as error:
         raise CoordinatesUnreadableError(f"{file.path}: {str(error).splitlines()[0]}") from error
 

@@ -17,6 +17,10 @@ class VectorDamagedError(Exception):
     """A deletion vector is missing, or marks another number of rows than the log states."""
 
 
+class VectorsUnsupportedError(Exception):
+    """The table has a protocol feature that `deltalake` does not read."""
+
+
 class DeletedRows:
     """Reads the deletion vectors of one version of a table at a time, and keeps the positions."""
 
@@ -28,6 +32,7 @@ class DeletedRows:
 
         Raises:
             VectorDamagedError: The vector is missing, damaged, or marks another number of rows.
+            VectorsUnsupportedError: `deltalake` does not read the table.
         """
         assert file.deletion_vector is not None
         version = log.version_with(file)
@@ -50,12 +55,22 @@ def _load(log: TableLog, version: int) -> dict[str, Rows]:
 
     found = {}
     try:
-        vectors = DeltaTable(log.path, version=version).deletion_vectors()
+        table = DeltaTable(log.path, version=version)
+    except DeltaError as error:
+        raise VectorsUnsupportedError(_first_line(error)) from error
+    try:
+        vectors = table.deletion_vectors()
         for batch in pa.RecordBatchReader.from_stream(vectors):
             masks = batch.column("selection_vector")
             for index, path in enumerate(batch.column("filepath").to_pylist()):
                 kept = masks[index].values.to_numpy(zero_copy_only=False)
                 found[os.path.realpath(log.file_path(decode_path(path)))] = np.flatnonzero(~kept)
     except (DeltaError, OSError, ValueError) as error:
+        if "Unsupported table features" in str(error):
+            raise VectorsUnsupportedError(_first_line(error)) from error
         raise VectorDamagedError(f"a deletion vector of version {version} cannot be read: {error}") from error
     return found
+
+
+def _first_line(error: Exception) -> str:
+    return f"deltalake cannot read its deletion vectors: {str(error).splitlines()[0]}"

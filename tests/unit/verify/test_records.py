@@ -547,3 +547,20 @@ def test_rows_of_one_topic_name_in_two_clusters_cannot_be_told_apart(
         report = one.grades[2]
         assert (report.verdict, report.applies) == ("unjudged", False)
         assert "several Kafka clusters" in report.reasons[0]
+
+
+@pytest.mark.parametrize("feature", ["typeWidening", "notKnownYet"])
+def test_records_are_not_judged_where_deltalake_does_not_read_the_vectors(
+    table: LakeTable, flow: HandFlow, verify: Verify, broker: Broker, feature: str
+) -> None:
+    flow.append({0: (0, 10)})
+    broker.holds({0: range(10)})
+    features = ["deletionVectors", feature]
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7}
+    lists = {"readerFeatures": features, "writerFeatures": features}
+    table.commit([{"protocol": {**protocol, **lists}}], operation="SET TBLPROPERTIES")
+    table.delete([1, 2], table.active()[0])
+    report = verify.grade("records")
+    assert report.verdict == "unjudged"
+    assert "deltalake cannot read its deletion vectors" in report.reasons[0]
+    assert (verify().exit_code, verify(require="records").exit_code) == (0, 3)
