@@ -23,6 +23,7 @@ from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, read_checksum, read_
 from headrace.sinks.target import BatchStamp, Committed, OpenedGeneration, SplitRows
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
+from headrace.storage.locate import locate
 from proof.shop import take_back_newest
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Table:
         reads_target: bool = False,
         before: Callable[[], None] = lambda: None,
     ) -> Committed | None:
-        target = AppendTarget(spark=self.spark, path=self.path, reads_target=reads_target)
+        target = AppendTarget(spark=self.spark, path=locate(self.path), reads_target=reads_target)
         writer = target.begin(df.sparkSession, stamp(batch, checkpoint))
         if writer is None:
             return None
@@ -106,7 +107,7 @@ class Table:
             opening=opening,
             **arguments,
         )
-        return AppendTarget(spark=self.spark, path=self.path).open_generation(opened)
+        return AppendTarget(spark=self.spark, path=locate(self.path)).open_generation(opened)
 
 
 @pytest.fixture(scope="module")
@@ -332,8 +333,8 @@ def test_the_checksum_of_a_commit_that_was_taken_back_is_not_believed(table: Tab
     log.write_text(json.dumps(info) + "\n")
     assert json.loads(log.with_suffix(".crc").read_text())["setTransactions"][0]["version"] == 2
     forget(table.spark)
-    assert read_checksum(table.path) is None
-    assert read_state(table.spark, table.path).transactions == {OURS: 1}
+    assert read_checksum(locate(table.path)) is None
+    assert read_state(table.spark, locate(table.path)).transactions == {OURS: 1}
     appended = table.append(table.frame((2, "b")), 2)
     assert appended is not None, "the batch was taken for one that the table holds"
     assert table.rows == [(0, "a"), (1, "a"), (2, "b")]
@@ -346,8 +347,8 @@ def test_a_checksum_that_was_derived_from_one_of_another_commit_is_not_believed(
     for batch in range(3):
         table.append(table.frame((batch, "a")), batch)
     take_back_newest(table.spark, table.path)
-    assert read_checksum(table.path) is None
-    assert read_state(table.spark, table.path).transactions == {OURS: 1}
+    assert read_checksum(locate(table.path)) is None
+    assert read_state(table.spark, locate(table.path)).transactions == {OURS: 1}
     appended = table.append(table.frame((2, "b")), 2)
     assert appended is not None, "the batch was taken for one that the table holds"
     assert table.append(table.frame((2, "b")), 2) is None

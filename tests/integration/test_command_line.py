@@ -58,7 +58,9 @@ def gold(folder: Path) -> tuple[Decimal, int]:
 def test_from_init_to_a_full_refresh(
     spark: SparkSession, pipeline: Path, bootstrap: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    project = ["--project", str(pipeline)]
+    default = ["--project", str(pipeline)]
+    # The same folder as a URI, with an encoded character.
+    project = [*default, "--storage", f"file://{pipeline}/l%61ke"]
     capsys.readouterr()
 
     assert run(["plan", "--json", *project]) == 0
@@ -105,7 +107,7 @@ def test_from_init_to_a_full_refresh(
     assert run(["full-refresh", "bronze", "silver", "--yes", "--json", *project]) == 0
     last = lines(capsys.readouterr().out)[-1]
     assert {flow["rows"] for flow in last["result"]["flows"]} == {SALES + 100}
-    assert run(["run", *project]) == 0
+    assert run(["run", *default]) == 0
     assert gold(pipeline) == (Decimal("50.00"), SALES + 100)
 
 

@@ -784,6 +784,34 @@ def big():
     assert "`orders` (orders.py:" in error.remedies[0]
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        'spark.readStream.format("delta").load("s3://bucket/orders")',
+        'spark.readStream.format("delta").option("path", "s3a://bucket/orders").load()',
+        'spark.sql("SELECT * FROM STREAM delta.`s3://bucket/orders`")',
+    ],
+)
+def test_a_stream_over_a_table_in_an_object_store_is_refused_at_its_line(fault: Fault, query: str) -> None:
+    source = f"@hr.table\ndef copy():\n    return {query}\n"
+    error = fault(source)
+    assert (error.code, error.params["supported"]) == ("STORAGE_UNSUPPORTED", ["file"])
+    assert error.location is not None and error.location.line == line_of(source, "return")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        'spark.read.format("delta").load("s3://bucket/orders")',
+        'spark.sql("SELECT * FROM delta.`s3://bucket/orders`")',
+    ],
+)
+def test_a_batch_read_from_an_object_store_is_left_to_spark(fault: Fault, query: str) -> None:
+    error = fault(f"@hr.materialized_view\ndef copy():\n    return {query}\n")
+    assert error.code != "STORAGE_UNSUPPORTED"
+    assert 'No FileSystem for scheme "s3"' in error.summary, "Spark has tried to read it"
+
+
 def test_a_missing_table_in_sql_is_found_within_the_text(fault: Fault) -> None:
     source = f'''{ORDERS}
 @hr.materialized_view

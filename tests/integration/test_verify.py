@@ -64,7 +64,7 @@ class Proven:
         return Proven(folder, self.topic, self.bootstrap, self.committed)
 
     def table(self, name: str = "bronze") -> Path:
-        return Pipeline.load(self.root).settings.storage.table(TableName(self.topic, name))
+        return Pipeline.load(self.root).settings.storage.table(TableName(self.topic, name)).local_path
 
     def verify(self, **settings: Any) -> Proof:
         return Pipeline.load(self.root).verify(**settings)
@@ -219,7 +219,9 @@ def test_an_erasure_that_the_log_has_forgotten(
     sql("DELETE FROM {} WHERE _source.offset = 7")
     with Pipeline.load(proven.root) as pipeline:
         storage, name = pipeline.settings.storage, TableName(proven.topic, "bronze")
-        Ledger(storage.ledger(name, "bronze"), name, "bronze").fold(proven.table(), _table_id(proven.table()))
+        Ledger(storage.ledger(name, "bronze"), name, "bronze").fold(
+            storage.table(name), _table_id(proven.table())
+        )
     sql("OPTIMIZE {}")
     forget_log(spark, proven.table())
     dataset = proven.dataset()

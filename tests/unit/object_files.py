@@ -81,6 +81,12 @@ class ObjectFiles:
     def delete(self, path: str) -> None:
         obstore.delete(self._store, _key(path))
 
+    def resolve(self, path: str) -> str:
+        return path
+
+    def make_folder(self, path: str) -> None:
+        """Folders of an object store are parts of names."""
+
     def delete_folder(self, path: str) -> None:
         obstore.delete(self._store, self._below(path))
 

@@ -50,9 +50,8 @@ def _settings(ctx: click.Context) -> ProjectSettings | None:
 
 
 def _stored(settings: ProjectSettings) -> Iterator[str]:
-    for log in settings.storage.tables.glob("*/*/_delta_log"):
-        schema, name = log.parts[-3:-1]
-        yield name if schema == settings.database else f"{schema}.{name}"
+    for table in settings.storage.find_tables():
+        yield table.name if table.schema == settings.database else str(table)
 
 
 def _declared(settings: ProjectSettings) -> Iterator[str]:

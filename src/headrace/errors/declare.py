@@ -72,7 +72,8 @@ class ProfileUnknownError(UsageError):
 class StorageUnsupportedError(UsageError):
     """Headrace does not support this kind of storage; local paths and `file://` work.
 
-    Give a local path, in the spec or with `--storage`.
+    Give a local path, in the spec or with `--storage`. A stream over a Delta table needs such a path too,
+    because Headrace reads the table's log. A batch read (`spark.read`) can use any path that Spark can read.
     """
 
     code = "STORAGE_UNSUPPORTED"

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
@@ -22,6 +21,8 @@ from headrace.errors import (
 from headrace.model.names import TableName
 from headrace.observe.versions import check_files, find_version
 from headrace.storage.layout import Storage
+from headrace.storage.locate import is_uri, locate
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,21 +90,22 @@ class Rows:
         }
 
 
-def find_table(text: str, storage: Storage | None, default_schema: str) -> Path:
-    """The folder of a table: a dataset of the storage, or a path.
+def find_table(text: str, storage: Storage | None, default_schema: str) -> Location:
+    """The location of a table: a dataset of the storage, a path, or a URI.
 
     Raises:
         TableUnknownError: There is none.
+        StorageUnsupportedError: The text is a URI of a kind of storage that is not supported.
     """
-    folder = Path(text).expanduser()
+    if is_uri(text):
+        storage = None
     if storage is not None:
         path = storage.table(TableName.parse(text, default_schema))
         if _is_table(path):
             return path
-    if _is_table(folder):
+    if _is_table(folder := locate(text)):
         return folder
-    logs = () if storage is None else storage.tables.glob("*/*/_delta_log")
-    tables = [TableName(log.parent.parent.name, log.parent.name) for log in logs]
+    tables = () if storage is None else storage.find_tables()
     known = sorted(t.name if t.schema == default_schema else str(t) for t in tables)
     near = difflib.get_close_matches(text, [*known, *map(str, tables)], n=1)
     where = "here" if storage is None else f"in {storage.root}"
@@ -137,7 +139,7 @@ class Selection:
 ALL = Selection()
 
 
-def read_rows(path: Path, selection: Selection = ALL) -> Rows:
+def read_rows(path: Location, selection: Selection = ALL) -> Rows:
     """Read rows of a Delta table, and find out whether it has more rows than the limit.
 
     Raises:
@@ -153,7 +155,7 @@ def read_rows(path: Path, selection: Selection = ALL) -> Rows:
     name, where, limit = path.name, selection.where, selection.limit
     version = find_version(path, version=selection.version, timestamp=selection.timestamp)
     try:
-        table = DeltaTable(path, version=version)
+        table = DeltaTable(str(path), version=version)
         schema = json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
         raise _unreadable(name, error) from error
@@ -256,8 +258,8 @@ def plain(value: Any) -> Any:
             return str(value)
 
 
-def _is_table(path: Path) -> bool:
-    return (path / "_delta_log").is_dir()
+def _is_table(path: Location) -> bool:
+    return (path / "_delta_log").exists()
 
 
 def _selected(column: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from headrace.state.table_log import LoggedCommit, load_commit, versions
+from headrace.storage.location import Location
 
 _LOOKED_BACK = 500
 """The number of commits in which a flow's last batch is searched; older batches are in the ledger."""
@@ -81,7 +81,7 @@ class RecentCommits:
         return any(commit.version > version and commit.changes_data for commit in self.commits)
 
 
-def load_tail(path: Path) -> RecentCommits:
+def load_tail(path: Location) -> RecentCommits:
     """Read a table's newest commits and its size.
 
     Raises:
@@ -92,7 +92,7 @@ def load_tail(path: Path) -> RecentCommits:
 
     commits = tuple(_newest(path))
     try:
-        table = DeltaTable(path)
+        table = DeltaTable(str(path))
         actions = table.get_add_actions(flatten=True)
         metadata = table.metadata()
         return RecentCommits(
@@ -112,7 +112,7 @@ def at_of(commit: LoggedCommit) -> datetime:
     return datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC)
 
 
-def _newest(path: Path) -> Iterator[LoggedCommit]:
+def _newest(path: Location) -> Iterator[LoggedCommit]:
     for version in reversed(versions(path)[-_LOOKED_BACK:]):
         yield load_commit(path, version)
 

@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NoReturn
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, TopicNotFoundError
@@ -75,9 +74,7 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         connection: The connection to the broker.
     """
     storage = settings.storage
-    names = sorted(
-        TableName(log.parent.parent.name, log.parent.name) for log in storage.tables.glob("*/*/_delta_log")
-    )
+    names = storage.find_tables()
     with ThreadPoolExecutor(_READERS) as pool:
         loaded = dict(zip(names, pool.map(lambda name: _load(storage.table(name)), names), strict=True))
     tails = {
@@ -273,11 +270,11 @@ class _Looks:
         return total if words["sources"] else None
 
 
-def _read_nothing(path: Path) -> NoReturn:
+def _read_nothing(path: Location) -> NoReturn:
     raise AssertionError(f"a status reads no table: {path}")
 
 
-def _load(path: Path) -> RecentCommits | str:
+def _load(path: Location) -> RecentCommits | str:
     try:
         return load_tail(path)
     except (OSError, ValueError) as error:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
 from headrace.state.table_log import load_commit, versions
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _WALKED = 100
 """The versions that are looked at to find one whose files are still there."""
 
 
-def find_version(table: Path, *, version: int | None = None, timestamp: datetime | None = None) -> int | None:
+def find_version(
+    table: Location, *, version: int | None = None, timestamp: datetime | None = None
+) -> int | None:
     """The version that is meant; ``None`` for the newest.
 
     Args:
@@ -38,11 +41,11 @@ def find_version(table: Path, *, version: int | None = None, timestamp: datetime
     return _newest_at(table, known, timestamp)
 
 
-def readable_versions(table: Path) -> Sequence[int]:
+def readable_versions(table: Location) -> Sequence[int]:
     """The versions that can be read from the log: those after its beginning or after a checkpoint."""
     commits = versions(table)
     log = table / "_delta_log"
-    starts = {int(found[1]) for one in log.iterdir() if (found := _CHECKPOINT.fullmatch(one.name))}
+    starts = {int(found[1]) for name in log.list_files() if (found := _CHECKPOINT.fullmatch(name))}
     if commits and commits[0] == 0:
         starts.add(0)
     newest = max([*starts, *commits[-1:]], default=-1)
@@ -55,7 +58,7 @@ def readable_versions(table: Path) -> Sequence[int]:
     return range(oldest, newest + 1)
 
 
-def check_files(table: Path, version: int) -> None:
+def check_files(table: Location, version: int) -> None:
     """Check that the data files of a version still exist: a vacuum removes files, but no versions.
 
     Raises:
@@ -82,7 +85,7 @@ def check_files(table: Path, version: int) -> None:
     )
 
 
-def _newest_at(table: Path, known: Sequence[int], moment: datetime) -> int:
+def _newest_at(table: Location, known: Sequence[int], moment: datetime) -> int:
     asked = {"timestamp": moment.isoformat()}
     if moment > datetime.now(UTC):
         raise _unknown(table, known, f"has no version at {_shown(moment)}, which is in the future", asked)
@@ -102,7 +105,7 @@ def _newest_at(table: Path, known: Sequence[int], moment: datetime) -> int:
     return known[low - 1]
 
 
-def _committed(table: Path, version: int) -> datetime | None:
+def _committed(table: Location, version: int) -> datetime | None:
     """When a version was committed; ``None`` if only a checkpoint of Delta still has it."""
     try:
         return datetime.fromtimestamp(load_commit(table, version).timestamp_ms / 1000, UTC)
@@ -110,20 +113,19 @@ def _committed(table: Path, version: int) -> datetime | None:
         return None
 
 
-def _missing_file(table: Path, version: int) -> str | None:
+def _missing_file(table: Location, version: int) -> str | None:
     """The first file of a version that does not exist; ``None`` if all exist."""
     from deltalake import DeltaTable
 
-    for uri in DeltaTable(table, version=version).file_uris():
-        parts = urlsplit(uri)
-        place = Path(unquote(parts.path)) if parts.scheme == "file" else Path(uri)
-        if not place.exists() and not Path(unquote(str(place))).exists():
-            return place.name
+    for uri in DeltaTable(str(table), version=version).file_uris():
+        file = locate(uri)
+        if not file.exists() and not locate(unquote(file.path)).exists():
+            return file.name
     return None
 
 
 def _unknown(
-    table: Path, known: Sequence[int], what: str, params: Mapping[str, object], first: str = ""
+    table: Location, known: Sequence[int], what: str, params: Mapping[str, object], first: str = ""
 ) -> ReadVersionUnknownError:
     held = f"its log has {_span(known[0], known[-1])}{first}" if known else "its log has no version"
     return ReadVersionUnknownError(

@@ -14,6 +14,7 @@ from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, suspended
 from headrace.plan.modes import TableAccess
 from headrace.sources.delta.starting import CHANGE_FEED
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,11 +51,11 @@ class StandIns:
         self._registrar.add(name, folder.as_uri(), "parquet", struct.asNullable())
         self._names[folder.name] = name
 
-    def add_stored(self, name: TableName, path: Path) -> None:
+    def add_stored(self, name: TableName, path: Location) -> None:
         """Register an existing Delta table; its columns come from its log."""
         self.open_schema(name.schema)
         jvm: Any = self._session._jvm
-        self._registrar.add(name, path.as_uri(), "delta", jvm.org.apache.spark.sql.types.StructType())
+        self._registrar.add(name, path.uri, "delta", jvm.org.apache.spark.sql.types.StructType())
 
     def changes(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame:
         """The change data feed of an empty table: its columns, and those that Delta adds."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
@@ -27,6 +26,7 @@ from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import read_checksum
 from headrace.state.identity import generations, load_query
 from headrace.state.table_log import commit_mark, versions
+from headrace.storage.location import Location
 
 _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materialized view"}
 
@@ -117,7 +117,7 @@ def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | Non
             assert_never(stale.part)
 
 
-def _newest(path: Path) -> dict[str, Any] | None:
+def _newest(path: Location) -> dict[str, Any] | None:
     """The newest version of a table; ``None`` if it does not exist."""
     known = versions(path)
     return {"version": known[-1], "commit": commit_mark(path, known[-1])} if known else None
@@ -128,7 +128,7 @@ def _alterations(
     schema: columns.Schema,
     properties: Mapping[str, str],
     stored: StoredTable,
-    path: Path,
+    path: Location,
 ) -> Iterator[Change]:
     name = dataset.name
     replaced = isinstance(dataset, MaterializedView)
@@ -170,7 +170,7 @@ def _alterations(
         yield Change(kind="alter", dataset=name, part="layout", text=text)
 
 
-def _has_rows(stored: StoredTable, path: Path) -> bool:
+def _has_rows(stored: StoredTable, path: Location) -> bool:
     """Whether the table holds rows of this pipeline."""
     checksum = read_checksum(path)
     return bool(stored.flows) if checksum is None else bool(checksum.transactions)

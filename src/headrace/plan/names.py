@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
-from urllib.parse import unquote, urlparse
 
 from headrace.model.declarations import AppendFlow, Flow, RefreshFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
+from headrace.storage.locate import locate_supported
 
 SPARK_CATALOG = "spark_catalog"
 _PART = r"`((?:[^`]|``)+)`|([^\s`.]+)"
@@ -107,12 +106,9 @@ class NameRules:
 
     def path(self, path: str) -> TableName | None:
         """The dataset with this folder; ``None`` for other paths."""
-        local = urlparse(path)
-        if local.scheme not in {"", "file"}:
+        folder = locate_supported(path, self.root)
+        if folder is None:
             return None
-        folder = Path(os.path.normpath(self.root / (unquote(local.path) if local.scheme else path)))
-        for tables in (self.storage.tables.absolute(), self.storage.tables.resolve()):
-            if folder.is_relative_to(tables):
-                parts = folder.relative_to(tables).parts
-                return TableName(*parts) if len(parts) == 2 else None
-        return None
+        tables = self.storage.tables
+        parts = folder.below(tables) or folder.below(tables.resolve())
+        return TableName(*parts) if len(parts) == 2 else None

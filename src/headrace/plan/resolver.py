@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import (
@@ -41,9 +40,9 @@ from headrace.plan.properties import coordinates_of
 from headrace.plan.sources import planned_sources
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at, stored_names
-from headrace.sources.delta.source import absolute_path
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
+from headrace.storage.locate import locate_supported
 from headrace.syntax.locations import pinpoint
 
 if TYPE_CHECKING:
@@ -303,8 +302,8 @@ class Resolver:
         path = leaf.options.get("path", "")
         name = self._stand_ins.name_of(path)
         if name is None:
-            is_table = path and kind_for(leaf.provider).reader.reads_tables
-            elsewhere = load_stored_at(Path(absolute_path(path))) if is_table else None
+            folder = locate_supported(path) if path and kind_for(leaf.provider).reader.reads_tables else None
+            elsewhere = None if folder is None else load_stored_at(folder)
             return None if elsewhere is None else coordinates_of(elsewhere.properties)
         stored = self._stored.get(name)
         return coordinates_of(stored.properties) if stored is not None else self._coordinates.get(name)

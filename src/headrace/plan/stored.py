@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from headrace.model.names import TableName
-from headrace.state.table_log import versions
+from headrace.state.table_log import commit_file, versions
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 
 _CHECKPOINT = "headrace.checkpoint."
 _CLUSTERING = "delta.clustering"
@@ -67,7 +67,7 @@ def load_stored(storage: Storage, name: TableName) -> StoredTable | None:
     return load_stored_at(storage.table(name))
 
 
-def load_stored_at(path: Path) -> StoredTable | None:
+def load_stored_at(path: Location) -> StoredTable | None:
     """The latest metadata of the table in a folder; ``None`` if there is no table."""
     known = versions(path)
     metadata = _newest(path, known, "metaData")
@@ -88,57 +88,52 @@ def load_stored_at(path: Path) -> StoredTable | None:
 
 def stored_names(storage: Storage) -> tuple[TableName, ...]:
     """The tables of the storage."""
-    if not storage.tables.is_dir():
-        return ()
-    return tuple(
-        TableName(schema.name, table.name)
-        for schema in sorted(storage.tables.iterdir())
-        if schema.is_dir()
-        for table in sorted(schema.iterdir())
-        if (table / "_delta_log").is_dir()
-    )
+    return storage.find_tables()
 
 
 def _newest(
-    path: Path, known: tuple[int, ...], action: str, domain: str | None = None
+    path: Location, known: tuple[int, ...], action: str, domain: str | None = None
 ) -> Mapping[str, Any] | None:
     """The latest action of a kind, from the commits after the last checkpoint or from the checkpoint."""
     checkpoint = _checkpoint_version(path)
     for version in reversed(known):
         if version <= checkpoint:
             break
-        for found in _in_commit(path / "_delta_log" / f"{version:020d}.json", action):
+        for found in _in_commit(commit_file(path, version), action):
             if domain in (None, found.get("domain")):
                 return found
     found_there = _in_checkpoint(path, checkpoint, action) if checkpoint >= 0 else ()
     return next((found for found in found_there if domain in (None, found.get("domain"))), None)
 
 
-def _in_commit(file: Path, action: str) -> Iterator[Mapping[str, Any]]:
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            if line.startswith(f'{{"{action}"'):
-                yield json.loads(line)[action]
+def _in_commit(file: Location, action: str) -> Iterator[Mapping[str, Any]]:
+    for line in file.read_lines():
+        if line.startswith(f'{{"{action}"'):
+            yield json.loads(line)[action]
 
 
-def _checkpoint_version(path: Path) -> int:
+def _checkpoint_version(path: Location) -> int:
     try:
-        return int(json.loads((path / "_delta_log" / "_last_checkpoint").read_text())["version"])
+        return int((path / "_delta_log" / "_last_checkpoint").read_json()["version"])
     except (OSError, ValueError, KeyError):
         return -1
 
 
-def _in_checkpoint(path: Path, version: int, action: str) -> Iterator[Mapping[str, Any]]:
-    for file in sorted((path / "_delta_log").glob(f"{version:020d}.checkpoint*")):
-        if file.suffix == ".json":
-            yield from _in_commit(file, action)
+def _in_checkpoint(path: Location, version: int, action: str) -> Iterator[Mapping[str, Any]]:
+    log = path / "_delta_log"
+    for name in log.list_files():
+        if not name.startswith(f"{version:020d}.checkpoint"):
+            continue
+        if name.endswith(".json"):
+            yield from _in_commit(log / name, action)
             continue
         import pyarrow.parquet as parquet
 
         # A checkpoint has no column for actions that its table does not have.
-        if action in parquet.read_schema(file).names:
-            column = parquet.read_table(file, columns=[action])[action]
-            yield from column.drop_null().to_pylist()
+        with (log / name).open() as data:
+            file = parquet.ParquetFile(data)
+            if action in file.schema_arrow.names:
+                yield from file.read(columns=[action])[action].drop_null().to_pylist()
 
 
 def _clustering(domain: Mapping[str, Any] | None, schema: Mapping[str, Any]) -> tuple[str, ...]:

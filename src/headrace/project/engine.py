@@ -19,6 +19,7 @@ from headrace.model.remedies import Remedies
 from headrace.project.selection import select
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -166,7 +167,7 @@ class Engine:
                 spark.conf.set(key, value)
         return self._running
 
-    def read_table(self, path: Path) -> TableState:
+    def read_table(self, path: Location) -> TableState:
         """A table's newest snapshot; without Spark if its checksum file has all that is needed."""
         from headrace.sinks.delta.table import read_checksum, read_state
 

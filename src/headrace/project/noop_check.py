@@ -11,7 +11,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SourceLocation
@@ -41,6 +40,7 @@ from headrace.sources.systems import Systems
 from headrace.state.facts import Continue
 from headrace.state.opening import decide
 from headrace.state.table_log import commit_mark
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -187,7 +187,7 @@ def _require_fresh(record: Mapping[str, Any], settings: ProjectSettings) -> Tabl
     return name
 
 
-def _read_table(path: Path) -> TableState:
+def _read_table(path: Location) -> TableState:
     found = read_checksum(path)
     if found is None:
         raise _Uncertain(f"{path} has no checksum")

@@ -11,6 +11,7 @@ from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import Selection, find_table, read_rows
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ def read_delta(
         >>> hr.read_delta("revenue", where="revenue > 1000", limit=10).to_pandas()  # doctest: +SKIP
 
     Args:
-        table: A dataset of the pipeline, or any folder that is a Delta table.
+        table: A dataset of the pipeline, or the path or URI of any Delta table.
         columns: The columns, by dotted path; by default all.
         where: A condition in SQL.
         limit: The maximum number of rows; their order is not defined.
@@ -48,6 +49,7 @@ def read_delta(
 
     Raises:
         TableUnknownError: There is no such table.
+        StorageUnsupportedError: The table is a URI of a kind of storage that is not supported.
         ReadColumnUnknownError: The table has no such column.
         ReadConditionInvalidError: The condition cannot be evaluated.
         ReadVersionUnknownError: The table has no such version.
@@ -74,11 +76,11 @@ def read_delta(
         return load_project(None if project is None else Path(project), profile=profile)
 
     if isinstance(table, Path):
-        return read_rows(find_table(str(table), None, "default"), selection).to_arrow()
+        return read_rows(find_table(str(table.absolute()), None, "default"), selection).to_arrow()
     return read_rows(locate_table(table, settings), selection).to_arrow()
 
 
-def locate_table(table: str, settings: Callable[[], ProjectSettings]) -> Path:
+def locate_table(table: str, settings: Callable[[], ProjectSettings]) -> Location:
     """The folder of a table.
 
     Args:
@@ -88,6 +90,7 @@ def locate_table(table: str, settings: Callable[[], ProjectSettings]) -> Path:
     Raises:
         TableUnknownError: The table does not exist.
         SpecNotFoundError: `table` is not a path, and there is no pipeline.
+        StorageUnsupportedError: The text is a URI of a kind of storage that is not supported.
     """
     try:
         found = settings()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import assert_never
 
 from headrace.errors import DownstreamStreamsError, HeadraceError
@@ -26,6 +25,7 @@ from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 from headrace.state.file_lists import FileLists
+from headrace.storage.location import Location
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +129,7 @@ def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_tab
     return RefreshPlan(plan=plan, names=names, sizes=sizes, gone=tuple(gone))
 
 
-def _size(table: Path) -> tuple[int | None, int] | None:
+def _size(table: Location) -> tuple[int | None, int] | None:
     """Rows and bytes of a table; ``None`` if it does not exist or cannot be read."""
     if not is_table(table):
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from pathlib import Path
 
 from headrace.errors import CheckpointBehindTableError
 from headrace.model.ranges import SourceRange
@@ -11,6 +10,7 @@ from headrace.sinks.target import BatchStamp
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_ranges
+from headrace.storage.location import Location
 
 
 class BatchRanges:
@@ -23,7 +23,7 @@ class BatchRanges:
         table: The folder of the table that the flow writes.
     """
 
-    def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, table: Path) -> None:
+    def __init__(self, run: FlowRun, guards: SourceGuards, *, pipeline: str, table: Location) -> None:
         self._run = run
         self._guards = guards
         self._pipeline = pipeline

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from pathlib import Path
 from typing import assert_never
 
 from headrace.errors import BrokerUnreachableError, HeadraceError, StartInvalidError, UpstreamMissingError
@@ -26,6 +25,7 @@ from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
 from headrace.sinks.delta.table import TableState, is_table
 from headrace.sources.systems import Systems
+from headrace.storage.location import Location
 
 
 def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:
@@ -97,7 +97,7 @@ class PreflightCheck:
         self._plan = plan
         self._systems = replace(systems, read_table=self._read_opened)
         self._read_table = read_table
-        self._opened: dict[Path, OpenTableStage] = {}
+        self._opened: dict[Location, OpenTableStage] = {}
         self._moving: set[str] = set()
         for stage in plan.stages:
             match stage:
@@ -153,7 +153,7 @@ class PreflightCheck:
                 return input_missing(planned.flow, name)
         return None
 
-    def _read_opened(self, path: Path) -> TableState:
+    def _read_opened(self, path: Location) -> TableState:
         """Read a table, with the properties that it will have once the run has opened it."""
         state = self._read_table(path)
         stage = self._opened.get(path)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from headrace.model.names import TableName
 from headrace.state.table_log import load_commit, versions
+from headrace.storage.location import Location
 
 FeedState = Literal["pending", "retrying", "working", "failed", "skipped"]
 """How far a flow or view is: not started or in its first batch, waiting for its next attempt, running
@@ -80,7 +80,7 @@ def _skip(table: TableName, feeds: Sequence[Feed]) -> Skip:
     return Skip(reason=f"it reads {table.short}, which {has}: {' and '.join(roots)} failed", failed=roots)
 
 
-def is_written(path: Path) -> bool:
+def is_written(path: Location) -> bool:
     """Whether a table has a commit of a batch, a view or another writer since it was created or emptied.
 
     Reads only the newest commits, without Spark.

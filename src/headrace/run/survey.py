@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import (
@@ -31,7 +30,7 @@ from headrace.state.offset_log import check_readable, is_seeded, load_state
 from headrace.state.opening import resume_remedy
 from headrace.storage.location import Location
 
-ReadTable = Callable[[Path], TableState]
+ReadTable = Callable[[Location], TableState]
 """Reads a table's newest snapshot: through Spark, or without a JVM."""
 
 
@@ -78,7 +77,7 @@ class FlowSurveyor:
     declared_flows: frozenset[str] = frozenset()
 
     @property
-    def table(self) -> Path:
+    def table(self) -> Location:
         """The folder of the flow's target."""
         return self.settings.storage.table(self.planned.flow.target)
 
@@ -235,7 +234,7 @@ def _refuse_unfinished_refresh(planned: PlannedFlow, table: TableState) -> None:
 
 
 def _table_facts(
-    table: TableState, flow: FlowFacts, ledger: Ledger, path: Path, history: History
+    table: TableState, flow: FlowFacts, ledger: Ledger, path: Location, history: History
 ) -> TableFacts:
     current = table.checkpoints.get(flow.flow)
     last = None

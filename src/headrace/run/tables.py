@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError, SchemaMismatchError, TableFolderTakenError, TableLostError
@@ -31,7 +30,7 @@ from headrace.sinks.delta.table import (
 from headrace.state.identity import generations, load_identity
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
-from headrace.storage.locate import locate
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,8 +83,7 @@ def check_table(
     if not is_table(path):
         for planned in flows:
             _refuse_lost(planned, storage)
-        if path.is_dir():
-            _refuse_other_files(table, path)
+        _refuse_other_files(table, path)
         return TableOpening(creates=True)
     state = read_table(path)
     if any(_has_fed_another(planned, state.table_id, storage) for planned in flows):
@@ -133,10 +131,7 @@ def open_table(
         return check_table(stage, flows, storage, lambda table: read_state(spark, table), emptied=emptied)
 
     opening = check()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise locate(path).unwritable(error) from error
+    path.make_folder()
     if opening.creates:
         if _create(stage, path, spark):
             return
@@ -146,7 +141,7 @@ def open_table(
     alter(spark, path, opening.alterations)
 
 
-def alter(spark: SparkSession, path: Path, alterations: TableAlterations) -> None:
+def alter(spark: SparkSession, path: Location, alterations: TableAlterations) -> None:
     """Apply changes to an existing table."""
     if alterations.is_empty:
         return
@@ -161,7 +156,7 @@ def alter(spark: SparkSession, path: Path, alterations: TableAlterations) -> Non
     )
 
 
-def _create(stage: OpenTableStage, path: Path, spark: SparkSession) -> bool:
+def _create(stage: OpenTableStage, path: Location, spark: SparkSession) -> bool:
     """Create a missing table; false if another process has created it in the meantime."""
     table = stage.table
     try:
@@ -182,15 +177,16 @@ def _create(stage: OpenTableStage, path: Path, spark: SparkSession) -> bool:
     return True
 
 
-def new_clustering(table: StreamingTable | MaterializedView, path: Path) -> tuple[str, ...]:
+def new_clustering(table: StreamingTable | MaterializedView, path: Location) -> tuple[str, ...]:
     """The declared clustering columns that differ from those of the table."""
     stored = load_stored_at(path) if table.cluster_by else None
     return () if stored is None else stored.new_clustering(table.cluster_by)
 
 
-def _refuse_other_files(table: StreamingTable, path: Path) -> None:
+def _refuse_other_files(table: StreamingTable, path: Location) -> None:
     """Refuse to create a table in a folder with files that Headrace did not write."""
-    first = next((one.name for one in path.iterdir() if one.name != "_delta_log"), None)
+    held = [*path.list_files(), *path.list_folders()]
+    first = next((name for name in held if name != "_delta_log"), None)
     if first is not None:
         raise TableFolderTakenError(
             f"{table.name.short} cannot be created: its folder holds files, and is not a Delta table",
@@ -222,7 +218,7 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
         )
 
 
-def set_coordinates(stage: OpenTableStage, path: Path, spark: SparkSession) -> None:
+def set_coordinates(stage: OpenTableStage, path: Location, spark: SparkSession) -> None:
     """Set the coordinate columns of a table that was emptied, because its query may have changed."""
     held = read_state(spark, path).properties
     wanted = {key: stage.properties[key] for key in COORDINATE_PROPERTIES if key in stage.properties}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Any, Protocol
 
 from headrace.errors import SourceLocation
@@ -15,6 +14,7 @@ from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 
 
 class TableLook(Protocol):
@@ -38,7 +38,7 @@ class Systems:
 
     storage: Storage
     kafka: KafkaClusters
-    read_table: Callable[[Path], TableLook]
+    read_table: Callable[[Location], TableLook]
 
 
 @dataclass(frozen=True, kw_only=True)

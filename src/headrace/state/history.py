@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headrace.state.identity import SourceIdentity
 from headrace.state.ledger import Ledger, entry_of, last_version
 from headrace.state.table_log import iter_commits
+from headrace.storage.location import Location
 
 _RANGE = {"index", "kind", "identity", "from", "until"}
 """The keys of a range that every kind of source has."""
@@ -84,7 +84,9 @@ def _reads(entry: Mapping[str, Any]) -> tuple[PastRead, ...]:
     )
 
 
-def load_history(ledger: Ledger, table: Path, table_id: str, version: int, checkpoint: str | None) -> History:
+def load_history(
+    ledger: Ledger, table: Location, table_id: str, version: int, checkpoint: str | None
+) -> History:
     """Collect the reads of a flow, from its current checkpoint back to the first one after the last full
     refresh.
 
@@ -111,7 +113,9 @@ def load_history(ledger: Ledger, table: Path, table_id: str, version: int, check
     return History.of(said, whole=whole)
 
 
-def _entries(ledgers: Iterable[Ledger], table: Path, table_id: str, version: int) -> list[Mapping[str, Any]]:
+def _entries(
+    ledgers: Iterable[Ledger], table: Location, table_id: str, version: int
+) -> list[Mapping[str, Any]]:
     """The commits in the folds of the ledger, and the later ones in the table's log."""
     held, first = [], version + 1
     for ledger in ledgers:

@@ -72,10 +72,14 @@ class Lease:
         summary = f"another process has just started flow {flow}"
         if driver is not None:
             summary = f"another process runs flow {flow}: pid {driver.pid} on {driver.host}"
+        remedies = ["stop that process, or wait until it has ended"]
+        if driver is not None and driver.host != socket.gethostname():
+            # A clock that was set back makes the last heartbeat lie in the future, and the lease stays.
+            remedies.append(f"if it has ended on {driver.host} and the lease stays, remove {location}")
         raise SecondDriverError(
             summary,
             facts=("nothing was read or written",),
-            remedies=("stop that process, or wait until it has ended",),
+            remedies=remedies,
             params={
                 "flow": flow,
                 "pid": None if driver is None else driver.pid,

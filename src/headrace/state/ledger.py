@@ -11,7 +11,6 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from headrace.model.counts import sum_counts
@@ -48,7 +47,7 @@ class Ledger:
         above = self.folder.parent
         return tuple(Ledger(above / name, self.dataset, name) for name in above.list_folders())
 
-    def fold(self, table: Path, table_id: str) -> tuple[LoggedCommit, ...]:
+    def fold(self, table: Location, table_id: str) -> tuple[LoggedCommit, ...]:
         """Add the commits of the table that the ledger does not have yet.
 
         Returns:
@@ -121,7 +120,7 @@ class Ledger:
                 raise corrupt(self.folder / name, error) from error
         return tuple(found)
 
-    def stale_folds(self, table: Path, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
+    def stale_folds(self, table: Location, table_id: str, version: int) -> tuple[dict[str, Any], ...]:
         """The folds of versions that no longer exist, because an older copy of the table was restored.
 
         If the table has used the same version numbers again, the mark of a fold's last commit differs from
@@ -138,7 +137,7 @@ class Ledger:
         first = min((fold["versions"][0] for fold in mine if is_stale(fold)), default=None)
         return () if first is None else tuple(fold for fold in mine if fold["versions"][0] >= first)
 
-    def rewind(self, table: Path, table_id: str, version: int) -> bool:
+    def rewind(self, table: Location, table_id: str, version: int) -> bool:
         """Move the folds of versions that the table no longer has out of the ledger; returns whether there
         were any.
 
@@ -182,7 +181,7 @@ class Ledger:
             # A count for people to look at: what cannot be read begins anew.
             return {}
 
-    def last_batch(self, table: Path, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
+    def last_batch(self, table: Location, checkpoint: str, batch: int) -> Mapping[str, Any] | None:
         """The metadata of a batch's commit, from the table's log or else from the ledger."""
         commit = find_batch(table, checkpoint, batch)
         if commit is not None:
@@ -234,7 +233,7 @@ def entry_of(commit: LoggedCommit) -> dict[str, Any]:
     return {**commit.metadata, "version": commit.version, "timestamp": commit.timestamp_ms}
 
 
-def _other(table: Path, commit: LoggedCommit) -> dict[str, Any]:
+def _other(table: Location, commit: LoggedCommit) -> dict[str, Any]:
     """A commit of another writer: the rows that it added and removed, ``None`` if they are not known."""
     added, removed = count_moved_rows(table, commit.version)
     return {

@@ -6,9 +6,11 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
+
+from headrace.storage.locate import is_uri, locate_supported
+from headrace.storage.location import Location
 
 _NEWEST = 1000
 """The number of newest commits that are searched for a transaction id."""
@@ -63,23 +65,25 @@ class LoggedCommit:
         )
 
 
-def versions(table: Path) -> tuple[int, ...]:
+def versions(table: Location) -> tuple[int, ...]:
     """The versions whose commit files the log still holds, ascending."""
-    log = table / "_delta_log"
-    if not log.is_dir():
-        return ()
-    names = (path.name for path in log.iterdir())
-    return tuple(sorted(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json")))
+    names = (table / "_delta_log").list_files()
+    return tuple(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json"))
 
 
-def iter_commits(table: Path, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
+def commit_file(table: Location, version: int) -> Location:
+    """The file of a commit in the table's log."""
+    return table / "_delta_log" / f"{version:020d}.json"
+
+
+def iter_commits(table: Location, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
     """The commits of a range of versions that the log still has."""
     for version in versions(table):
         if version >= first and (last is None or version <= last):
             yield load_commit(table, version)
 
 
-def follow_commits(table: Path, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
+def follow_commits(table: Location, first: int, last: int | None = None) -> Iterator[LoggedCommit]:
     """The commits from a version on, without listing the whole log.
 
     It ends at the end of the log or after ``last``; versions that the log no longer has are skipped.
@@ -94,7 +98,7 @@ def follow_commits(table: Path, first: int, last: int | None = None) -> Iterator
         version += 1
 
 
-def find_batch(table: Path, checkpoint: str, batch: int) -> LoggedCommit | None:
+def find_batch(table: Location, checkpoint: str, batch: int) -> LoggedCommit | None:
     """The commit of a batch, if the log still has it; the newest commits are tried first."""
     for version in reversed(versions(table)):
         commit = load_commit(table, version)
@@ -103,26 +107,24 @@ def find_batch(table: Path, checkpoint: str, batch: int) -> LoggedCommit | None:
     return None
 
 
-def load_commit(table: Path, version: int) -> LoggedCommit:
+def load_commit(table: Location, version: int) -> LoggedCommit:
     """One commit; lines of added files are not parsed, because there can be many."""
     info: dict[str, Any] = {}
     transactions: dict[str, int] = {}
     properties: dict[str, str] | None = None
     changes_data = removes_data = False
-    path = table / "_delta_log" / f"{version:020d}.json"
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.startswith('{"commitInfo"'):
-                info = json.loads(line)["commitInfo"]
-            elif line.startswith('{"txn"'):
-                action = json.loads(line)["txn"]
-                transactions[action["appId"]] = action["version"]
-            elif line.startswith('{"metaData"'):
-                properties = json.loads(line)["metaData"].get("configuration") or {}
-            elif not removes_data and line.startswith('{"remove"'):
-                removes_data = '"dataChange":true' in line
-            elif not changes_data and line.startswith('{"add"'):
-                changes_data = '"dataChange":true' in line
+    for line in commit_file(table, version).read_lines():
+        if line.startswith('{"commitInfo"'):
+            info = json.loads(line)["commitInfo"]
+        elif line.startswith('{"txn"'):
+            action = json.loads(line)["txn"]
+            transactions[action["appId"]] = action["version"]
+        elif line.startswith('{"metaData"'):
+            properties = json.loads(line)["metaData"].get("configuration") or {}
+        elif not removes_data and line.startswith('{"remove"'):
+            removes_data = '"dataChange":true' in line
+        elif not changes_data and line.startswith('{"add"'):
+            changes_data = '"dataChange":true' in line
     return LoggedCommit(
         version=version,
         timestamp_ms=int(info.get("inCommitTimestamp") or info.get("timestamp") or 0),
@@ -139,7 +141,7 @@ def load_commit(table: Path, version: int) -> LoggedCommit:
 
 
 def checksum_matches_log(
-    table: Path, last: int, said: Mapping[str, int | None], owner: str | None = None
+    table: Location, last: int, said: Mapping[str, int | None], owner: str | None = None
 ) -> bool:
     """Whether the commits up to a version say themselves what is said of these application ids.
 
@@ -169,7 +171,7 @@ def checksum_matches_log(
     return not asked or (last < _NEWEST and set(asked.values()) == {None})
 
 
-def property_since(table: Path, name: str) -> int | None:
+def property_since(table: Location, name: str) -> int | None:
     """The first version since which a boolean property of the table has been true.
 
     Returns:
@@ -187,23 +189,23 @@ def property_since(table: Path, name: str) -> int | None:
     return since if since is None or was_true else last + 1
 
 
-def commit_mark(table: Path, version: int) -> str | None:
+def commit_mark(table: Location, version: int) -> str | None:
     """The mark of a commit, which differs from other commits of the same version; ``None`` if the log does
     not have it."""
     try:
-        text = (table / "_delta_log" / f"{version:020d}.json").read_bytes()
+        text = commit_file(table, version).read_bytes()
     except FileNotFoundError:
         return None
     return hashlib.sha256(text).hexdigest()[:16]
 
 
-def mark_version(table: Path, version: int) -> dict[str, Any] | None:
+def mark_version(table: Location, version: int) -> dict[str, Any] | None:
     """A version with the mark of its commit; ``None`` if the log does not have it."""
     mark = commit_mark(table, version)
     return None if mark is None else {"version": version, "commit": mark}
 
 
-def describe_rollback(table: Path, seen: Mapping[str, Any]) -> str | None:
+def describe_rollback(table: Location, seen: Mapping[str, Any]) -> str | None:
     """How the table differs from the version that was read; ``None`` if its log shows no difference."""
     known = versions(table)
     if known and seen["version"] > known[-1]:
@@ -213,24 +215,22 @@ def describe_rollback(table: Path, seen: Mapping[str, Any]) -> str | None:
     return f"version {seen['version']} was read, but the table now has another commit of this version"
 
 
-def count_moved_rows(table: Path, version: int) -> tuple[int | None, int | None]:
+def count_moved_rows(table: Location, version: int) -> tuple[int | None, int | None]:
     """The rows that a commit added and removed; ``None`` if neither the log nor the files have the numbers.
 
     To be asked while the removed files are still there: the log keeps no count of their rows.
     """
     added: list[Mapping[str, Any]] = []
     removed: list[Mapping[str, Any]] = []
-    path = table / "_delta_log" / f"{version:020d}.json"
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.startswith('{"add"'):
-                added.append(json.loads(line)["add"])
-            elif line.startswith('{"remove"'):
-                removed.append(json.loads(line)["remove"])
+    for line in commit_file(table, version).read_lines():
+        if line.startswith('{"add"'):
+            added.append(json.loads(line)["add"])
+        elif line.startswith('{"remove"'):
+            removed.append(json.loads(line)["remove"])
     return _sum_rows(table, added), _sum_rows(table, removed)
 
 
-def _sum_rows(table: Path, files: Iterable[Mapping[str, Any]]) -> int | None:
+def _sum_rows(table: Location, files: Iterable[Mapping[str, Any]]) -> int | None:
     total = 0
     for file in files:
         stats = json.loads(file.get("stats") or "{}")
@@ -241,14 +241,16 @@ def _sum_rows(table: Path, files: Iterable[Mapping[str, Any]]) -> int | None:
     return total
 
 
-def _rows_on_disk(table: Path, path: str) -> int | None:
+def _rows_on_disk(table: Location, path: str) -> int | None:
     import pyarrow.parquet as pq
 
     # The log's paths are URIs: relative and percent-encoded, or absolute with a scheme.
-    parts = urlsplit(path)
-    place = table / unquote(parts.path if parts.scheme == "file" else path)
+    file = locate_supported(path) if is_uri(path) else table / unquote(path)
+    if file is None:
+        return None
     try:
-        return int(pq.read_metadata(place).num_rows)
+        with file.open() as data:
+            return int(pq.read_metadata(data).num_rows)
     except (OSError, ValueError):
         return None
 

@@ -32,11 +32,11 @@ class Storage:
             StorageUnsupportedError: The URI is of a kind of storage that is not supported.
         """
         root = locate(text, folder, source)
-        return cls(locate(root.local_path.resolve()))
+        return cls(root.resolve())
 
     @property
-    def tables(self) -> Path:
-        return self.root.local_path / "tables"
+    def tables(self) -> Location:
+        return self.root / "tables"
 
     @property
     def events(self) -> Location:
@@ -54,8 +54,17 @@ class Storage:
     def schemas(self) -> Location:
         return self.root / "schemas"
 
-    def table(self, dataset: TableName) -> Path:
+    def table(self, dataset: TableName) -> Location:
         return self.tables / dataset.schema / dataset.name
+
+    def find_tables(self) -> tuple[TableName, ...]:
+        """The names of the tables that the storage holds, also those whose creation did not end."""
+        names = (
+            TableName(schema, name)
+            for schema in self.tables.list_folders()
+            for name in (self.tables / schema).list_folders()
+        )
+        return tuple(name for name in names if (self.table(name) / "_delta_log").exists())
 
     def checkpoints(self, dataset: TableName) -> Location:
         """The folder of the checkpoints of all flows of a table."""

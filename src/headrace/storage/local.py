@@ -80,6 +80,12 @@ class LocalFiles:
     def delete(self, path: str) -> None:
         Path(path).unlink(missing_ok=True)
 
+    def resolve(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def make_folder(self, path: str) -> None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+
     def delete_folder(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(path)

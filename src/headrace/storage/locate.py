@@ -42,6 +42,19 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     )
 
 
+def locate_supported(text: str, folder: Path | None = None) -> Location | None:
+    """Return the location of a path or a URI; ``None`` for a URI of a kind of storage that is not supported.
+
+    Args:
+        text: The path or the URI, as the user gives it to Spark.
+        folder: Where relative paths begin; by default the current folder.
+    """
+    try:
+        return locate(text, folder)
+    except StorageUnsupportedError:
+        return None
+
+
 def is_uri(text: str) -> bool:
     """Return whether a text is a URI, of any scheme, and not a path."""
     return bool(urlsplit(text).scheme)

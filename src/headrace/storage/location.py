@@ -68,6 +68,12 @@ class Files(Protocol):
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
 
+    def resolve(self, path: str) -> str:
+        """Return the path without symbolic links, where the kind of storage has them."""
+
+    def make_folder(self, path: str) -> None:
+        """Make a folder where the kind of storage has folders; an existing one is fine."""
+
     def delete_folder(self, path: str) -> None:
         """Delete a folder with everything in it; a missing one is fine."""
 
@@ -105,6 +111,15 @@ class Location:
     @property
     def parent(self) -> Location:
         return Location(self.path.rpartition("/")[0] or "/", self.files)
+
+    def resolve(self) -> Location:
+        """The same location, without symbolic links."""
+        return Location(self.files.resolve(self.path), self.files)
+
+    def below(self, folder: Location) -> tuple[str, ...]:
+        """The names on the way from a folder to this location; none if it is not in the folder."""
+        start = folder.path.rstrip("/") + "/"
+        return tuple(self.path.removeprefix(start).split("/")) if self.path.startswith(start) else ()
 
     @property
     def uri(self) -> str:
@@ -223,6 +238,15 @@ class Location:
         """
         with self._writing():
             self.files.delete(self.path)
+
+    def make_folder(self) -> None:
+        """Make the folder where the kind of storage has folders; an existing one is fine.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        with self._writing():
+            self.files.make_folder(self.path)
 
     def delete_folder(self) -> None:
         """Delete the folder with everything in it; a missing one is fine.

@@ -181,7 +181,7 @@ class FakeSources:
             RowsMissingError: The test gives no rows for it, and no catalog has it.
         """
         name = next((text for text in self._given if self._is_table(text, access.name)), None)
-        path = self._settings.storage.table(access.name)
+        path = self._settings.storage.table(access.name).local_path
         if name is None:
             if not load_stored(self._settings.storage, access.name) and not self._elsewhere(access.name):
                 known = (f"the test gives rows for: {', '.join(self._given) or 'nothing'}",)

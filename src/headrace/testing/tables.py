@@ -14,6 +14,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import read_rows
 from headrace.project.pipeline import Pipeline
+from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -65,7 +66,7 @@ class Tables(Mapping[str, list[Row]]):
         Raises:
             DatasetUnknownError: The pipeline stores no dataset of this name.
         """
-        found = read_rows(self._path(name))
+        found = read_rows(locate(self._path(name)))
         return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
 
     def __contains__(self, name: object) -> bool:
@@ -104,7 +105,7 @@ class Tables(Mapping[str, list[Row]]):
     def _path(self, name: str) -> Path:
         found = self._find(name)
         if found is not None:
-            return self._settings.storage.table(found)
+            return self._settings.storage.table(found).local_path
         near = difflib.get_close_matches(name, list(self._names), n=1)
         raise DatasetUnknownError(
             f"the pipeline {self._settings.name} stores no table `{name}`",

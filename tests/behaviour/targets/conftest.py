@@ -27,6 +27,7 @@ from headrace.sinks.target import (
 )
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.state.facts import Open
+from headrace.storage.locate import locate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -154,7 +155,7 @@ class AppendHarness(FlowHarness):
 
     @property
     def target(self) -> FlowTarget:
-        return AppendTarget(spark=self.spark, path=self.path, reads_target=self.reads_target)
+        return AppendTarget(spark=self.spark, path=locate(self.path), reads_target=self.reads_target)
 
     def visible(self, *batches: list[Row]) -> list[Row]:
         return sorted(itertools.chain(*batches))
@@ -171,7 +172,7 @@ class ReplaceHarness(Harness):
 
     @property
     def target(self) -> Target[RefreshStamp]:
-        return ReplaceTarget(path=self.path)
+        return ReplaceTarget(path=locate(self.path))
 
     def stamp(self, batch: int) -> RefreshStamp:
         return RefreshStamp(

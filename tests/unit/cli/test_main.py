@@ -369,6 +369,7 @@ def test_asking_where_nobody_can_answer_names_the_way_without(
         ["status", "--storage", "s3://bucket/x"],
         ["status", "--set", "storage=s3://bucket/x"],
         ["read", "gold", "--storage", "s3a://bucket/x"],
+        ["read", "s3://bucket/x"],
         ["status", "--project", "s3://bucket/x"],
         ["init", "s3://bucket/x"],
         ["demo", "--directory", "gs://bucket/x"],

@@ -18,6 +18,7 @@ from headrace.errors import (
     TableUnreadableError,
 )
 from headrace.observe.read import Selection, find_table, read_rows, shown
+from headrace.storage.locate import locate
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def flow(lake: Lake) -> HandFlow:
 
 
 def test_all_rows_with_their_columns(flow: HandFlow) -> None:
-    found = read_rows(flow.table.path)
+    found = read_rows(locate(flow.table.path))
     assert found.columns == ("id", "_source")
     assert found.types == ("long", "struct")
     assert sorted(row[0] for row in found.rows) == list(range(10))
@@ -60,13 +61,13 @@ def test_a_condition_a_limit_and_columns(flow: HandFlow) -> None:
 )
 def test_a_bare_word_in_a_condition_gets_the_hint_to_quote(flow: HandFlow, where: str, remedy: str) -> None:
     with pytest.raises(ReadColumnUnknownError) as raised:
-        read_rows(flow.table.path, Selection(where=where.replace("topic", "_source.topic")))
+        read_rows(locate(flow.table.path), Selection(where=where.replace("topic", "_source.topic")))
     expected = remedy.replace("topic", "_source.topic")
     assert raised.value.remedies[-1] == f'put text values in single quotes:   --where "{expected}"'
 
 
 def test_rows_become_arrow_and_pandas(flow: HandFlow) -> None:
-    found = read_rows(flow.table.path, Selection(where="id < 3", columns=["id"]))
+    found = read_rows(locate(flow.table.path), Selection(where="id < 3", columns=["id"]))
     assert sorted(found.to_arrow().column("id").to_pylist()) == [0, 1, 2]
     assert sorted(found.to_pandas()["id"]) == [0, 1, 2]
     assert repr(found) == f"<Rows of {flow.table.path.name} v2: 3 x id>"
@@ -74,13 +75,13 @@ def test_rows_become_arrow_and_pandas(flow: HandFlow) -> None:
 
 def test_deleted_rows_are_not_read(flow: HandFlow) -> None:
     flow.table.delete([0, 9], flow.table.active()[0])
-    found = read_rows(flow.table.path, Selection(columns=["id"]))
+    found = read_rows(locate(flow.table.path), Selection(columns=["id"]))
     assert sorted(id for (id,) in found.rows) == list(range(1, 9))
 
 
 def test_names_keep_their_case(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table({"orderId": [1, 2], "odd name": ["a", "b"]}))
-    found = read_rows(tmp_path / "t", Selection(where="orderId = 2", columns=["odd name"]))
+    found = read_rows(locate(tmp_path / "t"), Selection(where="orderId = 2", columns=["odd name"]))
     assert found.rows == (("b",),)
 
 
@@ -89,31 +90,31 @@ def test_an_unknown_column_is_an_error_with_the_name_that_was_meant(
     flow: HandFlow, column: str, meant: str
 ) -> None:
     with pytest.raises(ReadColumnUnknownError) as raised:
-        read_rows(flow.table.path, Selection(columns=[column]))
+        read_rows(locate(flow.table.path), Selection(columns=[column]))
     assert raised.value.remedies == (f"did you mean `{meant}`?",)
     with pytest.raises(ReadColumnUnknownError) as raised:
-        read_rows(flow.table.path, Selection(where=f"{column} = 3"))
+        read_rows(locate(flow.table.path), Selection(where=f"{column} = 3"))
     assert raised.value.params["column"] == column
 
 
 @pytest.mark.parametrize("where", ["id >", "id > 'x'", "nothing(id) = 1", "1; DROP TABLE t"])
 def test_a_condition_that_cannot_be_evaluated_is_an_error(flow: HandFlow, where: str) -> None:
     with pytest.raises(ReadConditionInvalidError):
-        read_rows(flow.table.path, Selection(where=where))
+        read_rows(locate(flow.table.path), Selection(where=where))
 
 
 def test_text_that_is_compared_with_a_number_says_nothing_against_the_table(tmp_path: Path) -> None:
     write_deltalake(tmp_path / "t", pa.table({"name": ["white bowl", "jug"]}))
     with pytest.raises(ReadConditionInvalidError):
-        read_rows(tmp_path / "t", Selection(where="name = 5"))
+        read_rows(locate(tmp_path / "t"), Selection(where="name = 5"))
 
 
 def test_a_table_is_found_by_name_and_by_folder(lake: Lake, flow: HandFlow) -> None:
     path = flow.table.path
-    assert find_table("bronze", lake.settings.storage, "default") == path
-    assert find_table("default.bronze", lake.settings.storage, "other") == path
-    assert find_table(str(path), lake.settings.storage, "default") == path
-    assert find_table(str(path), None, "default") == path
+    assert find_table("bronze", lake.settings.storage, "default") == locate(path)
+    assert find_table("default.bronze", lake.settings.storage, "other") == locate(path)
+    assert find_table(str(path), lake.settings.storage, "default") == locate(path)
+    assert find_table(str(path), None, "default") == locate(path)
 
 
 def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, flow: HandFlow) -> None:
@@ -125,7 +126,7 @@ def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, f
 def test_a_table_whose_file_is_gone_is_an_error(flow: HandFlow) -> None:
     (flow.table.path / flow.table.active()[0]["path"]).unlink()
     with pytest.raises(TableUnreadableError):
-        read_rows(flow.table.path)
+        read_rows(locate(flow.table.path))
 
 
 def test_values_as_cells() -> None:

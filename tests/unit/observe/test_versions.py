@@ -13,6 +13,7 @@ from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
 from headrace.observe.read import Selection, read_rows
 from headrace.observe.versions import readable_versions
 from headrace.state.table_log import load_commit
+from headrace.storage.locate import locate
 
 
 @pytest.fixture
@@ -25,16 +26,16 @@ def table(tmp_path: Path) -> Path:
 
 
 def ids(path: Path, **selection: object) -> list[int]:
-    return [id for (id,) in read_rows(path, Selection(**selection)).rows]  # type: ignore[arg-type]
+    return [id for (id,) in read_rows(locate(path), Selection(**selection)).rows]  # type: ignore[arg-type]
 
 
 def committed(path: Path, version: int) -> datetime:
-    return datetime.fromtimestamp(load_commit(path, version).timestamp_ms / 1000, UTC)
+    return datetime.fromtimestamp(load_commit(locate(path), version).timestamp_ms / 1000, UTC)
 
 
 def test_a_version_by_its_number(table: Path) -> None:
     assert [ids(table, version=number) for number in range(3)] == [[0], [1], [2]]
-    assert read_rows(table, Selection(version=1)).version == 1
+    assert read_rows(locate(table), Selection(version=1)).version == 1
 
 
 def test_a_version_by_the_moment_at_which_it_was_the_newest(table: Path) -> None:
@@ -61,7 +62,7 @@ def test_a_log_that_was_cleaned_up_begins_at_its_checkpoint(table: Path) -> None
     write_deltalake(table, pa.table({"id": [3]}), mode="overwrite")
     for number in (0, 1):
         (table / "_delta_log" / f"{number:020d}.json").unlink()
-    assert list(readable_versions(table)) == [2, 3]
+    assert list(readable_versions(locate(table))) == [2, 3]
     assert ids(table, version=2) == [2]
     with pytest.raises(ReadVersionUnknownError):
         ids(table, version=1)

@@ -60,7 +60,7 @@ def test_a_path_under_the_storage_is_a_dataset(rules: NameRules) -> None:
     folder = rules.storage.tables / "shop" / "orders"
     assert rules.path(str(folder)) == TableName("shop", "orders")
     assert rules.path("../lake/tables/shop/orders") == TableName("shop", "orders")
-    assert rules.path(folder.as_uri()) == TableName("shop", "orders")
+    assert rules.path(folder.uri) == TableName("shop", "orders")
     assert rules.table(("delta", str(folder))) == TableName("shop", "orders")
     assert rules.path(str(folder / "part=1")) is None
     assert rules.path(f"s3a://bucket{folder}") is None

@@ -51,7 +51,7 @@ def checkpoint(path: Path, version: int, actions: list[dict[str, Any]]) -> None:
 
 def test_the_newest_commit_with_metadata_wins(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
-    path = storage.table(ORDERS)
+    path = storage.table(ORDERS).local_path
     commit(path, 0, {"metaData": metadata(old="1")})
     commit(path, 1, {"metaData": metadata(**{"headrace.pipeline": "shop", "headrace.checkpoint.web": "c1"})})
     commit(path, 2, {"add": {"path": "x"}})
@@ -69,7 +69,7 @@ def clustering(*columns: list[str], removed: bool = False) -> dict[str, Any]:
 
 def test_the_newest_clustering_is_told_by_logical_names(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
-    path = storage.table(ORDERS)
+    path = storage.table(ORDERS).local_path
     inner = {"type": "struct", "fields": [{"name": "at", "type": "long", "metadata": {}}]}
     renamed = {"name": "place", "type": inner, "metadata": {"delta.columnMapping.physicalName": "c-1"}}
     schema = {"type": "struct", "fields": [*SCHEMA["fields"], renamed]}
@@ -97,7 +97,7 @@ def test_the_newest_clustering_is_told_by_logical_names(tmp_path: Path) -> None:
 
 def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
-    path = storage.table(ORDERS)
+    path = storage.table(ORDERS).local_path
     commit(path, 11, {"add": {"path": "x"}})
     checkpoint(path, 10, [None, metadata(**{"headrace.kind": "materialized_view"})])  # type: ignore[list-item]
     stored = load_stored(storage, ORDERS)
@@ -109,6 +109,6 @@ def test_what_is_no_table_is_not_found(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
     assert load_stored(storage, ORDERS) is None
     assert stored_names(storage) == ()
-    commit(storage.table(ORDERS), 0, {"metaData": metadata()})
-    (storage.tables / "shop" / "folder").mkdir()
+    commit(storage.table(ORDERS).local_path, 0, {"metaData": metadata()})
+    (storage.tables / "shop" / "folder").make_folder()
     assert stored_names(storage) == (ORDERS,)

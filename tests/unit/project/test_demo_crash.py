@@ -56,7 +56,7 @@ def test_a_crash_after_the_commit_says_that_the_table_holds_the_batch(storage: S
     plan(storage, "offsets", 0, 1)
     plan(storage, "commits", 0)
     checkpoint = load_identity(storage.checkpoint(BRONZE, "bronze", 1)).checkpoint
-    log = storage.table(BRONZE) / "_delta_log"
+    log = storage.table(BRONZE).local_path / "_delta_log"
     log.mkdir(parents=True)
     said = json.dumps({"headrace": 1, "checkpoint": checkpoint, "batch": 1})
     lines = [

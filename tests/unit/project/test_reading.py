@@ -16,6 +16,7 @@ from headrace.errors import (
     ArgumentInvalidError,
     ReadVersionUnknownError,
     SpecNotFoundError,
+    StorageUnsupportedError,
     TableUnknownError,
 )
 
@@ -46,6 +47,7 @@ def test_a_folder_needs_no_pipeline(flow: HandFlow, tmp_path: Path, monkeypatch:
     assert hr.read_delta(flow.table.path).num_rows == 20
     assert hr.read_delta(str(flow.table.path)).num_rows == 20
     assert hr.read_delta("bronze", project=tmp_path).num_rows == 20
+    assert hr.read_delta(flow.table.path.as_uri()).num_rows == 20
     with pytest.raises(SpecNotFoundError):
         hr.read_delta("bronze")
 
@@ -88,3 +90,18 @@ def test_it_starts_no_spark(flow: HandFlow) -> None:
         "assert not {'pyspark', 'py4j'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("text", ["s3://bucket/orders", "abfss://c@account/orders"])
+def test_a_table_in_an_object_store_is_refused_and_is_not_a_local_folder(text: str) -> None:
+    with pytest.raises(StorageUnsupportedError) as caught:
+        hr.read_delta(text)
+    assert caught.value.params["storage"] == text
+
+
+def test_a_path_with_a_colon_is_a_path(
+    flow: HandFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow.table.path.rename(tmp_path / "day:1")
+    monkeypatch.chdir(tmp_path)
+    assert hr.read_delta(Path("day:1")).num_rows == 20

@@ -16,6 +16,7 @@ from headrace.run.tables import TableOpening, check_table
 from headrace.sinks.delta.table import TableState
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.storage.layout import Storage
+from headrace.storage.location import Location
 
 HERE = SourceLocation("orders.py", 7)
 NAME = TableName("default", "orders")
@@ -51,12 +52,12 @@ def storage(tmp_path: Path) -> Storage:
 
 
 def check(storage: Storage, held: TableState | None = None, *, emptied: bool = False) -> TableOpening:
-    def read(path: Path) -> TableState:
+    def read(path: Location) -> TableState:
         assert held is not None
         return held
 
     if held is not None:
-        log = storage.table(NAME) / "_delta_log"
+        log = storage.table(NAME).local_path / "_delta_log"
         log.mkdir(parents=True)
         (log / f"{0:020d}.json").write_text("")
     return check_table(STAGE, [FLOW], storage, read, emptied=emptied)
@@ -96,8 +97,8 @@ def test_a_missing_table_that_a_checkpoint_has_fed_is_lost(storage: Storage) -> 
 
 
 def test_a_folder_with_other_files_is_not_taken(storage: Storage) -> None:
-    storage.table(NAME).mkdir(parents=True)
-    (storage.table(NAME) / "notes.txt").write_text("mine")
+    storage.table(NAME).make_folder()
+    (storage.table(NAME) / "notes.txt").create("mine")
     with pytest.raises(TableFolderTakenError):
         check(storage)
 

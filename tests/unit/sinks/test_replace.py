@@ -12,6 +12,7 @@ import pytest
 from headrace.sinks.delta.commit import refresh_metadata
 from headrace.sinks.delta.replace import ReplaceTarget, Stale, find_stale
 from headrace.sinks.target import RefreshStamp
+from headrace.storage.locate import locate
 
 SALES = {"table_id": "t1", "version": 8, "commit": "aa"}
 
@@ -37,9 +38,9 @@ def commit(table: Path, version: int, metadata: Mapping[str, Any] | None) -> Non
 
 
 def test_the_same_query_over_the_same_inputs_is_up_to_date(view: Path) -> None:
-    assert find_stale(view, "abc", {"sales": SALES}) is None
+    assert find_stale(locate(view), "abc", {"sales": SALES}) is None
     # `plan` knows no table id, and compares what it knows.
-    assert find_stale(view, "abc", {"sales": {"version": 8, "commit": "aa"}}) is None
+    assert find_stale(locate(view), "abc", {"sales": {"version": 8, "commit": "aa"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -54,16 +55,16 @@ def test_the_same_query_over_the_same_inputs_is_up_to_date(view: Path) -> None:
     ids=["new version", "rolled back", "input gone", "new input", "query"],
 )
 def test_what_has_changed(view: Path, definition: str, inputs: dict[str, Any], expected: Stale) -> None:
-    assert find_stale(view, definition, inputs) == expected
+    assert find_stale(locate(view), definition, inputs) == expected
 
 
 def test_rows_of_another_writer_make_a_view_stale(view: Path) -> None:
     commit(view, 1, None)
-    assert find_stale(view, "abc", {"sales": SALES}) == Stale(part="table")
+    assert find_stale(locate(view), "abc", {"sales": SALES}) == Stale(part="table")
 
 
 def test_a_view_without_inputs_is_refreshed_each_time(view: Path) -> None:
     commit(view, 1, refresh_metadata(stamp()))
     target = ReplaceTarget(path=view)
-    assert find_stale(view, "abc", {}) is None
+    assert find_stale(locate(view), "abc", {}) is None
     assert target.begin(None, stamp()) is not None  # type: ignore[arg-type]

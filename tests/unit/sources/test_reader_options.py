@@ -7,7 +7,12 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import OptionUnknownError, OptionUnsupportedError, SourceLocation
+from headrace.errors import (
+    OptionUnknownError,
+    OptionUnsupportedError,
+    SourceLocation,
+    StorageUnsupportedError,
+)
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.sources.kafka.options import protocol_options
 from headrace.sources.kafka.read import LOSS_POLICY
@@ -168,4 +173,11 @@ def test_records_of_aborted_transactions_are_refused() -> None:
     with pytest.raises(OptionUnsupportedError) as caught:
         given("kafka", **{"kafka.isolation.level": "read_uncommitted"})
     assert caught.value.params["option"] == "kafka.isolation.level"
+    assert caught.value.location == HERE
+
+
+def test_only_a_stream_over_a_table_needs_a_supported_kind_of_storage() -> None:
+    assert given("delta", streaming=False, path="s3://bucket/orders") == {}
+    with pytest.raises(StorageUnsupportedError) as caught:
+        given("delta", path="s3://bucket/orders")
     assert caught.value.location == HERE

@@ -94,6 +94,16 @@ def test_a_driver_on_another_machine_is_trusted_as_long_as_it_beats(path: Locati
         Lease.acquire(path, "sales")
 
 
+def test_a_lease_that_a_clock_jump_keeps_names_the_file_to_remove(path: Location) -> None:
+    Lease.acquire(path, "sales")
+    alter(path, host="elsewhere", heartbeat=time.time() + 3600)
+    with pytest.raises(SecondDriverError) as caught:
+        Lease.acquire(path, "sales")
+    assert f"remove {path}" in caught.value.remedies[-1]
+    path.delete()
+    Lease.acquire(path, "sales").check("sales")
+
+
 def test_the_time_to_expire_can_be_set(path: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     Lease.acquire(path, "sales")
     alter(path, heartbeat=time.time() - 5.0)

@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
 from headrace.state.ledger import Ledger, compact
+from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
 TABLE_ID = "table-1"
@@ -110,7 +111,7 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
     table.commit()
     for number in range(4):
         table.batch(number, {"0": number * 5}, {"0": number * 5 + 5}, rows=5)
-    assert ledger.fold(table.path, TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID) == ()
     (fold,) = ledger.folds()
     assert (fold["dataset"], fold["flow"], fold["table_id"]) == ("default.sales", "sales", TABLE_ID)
     assert fold["versions"] == [0, 4]
@@ -125,10 +126,10 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
 def test_a_fold_grows_and_takes_nothing_twice(table: Table, ledger: Ledger) -> None:
     table.commit()
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(table.path, TABLE_ID)
-    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
     table.batch(1, {"0": 5}, {"0": 9})
-    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
     (fold,) = ledger.folds()
     assert fold["versions"] == [0, 2]
     assert [(entry["batches"], entry["accepted"]) for entry in fold["batches"]] == [([0, 1], 2)]
@@ -141,7 +142,7 @@ def test_a_fold_that_has_grown_large_is_followed_by_another(
     monkeypatch.setattr("headrace.state.ledger._ENTRIES", 2)
     for number in range(0, 10, 2):
         table.batch(number, {"0": number}, {"0": number + 1})
-        ledger.fold(table.path, TABLE_ID)
+        ledger.fold(locate(table.path), TABLE_ID)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1], [2, 3], [4, 4]]
     assert [entry["batch"] for entry in entries(ledger)] == [0, 2, 4, 6, 8]
 
@@ -150,27 +151,27 @@ def test_a_batch_is_found_when_the_table_s_log_is_gone(table: Table, ledger: Led
     table.commit()
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
     for version in range(4):
         table.file(version).unlink()
     table.commit()
-    said = ledger.last_batch(table.path, "headrace-sales", 2)
+    said = ledger.last_batch(locate(table.path), "headrace-sales", 2)
     assert said is not None
     assert said["sources"][0]["until"] == {"t": {"0": 3}}
-    assert ledger.last_batch(table.path, "headrace-sales", 3) is None
-    assert ledger.last_batch(table.path, "headrace-other", 2) is None
+    assert ledger.last_batch(locate(table.path), "headrace-sales", 3) is None
+    assert ledger.last_batch(locate(table.path), "headrace-other", 2) is None
 
 
 def test_a_batch_that_no_fold_holds_yet_is_found_in_the_log(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    said = ledger.last_batch(table.path, "headrace-sales", 0)
+    said = ledger.last_batch(locate(table.path), "headrace-sales", 0)
     assert said is not None and said["batch"] == 0
 
 
 def test_each_flow_of_a_table_keeps_its_own_batches(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
     table.batch(0, {"0": 0}, {"0": 7}, flow="returns")
-    assert ledger.fold(table.path, TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID) == ()
     assert [entry["checkpoint"] for entry in entries(ledger)] == ["headrace-sales"]
 
 
@@ -179,7 +180,7 @@ def test_metadata_without_its_transaction_is_no_batch(table: Table, ledger: Ledg
     table.batch(0, {"0": 0}, {"0": 5})
     said = json.dumps(metadata(0, {"0": 0}, {"0": 5}))
     table.commit(add(data=False), userMetadata=said, operation="OPTIMIZE")
-    assert ledger.fold(table.path, TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID) == ()
     assert [entry["version"] for entry in entries(ledger)] == [0]
 
 
@@ -188,9 +189,9 @@ def test_a_writer_beside_ours_is_reported_once(table: Table, ledger: Ledger) -> 
     version = table.commit(add(), operation="WRITE", engineInfo="delta-rs")
     table.commit(operation="SET TBLPROPERTIES")
     table.commit(add(data=False), operation="OPTIMIZE")
-    (foreign,) = ledger.fold(table.path, TABLE_ID)
+    (foreign,) = ledger.fold(locate(table.path), TABLE_ID)
     assert (foreign.version, foreign.operation, foreign.engine) == (version, "WRITE", "delta-rs")
-    assert ledger.fold(table.path, TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID) == ()
 
 
 def test_rows_that_others_moved_are_counted_while_their_files_are_there(
@@ -203,7 +204,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.write_deltalake(path, pa.table({"id": list(range(10))}))
     deltalake.DeltaTable(path).delete("id < 3")
     deltalake.write_deltalake(path, pa.table({"id": [20, 21]}), mode="append")
-    ledger.fold(path, TABLE_ID)
+    ledger.fold(locate(path), TABLE_ID)
     (fold,) = ledger.folds()
     assert [(o["version"], o["operation"], o["added"], o["removed"]) for o in fold["others"]] == [
         (0, "WRITE", 10, 0),
@@ -213,7 +214,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.DeltaTable(path).delete("id = 5")
     for file in path.glob("*.parquet"):
         file.unlink()
-    ledger.fold(path, TABLE_ID)
+    ledger.fold(locate(path), TABLE_ID)
     assert ledger.folds()[-1]["others"][3]["removed"] is None
 
 
@@ -222,30 +223,30 @@ def test_what_the_log_lost_unseen_stays_a_hole_in_the_ledger(table: Table, ledge
     for number in range(5):
         table.batch(number, {"0": number}, {"0": number + 1})
         if number == 1:
-            ledger.fold(table.path, TABLE_ID)
+            ledger.fold(locate(table.path), TABLE_ID)
     for version in range(4):
         table.file(version).unlink()
-    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 2], [4, 5]]
 
 
 def test_user_metadata_of_others_is_left_alone(table: Table, ledger: Ledger) -> None:
     for text in ("a note", '"headrace"', '{"headrace', '["headrace"]'):
         table.commit(add(), userMetadata=text)
-    assert len(ledger.fold(table.path, TABLE_ID)) == 4
+    assert len(ledger.fold(locate(table.path), TABLE_ID)) == 4
 
 
 def test_a_table_made_anew_is_folded_from_its_first_version(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
     assert ledger.next_version("table-2") == 0
-    ledger.fold(table.path, "table-2")
+    ledger.fold(locate(table.path), "table-2")
     assert ledger.next_version("table-2") == 3
 
 
 def test_a_table_without_a_log_folds_nothing(tmp_path: Path, ledger: Ledger) -> None:
-    assert ledger.fold(tmp_path / "nowhere", TABLE_ID) == ()
+    assert ledger.fold(locate(tmp_path / "nowhere"), TABLE_ID) == ()
     assert ledger.folds() == ()
 
 
@@ -260,11 +261,11 @@ def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
 
 def test_a_fold_that_cannot_be_read_is_named(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
     (name,) = ledger.folder.list_files()
     (ledger.folder / name).replace("{half")
     with pytest.raises(CheckpointCorruptError) as caught:
-        ledger.fold(table.path, TABLE_ID)
+        ledger.fold(locate(table.path), TABLE_ID)
     assert caught.value.params["path"] == str(ledger.folder / name)
 
 
@@ -305,11 +306,11 @@ def test_compaction_changes_nothing_that_it_was_given() -> None:
 def test_folds_of_versions_that_a_restored_copy_took_back_are_put_aside(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(table.path, TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID)
     table.file(2).unlink()
-    assert ledger.rewind(table.path, TABLE_ID, 1)
+    assert ledger.rewind(locate(table.path), TABLE_ID, 1)
     assert ledger.folds() == ()
     assert len((ledger.folder / "superseded").list_files()) == 1
-    assert not ledger.rewind(table.path, TABLE_ID, 1)
-    ledger.fold(table.path, TABLE_ID)
+    assert not ledger.rewind(locate(table.path), TABLE_ID, 1)
+    ledger.fold(locate(table.path), TABLE_ID)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1]]

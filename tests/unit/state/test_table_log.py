@@ -9,16 +9,23 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
+from object_files import memory_location
 
+from headrace.model.names import TableName
 from headrace.state.table_log import (
     checksum_matches_log,
     commit_mark,
+    count_moved_rows,
     describe_rollback,
     follow_commits,
+    iter_commits,
     load_commit,
     mark_version,
     property_since,
+    versions,
 )
+from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
 
 
 @pytest.fixture
@@ -31,21 +38,21 @@ def table(tmp_path: Path) -> Path:
 
 
 def test_commits_are_followed_to_the_end_of_the_log(table: Path) -> None:
-    assert [commit.version for commit in follow_commits(table, 2)] == [2, 3]
-    assert [commit.version for commit in follow_commits(table, 4)] == []
+    assert [commit.version for commit in follow_commits(locate(table), 2)] == [2, 3]
+    assert [commit.version for commit in follow_commits(locate(table), 4)] == []
     (table / "_delta_log" / f"{1:020d}.json").unlink()
-    assert [commit.version for commit in follow_commits(table, 0, 2)] == [0, 2]
+    assert [commit.version for commit in follow_commits(locate(table), 0, 2)] == [0, 2]
 
 
 def test_a_version_is_marked_by_its_commit(table: Path) -> None:
-    assert mark_version(table, 2) == {"version": 2, "commit": commit_mark(table, 2)}
-    assert mark_version(table, -1) is None
+    assert mark_version(locate(table), 2) == {"version": 2, "commit": commit_mark(locate(table), 2)}
+    assert mark_version(locate(table), -1) is None
 
 
 def test_every_commit_has_a_mark_of_its_own(table: Path) -> None:
-    marks = [commit_mark(table, version) for version in range(4)]
+    marks = [commit_mark(locate(table), version) for version in range(4)]
     assert len(set(marks)) == 4
-    assert commit_mark(table, 4) is None
+    assert commit_mark(locate(table), 4) is None
 
 
 def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
@@ -62,19 +69,19 @@ def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
     commit(1, txn("a", 0))
     commit(2, txn("a", 1), txn("b", 7))
     commit(3)
-    assert checksum_matches_log(tmp_path, 3, {})
-    assert checksum_matches_log(tmp_path, 3, {"a": 1, "b": 7})
-    assert checksum_matches_log(tmp_path, 3, {"a": 1, "never": None})
-    assert checksum_matches_log(tmp_path, 1, {"a": 0, "b": None})
-    assert not checksum_matches_log(tmp_path, 3, {"a": 2})
-    assert not checksum_matches_log(tmp_path, 3, {"a": None})
-    assert not checksum_matches_log(tmp_path, 3, {"never": 0})
+    assert checksum_matches_log(locate(tmp_path), 3, {})
+    assert checksum_matches_log(locate(tmp_path), 3, {"a": 1, "b": 7})
+    assert checksum_matches_log(locate(tmp_path), 3, {"a": 1, "never": None})
+    assert checksum_matches_log(locate(tmp_path), 1, {"a": 0, "b": None})
+    assert not checksum_matches_log(locate(tmp_path), 3, {"a": 2})
+    assert not checksum_matches_log(locate(tmp_path), 3, {"a": None})
+    assert not checksum_matches_log(locate(tmp_path), 3, {"never": 0})
     commit(1, '{"txn":{"appId"')
-    assert checksum_matches_log(tmp_path, 3, {"a": 1}), "what lies behind the answer is not read"
-    assert not checksum_matches_log(tmp_path, 3, {"never": None})
+    assert checksum_matches_log(locate(tmp_path), 3, {"a": 1}), "what lies behind the answer is not read"
+    assert not checksum_matches_log(locate(tmp_path), 3, {"never": None})
     for version in (0, 1):
         (log / f"{version:020d}.json").unlink()
-    assert not checksum_matches_log(tmp_path, 3, {"never": None}), (
+    assert not checksum_matches_log(locate(tmp_path), 3, {"never": None}), (
         "a log that was cleaned does not say everything"
     )
 
@@ -85,45 +92,56 @@ def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> No
     def turn(value: str) -> None:
         deltalake.DeltaTable(table).alter.set_table_properties({name: value})
 
-    assert property_since(table, name) == 4, "the version that is to come"
+    assert property_since(locate(table), name) == 4, "the version that is to come"
     turn("true")
     deltalake.write_deltalake(table, pa.table({"id": [5]}), mode="append")
     deltalake.DeltaTable(table).alter.set_table_description("with another commit of metadata")
-    assert property_since(table, name) == 4
+    assert property_since(locate(table), name) == 4
     turn("false")
-    assert property_since(table, name) == 8
+    assert property_since(locate(table), name) == 8
     turn("true")
-    assert property_since(table, name) == 8
+    assert property_since(locate(table), name) == 8
     for version in (0, 4, 6, 7, 8):
         (table / "_delta_log" / f"{version:020d}.json").unlink()
-    assert property_since(table, name) is None
+    assert property_since(locate(table), name) is None
 
 
 def test_a_table_that_goes_on_from_an_older_copy_has_other_commits(table: Path, tmp_path: Path) -> None:
-    seen = mark_version(table, 3)
+    seen = mark_version(locate(table), 3)
     assert seen is not None
-    assert describe_rollback(table, seen) is None
+    assert describe_rollback(locate(table), seen) is None
     copy = tmp_path / "copy"
     shutil.copytree(table, copy)
     for version in (2, 3):
         (copy / "_delta_log" / f"{version:020d}.json").unlink()
-    assert "ends at version 1" in str(describe_rollback(copy, seen))
+    assert "ends at version 1" in str(describe_rollback(locate(copy), seen))
     for number in itertools.repeat(9, 2):
         deltalake.write_deltalake(copy, pa.table({"id": [number]}), mode="append")
-    assert "another commit" in str(describe_rollback(copy, seen))
+    assert "another commit" in str(describe_rollback(locate(copy), seen))
 
 
 def test_what_the_log_has_forgotten_contradicts_nothing(table: Path) -> None:
-    seen = mark_version(table, 1)
+    seen = mark_version(locate(table), 1)
     assert seen is not None
     (table / "_delta_log" / f"{1:020d}.json").unlink()
-    assert describe_rollback(table, seen) is None
+    assert describe_rollback(locate(table), seen) is None
 
 
 def test_an_erasure_is_told_from_other_changes(table: Path) -> None:
     deltalake.DeltaTable(table).delete("id = 1")
     deltalake.DeltaTable(table).update({"id": "7"}, predicate="id = 2")
-    appended, deleted, updated = (load_commit(table, version) for version in (3, 4, 5))
+    appended, deleted, updated = (load_commit(locate(table), version) for version in (3, 4, 5))
     assert (appended.changes_data, appended.removes_data) == (True, False)
     assert (deleted.removes_data, deleted.is_erasure) == (True, True)
     assert (updated.removes_data, updated.is_erasure) == (True, False)
+
+
+def test_the_log_of_a_table_in_an_object_store_is_read_alike(table: Path) -> None:
+    stored = memory_location() / "tables" / "default" / "orders"
+    for file in (table / "_delta_log").iterdir():
+        (stored / "_delta_log" / file.name).replace(file.read_text())
+    assert versions(stored) == versions(locate(table)) == (0, 1, 2, 3)
+    assert list(iter_commits(stored)) == list(iter_commits(locate(table)))
+    assert mark_version(stored, 3) == mark_version(locate(table), 3)
+    assert Storage(stored.parent.parent.parent).find_tables() == (TableName("default", "orders"),)
+    assert count_moved_rows(stored, 3) == (1, 0)

@@ -30,6 +30,7 @@ THIS_MACHINE = {
     "run/failpoints.py": "markers of tests",
     "run/failures.py": "logs",
     "run/update.py": "logs",
+    "sources/delta/source.py": "the pipeline's files",
     "sources/files/bad_files.py": "files that are read",
     "sources/files/guard.py": "files that are read",
     "sources/files/source.py": "files that are read",
@@ -40,37 +41,6 @@ THIS_MACHINE = {
     "sources/source.py": "the pipeline's files",
 }
 """Modules that work with files of this machine that are not in a storage."""
-
-NOT_CONVERTED: set[str] = {
-    "observe/read.py",
-    "observe/recent_commits.py",
-    "observe/snapshot.py",
-    "observe/versions.py",
-    "plan/changes.py",
-    "plan/resolver.py",
-    "plan/stored.py",
-    "project/noop_check.py",
-    "project/refresh.py",
-    "run/batch_ranges.py",
-    "run/preflight.py",
-    "run/readiness.py",
-    "run/survey.py",
-    "run/tables.py",
-    "sinks/delta/append.py",
-    "sinks/delta/checkpointer.py",
-    "sinks/delta/commit.py",
-    "sinks/delta/replace.py",
-    "sinks/delta/table.py",
-    "sinks/delta/transaction.py",
-    "sources/delta/options.py",
-    "sources/delta/source.py",
-    "sources/delta/starting.py",
-    "sources/systems.py",
-    "state/history.py",
-    "state/ledger.py",
-    "state/table_log.py",
-}
-"""Modules that still take a table or a checkpoint as a path of this machine."""
 
 
 def imported(file: Path) -> set[str]:
@@ -88,4 +58,4 @@ def test_no_other_module_works_with_paths_of_this_machine() -> None:
         for file in (ROOT / room).rglob("*.py")
         if not (name := str(file.relative_to(ROOT))).startswith(own) and imported(file) & FILE_MODULES
     }
-    assert found == {*THIS_MACHINE, *NOT_CONVERTED}
+    assert found == {*THIS_MACHINE}

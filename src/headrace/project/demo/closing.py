@@ -121,7 +121,7 @@ def _gold_lines(comparison: Comparison) -> Iterator[str]:
 def _reading_lines(result: DemoResult) -> Iterator[str]:
     settings = result.settings
     project = _shown(result.folder.path)
-    gold = _shown(settings.storage.table(result.gold))
+    gold = _shown(settings.storage.table(result.gold).local_path)
     broker = _shown(result.folder.broker)
     headrace = _command()
     yield f"Everything in {_shown(settings.storage.root.local_path)} is plain Delta:"

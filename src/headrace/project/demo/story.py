@@ -196,7 +196,7 @@ class Demo:
                 self._screen.doing("stopping the pipeline")
                 self._stop_driver()
             proof = _verify(settings)
-            gold = load_gold(settings.storage.table(_name(settings, "gold")))
+            gold = load_gold(settings.storage.table(_name(settings, "gold")).local_path)
             return DemoResult(
                 folder=folder,
                 settings=settings,

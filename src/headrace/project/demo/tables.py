@@ -39,7 +39,7 @@ class TableWatch:
             if name in self._tables:
                 self._tables[name].update_incremental()
             elif is_table(path):
-                self._tables[name] = DeltaTable(path)
+                self._tables[name] = DeltaTable(str(path))
             else:
                 continue
             self._rows[name] = self._tables[name].count()

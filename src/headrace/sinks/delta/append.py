@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -28,6 +27,7 @@ from headrace.sinks.target import (
     SplitRows,
 )
 from headrace.state.facts import FENCED
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ class AppendTarget:
     """
 
     spark: SparkSession
-    path: Path
+    path: Location
     reads_target: bool = False
     checkpointer: LogCheckpointer | None = None
     guarantee: ClassVar[Guarantee] = "exactly once"

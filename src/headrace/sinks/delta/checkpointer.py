@@ -7,13 +7,12 @@ thread writes them every `EVERY` commits while the flows go on.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.table import delta_log
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,13 +34,13 @@ class LogCheckpointer:
     def __init__(self, spark: SparkSession, every: int = EVERY) -> None:
         self._spark = spark
         self._every = every
-        self._newest: dict[Path, int] = {}
-        self._written: dict[Path, int] = {}
+        self._newest: dict[Location, int] = {}
+        self._written: dict[Location, int] = {}
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
 
-    def offer(self, table: Path, version: int) -> None:
+    def offer(self, table: Location, version: int) -> None:
         """Take note of a commit; returns at once."""
         if table not in self._written:
             self._written[table] = _last_checkpoint(table)
@@ -68,7 +67,7 @@ class LogCheckpointer:
                 if not self._stopped and version - self._written[table] >= self._every:
                     self._write(table, version)
 
-    def _write(self, table: Path, version: int) -> None:
+    def _write(self, table: Location, version: int) -> None:
         jvm: Any = self._spark.sparkContext._jvm
         try:
             log = delta_log(self._spark, table)
@@ -79,9 +78,8 @@ class LogCheckpointer:
         self._written[table] = version
 
 
-def _last_checkpoint(table: Path) -> int:
+def _last_checkpoint(table: Location) -> int:
     try:
-        said = json.loads((table / "_delta_log" / "_last_checkpoint").read_text(encoding="utf-8"))
-        return int(said["version"])
+        return int((table / "_delta_log" / "_last_checkpoint").read_json()["version"])
     except (OSError, ValueError, KeyError):
         return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchFencedError
@@ -15,6 +14,7 @@ from headrace.sinks.delta.transaction import WrittenFiles, iterate, prepend, sca
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.state.facts import FENCED
 from headrace.state.table_log import find_batch, versions
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +101,7 @@ def commit_batch(
         raise
 
 
-def commit_publicly(rows: DataFrame, table: Path, stamp: BatchStamp, counts: BatchCounts) -> int:
+def commit_publicly(rows: DataFrame, table: Location, stamp: BatchStamp, counts: BatchCounts) -> int:
     """Append and commit a batch through Delta's public writer.
 
     Returns:
@@ -133,7 +133,7 @@ def commit_publicly(rows: DataFrame, table: Path, stamp: BatchStamp, counts: Bat
 
 def commit_refresh(
     rows: DataFrame,
-    table: Path,
+    table: Location,
     stamp: RefreshStamp,
     *,
     partition_cols: tuple[str, ...],
@@ -158,7 +158,7 @@ def commit_refresh(
     return versions(table)[-1]
 
 
-def commit_generation(spark: SparkSession, table: Path, opened: OpenedGeneration) -> int:
+def commit_generation(spark: SparkSession, table: Location, opened: OpenedGeneration) -> int:
     """Let a checkpoint feed the table, and fence the one before, in one commit.
 
     Returns:

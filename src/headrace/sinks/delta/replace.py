@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -13,7 +12,8 @@ from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import commit_refresh
 from headrace.sinks.delta.table import is_table
 from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStamp, SplitRows
-from headrace.state.table_log import load_commit, versions
+from headrace.state.table_log import commit_file, load_commit, versions
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,7 +29,7 @@ class ReplaceTarget:
         cluster_by: The columns that cluster the files of a new table.
     """
 
-    path: Path
+    path: Location
     partition_cols: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     guarantee: ClassVar[Guarantee] = "exactly once"
@@ -95,7 +95,7 @@ class Stale:
     inputs: tuple[str, ...] = ()
 
 
-def find_stale(path: Path, definition: str, inputs: Mapping[str, Mapping[str, Any]]) -> Stale | None:
+def find_stale(path: Location, definition: str, inputs: Mapping[str, Mapping[str, Any]]) -> Stale | None:
     """Why a view must be computed again; ``None`` if it is up to date.
 
     Args:
@@ -114,7 +114,7 @@ def find_stale(path: Path, definition: str, inputs: Mapping[str, Mapping[str, An
     return Stale(part="inputs", inputs=tuple(sorted(changed))) if changed else None
 
 
-def last_refresh(path: Path) -> Mapping[str, Any] | None:
+def last_refresh(path: Location) -> Mapping[str, Any] | None:
     """The metadata of the view's newest refresh.
 
     Returns:
@@ -129,11 +129,10 @@ def last_refresh(path: Path) -> Mapping[str, Any] | None:
     return None
 
 
-def _rows_added(path: Path, version: int) -> int:
+def _rows_added(path: Location, version: int) -> int:
     """The rows of the files that a commit added."""
     rows = 0
-    with (path / "_delta_log" / f"{version:020d}.json").open(encoding="utf-8") as file:
-        for line in file:
-            if line.startswith('{"add"'):
-                rows += int(json.loads(json.loads(line)["add"].get("stats") or "{}").get("numRecords", 0))
+    for line in commit_file(path, version).read_lines():
+        if line.startswith('{"add"'):
+            rows += int(json.loads(json.loads(line)["add"].get("stats") or "{}").get("numRecords", 0))
     return rows

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
 from headrace.state.table_log import checksum_matches_log, versions
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,19 +46,19 @@ class TableState:
         }
 
 
-def is_table(path: Path) -> bool:
+def is_table(path: Location) -> bool:
     """Whether a table lies here: a process that was killed while it made one leaves a log without commits."""
     return bool(versions(path))
 
 
-def delta_log(spark: SparkSession, path: Path) -> Any:
+def delta_log(spark: SparkSession, path: Location) -> Any:
     """Delta's own handle of a table, in the JVM."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
 
 
-def read_state(spark: SparkSession, path: Path) -> TableState:
+def read_state(spark: SparkSession, path: Location) -> TableState:
     """Read the table's newest snapshot."""
     jvm: Any = spark.sparkContext._jvm
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
@@ -98,7 +97,7 @@ def checksum_transactions(snapshot: Any) -> Any | None:
     return carried.get() if carried.isDefined() else None
 
 
-def _is_in_log(state: TableState, owner: str, path: Path) -> bool:
+def _is_in_log(state: TableState, owner: str, path: Location) -> bool:
     """Whether a checksum is its own commit's, and the commits say the same of what feeds the table.
 
     The first is not enough: Delta derives each checksum from the one before. Where that belonged to a
@@ -113,7 +112,7 @@ def _is_in_log(state: TableState, owner: str, path: Path) -> bool:
     return checksum_matches_log(path, state.version, said, owner)
 
 
-def read_checksum(path: Path) -> TableState | None:
+def read_checksum(path: Location) -> TableState | None:
     """Read the table's newest snapshot from the checksum that Delta writes beside each commit; no JVM.
 
     Returns:
@@ -124,7 +123,7 @@ def read_checksum(path: Path) -> TableState | None:
     if not known:
         return None
     try:
-        checksum = json.loads((path / "_delta_log" / f"{known[-1]:020d}.crc").read_text(encoding="utf-8"))
+        checksum = (path / "_delta_log" / f"{known[-1]:020d}.crc").read_json()
         metadata = checksum["metadata"]
         owner = checksum["txnId"]
         state = TableState(
@@ -143,7 +142,7 @@ def read_checksum(path: Path) -> TableState | None:
 def create_table(
     spark: SparkSession,
     name: TableName,
-    path: Path,
+    path: Location,
     schema: Mapping[str, Any],
     *,
     properties: Mapping[str, str],
@@ -168,7 +167,7 @@ def create_table(
         spark.sql(f"DROP TABLE {quoted(name)}")
     if not is_table(path):
         # What a process leaves that is killed while it makes a table; Delta takes it for a foreign folder.
-        shutil.rmtree(path / "_delta_log", ignore_errors=True)
+        (path / "_delta_log").delete_folder()
     spark.sql(
         f"CREATE TABLE {quoted(name)} ({_ddl(spark, schema)}) USING delta {layout} "
         f"{f'COMMENT {_text(comment)}' if comment else ''} "
@@ -176,7 +175,7 @@ def create_table(
     )
 
 
-def register_table(spark: SparkSession, name: TableName, path: Path) -> None:
+def register_table(spark: SparkSession, name: TableName, path: Location) -> None:
     """Make a table of the storage known to the session's catalog.
 
     Raises:
@@ -189,7 +188,7 @@ def register_table(spark: SparkSession, name: TableName, path: Path) -> None:
 
 def alter_table(
     spark: SparkSession,
-    path: Path,
+    path: Location,
     *,
     properties: Mapping[str, str],
     removed: tuple[str, ...] = (),
@@ -225,7 +224,7 @@ def as_nullable(schema: Any) -> Any:
     return schema
 
 
-def _is_registered(spark: SparkSession, name: TableName, path: Path) -> bool:
+def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool:
     """Whether the catalog knows the table; a session may serve several pipelines, or a metastore."""
     jvm: Any = spark.sparkContext._jvm
     catalog = spark._jsparkSession.sessionState().catalog()
@@ -233,7 +232,7 @@ def _is_registered(spark: SparkSession, name: TableName, path: Path) -> bool:
     if not catalog.tableExists(identifier):
         return False
     known = catalog.getTableMetadata(identifier).location().getPath().rstrip("/")
-    if Path(known).resolve() == path.resolve():
+    if path.files.resolve(known) == path.resolve().path:
         return True
     raise TableNameTakenError(
         f"the catalog of the Spark session already has another table {name.short}",

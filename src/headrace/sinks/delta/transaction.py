@@ -6,11 +6,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.table import checksum_transactions, delta_log
 from headrace.state.table_log import checksum_matches_log
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,7 @@ class WrittenFiles:
         return sum(int(statistic["numRecords"]) for statistic in self.statistics)
 
 
-def start_transaction(session: SparkSession, table: Path, checkpoint: str) -> Any:
+def start_transaction(session: SparkSession, table: Location, checkpoint: str) -> Any:
     """Start a transaction that conflicts with any other commit of the same checkpoint.
 
     Delta reports such a conflict as a ``ConcurrentTransactionException``.
@@ -48,7 +48,7 @@ def watch_checkpoint(transaction: Any, checkpoint: str) -> None:
     getattr(transaction.readTxn(), "$plus$eq")(checkpoint)
 
 
-def held_batch(transaction: Any, checkpoint: str, table: Path) -> int:
+def held_batch(transaction: Any, checkpoint: str, table: Location) -> int:
     """The last batch of a checkpoint that the transaction's snapshot holds; -1 if none.
 
     The snapshot's checksum carries the transactions and answers in milliseconds. If there is none, or if

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from headrace.errors import OptionInvalidError, SourceLocation, TableNotFoundError
 from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
@@ -12,6 +10,7 @@ from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, DELTA_MAX_FILES
 from headrace.sources.option_names import KnownOptions
 from headrace.sources.reader import Reader
 from headrace.sources.requests import ADAPTIVE, LIMITS, ReaderDefaults, ReadRequest, refuse_silent_loss
+from headrace.storage.locate import locate, locate_supported
 
 _STARTS = ("startingVersion", "startingTimestamp")
 _CHANGE_OPTIONS = ("skipChangeCommits", "ignoreDeletes", "ignoreChanges", *CHANGE_FEED)
@@ -44,6 +43,9 @@ class DeltaReader(Reader):
         if not request.streaming:
             return {}
         refuse_silent_loss(request, location)
+        if path := request.path or request.value("path"):
+            # A flow reads the log of a table that it streams, so its kind of storage must be supported.
+            locate(path, source=location)
         options: dict[str, str] = {}
         if not request.has(*LIMITS):
             options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
@@ -84,16 +86,13 @@ def require_table(path: str, location: SourceLocation) -> None:
     Raises:
         TableNotFoundError: It does not exist.
     """
-    parts = urlsplit(path)
-    if parts.scheme not in ("", "file"):
-        return
-    folder = Path(unquote(parts.path) if parts.scheme else path).absolute()
-    if (folder / "_delta_log").is_dir():
+    folder = locate_supported(path)
+    if folder is None or (folder / "_delta_log").exists():
         return
     raise TableNotFoundError(
         f"there is no Delta table at {folder}",
         location=location,
-        facts=["the folder has no _delta_log" if folder.is_dir() else "the folder does not exist"],
+        facts=["the folder has no _delta_log" if folder.exists() else "the folder does not exist"],
         remedies=["correct the path, or run the pipeline that creates the table"],
         params={"path": str(folder)},
     )

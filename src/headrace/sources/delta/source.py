@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
 from headrace.errors import SourceLocation, UpstreamMissingError, UpstreamRewrittenError
 from headrace.model.declarations import StreamingFlow
@@ -34,6 +32,7 @@ from headrace.state.table_log import (
     mark_version,
     versions,
 )
+from headrace.storage.locate import locate
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
@@ -68,6 +67,15 @@ class DeltaSource(Source):
         path = Path(self.path)
         return f"delta {f'./{path.relative_to(root)}' if path.is_relative_to(root) else path}"
 
+    @property
+    def table_location(self) -> Location:
+        """The table's folder.
+
+        Raises:
+            StorageUnsupportedError: The path is a URI of a kind of storage that is not supported.
+        """
+        return locate(self.path, source=self.location)
+
     def to_json(self) -> dict[str, Any]:
         return {**super().to_json(), "table": None if self.table is None else str(self.table)}
 
@@ -81,7 +89,7 @@ class DeltaSource(Source):
         return f"the table {self.table or self.path}" if same else None
 
     def look(self, systems: Systems, past: Past) -> DeltaFacts:
-        path = Path(self.path)
+        path = self.table_location
         if not versions(path):
             raise self._missing(past.flow)
         source = self.identity({"table_id": systems.read_table(path).table_id, "path": self.path})
@@ -89,7 +97,7 @@ class DeltaSource(Source):
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
         if is_new:
-            path = Path(self.path)
+            path = self.table_location
             check_table_start(
                 self.options,
                 path,
@@ -105,7 +113,7 @@ class DeltaSource(Source):
         if position.index != -1:
             return False
         # A stream's position stays before commits that bring it nothing.
-        path = Path(self.path)
+        path = self.table_location
         ahead = list(follow_commits(path, position.version))
         return versions(path)[-1:] == (position.version + len(ahead) - 1,) and all(
             not commit.changes_data or (self.erasures_only and commit.removes_data and commit.is_erasure)
@@ -123,7 +131,7 @@ class DeltaSource(Source):
         if one.until.is_snapshot:
             return None
         if (moment := self.option("startingTimestamp")) is not None:
-            return starting_version(session, Path(self.path), moment)
+            return starting_version(session, self.table_location, moment)
         given = self.option("startingVersion") or ""
         return int(given) if given.isdigit() else None
 
@@ -168,7 +176,7 @@ class DeltaGuard(Guard):
         assert isinstance(one.until, DeltaPosition)
         planned = next(source for source in self.run.planned if source.index == one.index)
         assert isinstance(planned, DeltaSource)
-        path = Path(one.identity["path"])
+        path = locate(one.identity["path"])
         seen = mark_version(path, one.until.last_version)
         if seen is None:
             return {}
@@ -202,7 +210,7 @@ class DeltaKind(SourceKind):
             path = str(read.settings.storage.table(read.table))
         return DeltaSource(
             **replace(read, options=options).common,
-            path=absolute_path(path) if path else path,
+            path=str(locate(path, source=read.location)) if path else path,
             table=read.table,
             erasures_only=erasures_only,
         )
@@ -219,9 +227,9 @@ class DeltaKind(SourceKind):
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         """The rows in commits that were not read yet; ``None`` if a commit does not state their number."""
         assert isinstance(one.until, DeltaPosition)
-        path = Path(one.identity.get("path", ""))
+        path = locate(one.identity.get("path", ""))
         commits = list(islice(follow_commits(path, one.until.version), _COUNTED + 1))
-        foreign = not path.is_relative_to(systems.storage.tables)
+        foreign = not path.below(systems.storage.tables)
         if len(commits) > _COUNTED or (foreign and any(c.changes_data and not c.is_ours for c in commits)):
             return None
         return Lag(sum(int((c.metadata or {}).get("accepted", 0)) for c in commits if c.is_ours))
@@ -230,23 +238,15 @@ class DeltaKind(SourceKind):
         self, source: SourceIdentity, position: Position, origin: ListOrigin | None, seeding: Seeding
     ) -> Seed:
         assert isinstance(position, DeltaPosition)
-        seen = mark_version(Path(source.identity["path"]), position.last_version)
+        seen = mark_version(locate(source.identity["path"]), position.last_version)
         return Seed(marks={} if seen is None else {"seen": seen})
-
-
-def absolute_path(path: str) -> str:
-    """The absolute path of a local table; a URI with another scheme is returned unchanged."""
-    parts = urlsplit(path)
-    if parts.scheme not in ("", "file"):
-        return path
-    return os.path.normpath(Path(unquote(parts.path) if parts.scheme else path).absolute())
 
 
 def _rollback(source: SourceIdentity, history: History) -> str | None:
     """How the table differs from the version that was read; ``None`` if it does not."""
     for read in reads_of(source, history):
         if (seen := read.marks.get("seen")) is not None:
-            found = describe_rollback(Path(source.identity["path"]), seen)
+            found = describe_rollback(locate(source.identity["path"]), seen)
             if found is not None:
                 return found
     return None
@@ -259,11 +259,11 @@ def _is_cut(one: SourceRange, duration_s: float) -> bool:
         return True
     if duration_s < _SLOW_S:
         return False
-    known = versions(Path(one.identity["path"]))
+    known = versions(locate(one.identity["path"]))
     return bool(known) and one.until.version < known[-1]
 
 
-def _rewritten(flow: StreamingFlow, table: Path, commit: LoggedCommit) -> UpstreamRewrittenError:
+def _rewritten(flow: StreamingFlow, table: Location, commit: LoggedCommit) -> UpstreamRewrittenError:
     """The error for a commit of an upstream table that changes rows."""
     return UpstreamRewrittenError(
         f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that it had already read",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ChangeFeedMissingError, SourceLocation, StartInvalidError
 from headrace.state.table_log import property_since, versions
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ _FEED_PROPERTY = "delta.enableChangeDataFeed"
 
 def check_table_start(
     options: Mapping[str, str],
-    path: Path,
+    path: Location,
     *,
     name: str,
     properties: Mapping[str, str],
@@ -79,7 +79,7 @@ def check_table_start(
         )
 
 
-def starting_version(spark: SparkSession, table: Path, timestamp: str) -> int:
+def starting_version(spark: SparkSession, table: Location, timestamp: str) -> int:
     """The version at which Delta starts a stream with ``startingTimestamp``.
 
     Args:

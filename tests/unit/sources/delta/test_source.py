@@ -9,10 +9,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from headrace.errors import SourceLocation
+from headrace.errors import SourceLocation, StorageUnsupportedError
 from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
-from headrace.sources.delta.source import DeltaSource
+from headrace.sources.delta.source import DeltaKind, DeltaSource
+from headrace.sources.systems import StreamRead
 from headrace.storage.layout import Storage
 
 UPSTREAM = TableName("default", "bronze")
@@ -33,7 +34,7 @@ def storage(tmp_path: Path) -> Storage:
     """A table of versions 0 to 2."""
     storage = Storage.at(tmp_path)
     for number in range(3):
-        deltalake.write_deltalake(storage.table(UPSTREAM), pa.table({"id": [number, 10]}), mode="append")
+        deltalake.write_deltalake(str(storage.table(UPSTREAM)), pa.table({"id": [number, 10]}), mode="append")
     return storage
 
 
@@ -43,7 +44,7 @@ def test_a_stream_at_the_end_has_nothing_to_read(storage: Storage) -> None:
 
 
 def test_commits_that_bring_a_stream_nothing_are_passed_over(storage: Storage) -> None:
-    table = deltalake.DeltaTable(storage.table(UPSTREAM))
+    table = deltalake.DeltaTable(str(storage.table(UPSTREAM)))
     table.optimize.compact()
     table.delete("id = 1")
     assert is_drained(storage, 3)
@@ -54,5 +55,34 @@ def test_commits_that_bring_a_stream_nothing_are_passed_over(storage: Storage) -
 
 def test_a_log_that_has_lost_what_comes_next_is_left_to_spark(storage: Storage) -> None:
     for version in (0, 1):
-        (storage.table(UPSTREAM) / "_delta_log" / f"{version:020d}.json").unlink()
+        (storage.table(UPSTREAM) / "_delta_log" / f"{version:020d}.json").delete()
     assert not is_drained(storage, 1)
+
+
+@pytest.mark.parametrize("written", ["file://{path}", "file:{path}", "{path}/", "{path}"])
+def test_a_stream_over_a_table_has_one_path_however_it_is_written(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "orders"
+    assert build(written.replace("{path}", str(path))).path == str(path)
+
+
+def test_a_stream_over_a_table_in_an_object_store_is_refused_at_its_line() -> None:
+    with pytest.raises(StorageUnsupportedError) as caught:
+        build("s3://bucket/orders")
+    assert caught.value.location == HERE
+
+
+def build(path: str) -> DeltaSource:
+    unused = cast(Any, None)
+    return DeltaKind().build(
+        StreamRead(
+            format="delta",
+            index=0,
+            folder=0,
+            read=0,
+            location=HERE,
+            options={"path": path},
+            adaptive=False,
+            table=None,
+            settings=unused,
+        )
+    )
