@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -117,9 +118,10 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
             return None
         _require_schemas(record["schema_files"], settings)
         flows = [_stub(one) for one in record["flows"]]
-        systems = Systems(storage=settings.storage, kafka=KafkaClusters(connect), read_table=_read_table)
-        for planned in flows:
-            _require_drained(planned, flows, settings, systems)
+        with closing(KafkaClusters(connect)) as clusters:
+            systems = Systems(storage=settings.storage, kafka=clusters, read_table=_read_table)
+            for planned in flows:
+                _require_drained(planned, flows, settings, systems)
         views = tuple(_require_fresh(one, settings) for one in record["views"])
     except (_Uncertain, UnknownCode, HeadraceError, OSError, ValueError, KeyError, TypeError):
         # The run finds the same problem, and reports it with its location.

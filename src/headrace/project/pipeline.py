@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -132,7 +132,8 @@ class Pipeline:
             from headrace.run.preflight import find_refusals
 
             systems = self._engine.systems(settings, asks_once=True)
-            plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
+            with closing(systems.kafka):
+                plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
             stopped = isinstance(settings.kafka, StoppedBroker) and bool(settings.kafka.asked)
             plan = replace(plan, is_broker_stopped=stopped)
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
@@ -247,7 +248,9 @@ class Pipeline:
 
         with self._redacted():
             settings, plan = self._engine.reach()
-            return plan_refresh(datasets, plan, self._engine.systems(settings), self._engine.read_table)
+            systems = self._engine.systems(settings)
+            with closing(systems.kafka):
+                return plan_refresh(datasets, plan, systems, self._engine.read_table)
 
     def full_refresh(
         self,

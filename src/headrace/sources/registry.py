@@ -8,7 +8,7 @@ from typing import Any
 from headrace.errors import SourceLocation
 from headrace.sources.delta.source import DeltaKind
 from headrace.sources.files.source import FilesKind
-from headrace.sources.kafka.source import KafkaKind
+from headrace.sources.kafka.kind import KafkaKind
 from headrace.sources.other.source import OtherKind
 from headrace.sources.source import Source, SourceKind
 from headrace.sources.systems import StreamRead

@@ -1,4 +1,4 @@
-"""What a Kafka cluster says of its topics: identities, offsets, committed positions. No JVM."""
+"""A Kafka cluster: the ids, partitions and offsets of its topics. No JVM."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from headrace.model.connections import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import connection_errors
-from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_times import RecordTimes
 from headrace.sources.kafka.subscription import is_topic_name, matching
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
     from confluent_kafka.admin import AdminClient
 
 T = TypeVar("T")
@@ -52,7 +50,6 @@ class KafkaCluster:
         self._answered = False
         self._client_errors = ClientErrors(connection)
         self._client: AdminClient | None = None
-        self._members: dict[str, tuple[Consumer, ClientErrors]] = {}
         self.times = RecordTimes(connection)
         """Reads the timestamps of its records."""
 
@@ -135,27 +132,10 @@ class KafkaCluster:
             # Not everybody who may write to a topic may ask for its settings.
             return None
 
-    def publish(self, group: str, offsets: KafkaOffsets) -> None:
-        """Commit offsets under a consumer group, so that Kafka's own tools show the lag.
-
-        Raises:
-            BrokerUnreachableError: No broker answered in time.
-        """
-        from confluent_kafka import KafkaException, TopicPartition
-
-        places = [TopicPartition(topic, partition, offset) for topic, partition, offset in offsets]
-        member, client_errors = self._member(group)
-        try:
-            member.commit(offsets=places, asynchronous=False)
-        except KafkaException as error:
-            raise client_errors.explain(error) or self._unreachable(error) from error
-
     def close(self) -> None:
         """Let go of all clients and their connections; a further question opens new ones."""
         with self._lock:
-            members, self._members, self._client = self._members, {}, None
-        for member, _ in members.values():
-            member.close()
+            self._client = None
         self.times.close()
 
     def ping(self) -> None:
@@ -242,21 +222,6 @@ class KafkaCluster:
             offsets.setdefault(place.topic, {})[place.partition] = self._wait(future).offset
         return offsets
 
-    def _member(self, group: str) -> tuple[Consumer, ClientErrors]:
-        """A consumer that only commits.
-
-        The admin client could do it, too, but librdkafka ends the whole process when the connection
-        breaks while such a request of its admin client waits for the group's coordinator.
-        """
-        from confluent_kafka import Consumer
-
-        with self._lock:
-            if group not in self._members:
-                client_errors = ClientErrors(self.connection)
-                settings = {"group.id": group, "enable.auto.commit": False}
-                self._members[group] = client_errors.open(Consumer, settings), client_errors
-            return self._members[group]
-
     def _admin(self) -> AdminClient:
         from confluent_kafka.admin import AdminClient
 
@@ -286,18 +251,19 @@ class KafkaCluster:
         if not self._answered:
             reasons = connection_errors(self.connection.bootstrap_servers, min(_KNOCK_S, self._timeout_s))
             if reasons:
-                raise self._unreachable("; ".join(reasons))
+                raise self.unreachable("; ".join(reasons))
             self._answered = True
 
     def _failed(self, error: BaseException) -> HeadraceError:
-        return self._client_errors.explain(error) or self._unreachable(error)
+        return self._client_errors.explain(error) or self.unreachable(error)
 
     def _forbidden(self, topic: str, error: BaseException) -> HeadraceError:
         return find_fault(self.connection, [f"TOPIC_AUTHORIZATION_FAILED topic: {topic}"]) or self._failed(
             error
         )
 
-    def _unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
+    def unreachable(self, error: BaseException | str) -> BrokerUnreachableError:
+        """The error for a cluster that does not answer."""
         servers = self.connection.bootstrap_servers
         self._silence = BrokerUnreachableError(
             f"no Kafka broker answers at {servers}",

@@ -96,10 +96,11 @@ class KafkaClusters:
         """
         if not self._publishes:
             return
-        cluster = self.at(servers)
+        cluster, key = self.at(servers), servers or ""
         with self._lock:
-            publisher = self._publishers.setdefault(servers or "", OffsetPublisher(cluster))
-        publisher.offer(group, offsets)
+            if key not in self._publishers:
+                self._publishers[key] = OffsetPublisher(cluster)
+        self._publishers[key].offer(group, offsets)
 
     def close(self) -> None:
         """End threads and close connections."""
@@ -161,6 +162,11 @@ def no_login(servers: str) -> KafkaConnection:
 def normalized(servers: str) -> str:
     """A list of brokers as identities have it."""
     return ",".join(sorted(_split(servers)))
+
+
+def at_servers(servers: str | None) -> str:
+    """The words that name a cluster after its topics; empty for the profile's cluster."""
+    return "" if servers is None else f" at {servers}"
 
 
 def same_servers(one: str, other: str) -> bool:

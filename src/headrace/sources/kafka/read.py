@@ -41,6 +41,13 @@ ALLOW_NO_TOPICS = "headrace.allowNoTopics"
 LOSS_POLICY = "headrace.onDataLoss"
 """A mark of ours: what happens when this source no longer holds what its flow has to read."""
 
+_PROTOCOL = {
+    "includeHeaders": "true",
+    "kafka.isolation.level": "read_committed",
+    "failOnDataLoss": "true",
+}
+"""What the exactly-once protocol needs of each reader."""
+
 COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
 
@@ -90,30 +97,36 @@ def read(
         ArgumentInvalidError: An argument has a value that it cannot have.
     """
     _check(format, schema, on_null)
-    where = {"subscribe": topic} if topic is not None else {"subscribePattern": whole(pattern or "")}
     given = {
+        "subscribe": topic,
+        "subscribePattern": None if topic is not None else whole(pattern or ""),
         ALLOW_NO_TOPICS: "true" if allow_no_match else None,
         LOSS_POLICY: on_data_loss,
         "maxOffsetsPerTrigger": max_offsets_per_trigger,
     }
-    chosen = {**where, **_starting(starting_offsets, starting_timestamp)}
-    chosen |= {name: str(value) for name, value in given.items() if value is not None}
-    further = dict(options or {})
-    if (other := other_cluster(further, connection)) is not None:
-        connection = other
-        further = {name: value for name, value in further.items() if not name.lower().startswith("kafka.")}
+    chosen = {name: str(value) for name, value in given.items() if value is not None}
+    chosen |= _starting(starting_offsets, starting_timestamp)
+    cluster, further = _connection(options or {}, connection)
     records = (
         spark.readStream.format("kafka")
         .options(**CLIENT)
-        .options(**connection.for_spark())
+        .options(**cluster.for_spark())
         .options(**chosen)
-        .option("includeHeaders", "true")
-        .option("kafka.isolation.level", "read_committed")
-        .option("failOnDataLoss", "true")
+        .options(**_PROTOCOL)
         .options(**further)
         .load()
     )
     return _with_places(records, schema, on_null)
+
+
+def _connection(
+    options: Mapping[str, str], profile: KafkaConnection
+) -> tuple[KafkaConnection, Mapping[str, str]]:
+    """The cluster that a reader reads, and its own options beside that connection."""
+    other = other_cluster(options, profile)
+    if other is None:
+        return profile, options
+    return other, {name: value for name, value in options.items() if not name.lower().startswith("kafka.")}
 
 
 def _with_places(records: DataFrame, schema: StructType | None, on_null: OnNull) -> DataFrame:

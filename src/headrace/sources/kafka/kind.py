@@ -1,0 +1,171 @@
+"""The kind of Kafka sources: what is known of them from a checkpoint or a commit alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from headrace.errors import HeadraceError, OptionInvalidError
+from headrace.model.ranges import Position, SourceRange
+from headrace.sources.answers import Lag, Unrecoverable
+from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, normalized, other_cluster
+from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
+from headrace.sources.kafka.guard import KafkaGuard
+from headrace.sources.kafka.options import KafkaReader
+from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
+from headrace.sources.kafka.source import KafkaSource
+from headrace.sources.kafka.subscription import Subscription
+from headrace.sources.source import SourceKind
+from headrace.sources.systems import StreamRead, Systems
+from headrace.state.facts import SourceFacts
+from headrace.state.file_lists import FileLists
+from headrace.state.history import History
+from headrace.state.identity import SourceIdentity, corrupt, folder_of
+from headrace.storage.location import Location
+
+_VERSION = "v1"
+
+
+class KafkaKind(SourceKind):
+    """Topics."""
+
+    source = KafkaSource
+    guard = KafkaGuard
+    reader = KafkaReader()
+
+    def opens(self, format: str) -> bool:
+        return format == "kafka"
+
+    def build(self, read: StreamRead) -> KafkaSource:
+        try:
+            subscription = Subscription.of(read.options)
+        except ValueError as error:
+            raise OptionInvalidError(
+                f"a stream of Kafka {error}", location=read.location, params={"problem": str(error)}
+            ) from error
+        lowered = {key.lower(): value.lower() for key, value in read.options.items()}
+        servers = _find_servers(read)
+        policy = lowered.get(LOSS_POLICY.lower())
+        return KafkaSource(
+            **read.common,
+            topics=subscription.topics,
+            pattern=subscription.pattern,
+            partitions=subscription.partitions,
+            allow_no_topics=lowered.get(ALLOW_NO_TOPICS.lower()) == "true",
+            on_data_loss="refuse" if policy == "refuse" else "record" if policy == "record" else None,
+            servers=servers,
+        )
+
+    def position(self, value: Mapping[str, Any]) -> KafkaOffsets:
+        return KafkaOffsets.from_json(value)
+
+    def batch_start(
+        self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
+    ) -> KafkaOffsets:
+        """Where each partition of a batch was first read.
+
+        A partition that is new in this batch starts at its first offset, 0: Spark reads partitions
+        that appear after the start from their beginning (KafkaOffsetReader.fetchEarliestOffsets).
+        """
+        if before is None:
+            before = _initial_offsets(checkpoint, source)
+        assert isinstance(before, KafkaOffsets) and isinstance(until, KafkaOffsets)
+        return KafkaOffsets(
+            {
+                topic: {partition: before.get(topic, partition) or 0 for partition in partitions}
+                for topic, partitions in until.offsets.items()
+            }
+        )
+
+    def describe(self, source: SourceIdentity) -> str:
+        given = source.identity.get("partitions", {})
+        names = [
+            f"{topic} {given[topic]}" if topic in given else topic for topic in source.identity["topics"]
+        ]
+        pattern = source.identity.get("pattern")
+        listed = ", ".join(names if pattern is None else [*names, f"by the pattern {pattern}"])
+        return f"kafka {listed}{at_servers(source.identity.get(SERVERS))}"
+
+    def describe_range(self, one: SourceRange) -> tuple[str, ...]:
+        assert isinstance(one.until, KafkaOffsets)
+        moved = one.until.since(one.start)
+        return tuple(
+            f"{topic}/{partition} offsets {first} to {end - 1}" for topic, partition, first, end in moved
+        )
+
+    def unrecoverable(
+        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
+    ) -> Iterator[Unrecoverable]:
+        read = dict(ended_offsets(history))
+        for facts in sources:
+            assert isinstance(facts, KafkaFacts)
+            for topic, topic_id in facts.ids.items():
+                ended = read.pop(topic_id, {}) if topic_id is not None else {}
+                first = facts.earliest.get(topic, {})
+                count = sum(min(end or 0, first.get(partition, 0)) for partition, end in ended.items())
+                if count:
+                    text = f"up to {count:,} records cannot be read again: topic {topic} no longer holds them"
+                    yield Unrecoverable(text, count)
+        count = sum(end or 0 for ended in read.values() for end in ended.values())
+        if count:
+            text = f"up to {count:,} records cannot be read again: their topics are no longer read"
+            yield Unrecoverable(text, count)
+
+    def count(self, one: SourceRange) -> int:
+        assert isinstance(one.until, KafkaOffsets)
+        return one.until.count_since(one.start)
+
+    def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
+        assert isinstance(one.until, KafkaOffsets)
+        systems.kafka.publish(group, one.until, one.identity.get(SERVERS))
+
+    def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
+        assert isinstance(one.until, KafkaOffsets)
+        servers = one.identity.get(SERVERS)
+        try:
+            latest = systems.kafka.at(servers).latest(one.until.offsets)
+        except HeadraceError as error:
+            if systems.kafka.knows(servers):
+                systems.kafka.failure = systems.kafka.failure or error
+            return None
+        assigned = one.identity.get("partitions", {})
+        return Lag(
+            sum(
+                max(0, end - (one.until.get(topic, partition) or 0))
+                for topic, partition, end in KafkaOffsets(latest)
+                if topic not in assigned or partition in assigned[topic]
+            )
+        )
+
+
+def _initial_offsets(checkpoint: Location, source: SourceIdentity) -> KafkaOffsets:
+    path = checkpoint / "sources" / str(folder_of(source)) / "0"
+    try:
+        # Spark writes a zero byte first, so that old versions refuse the file (SPARK-19407).
+        text = path.read_bytes().lstrip(b"\0").decode("utf-8")
+        version, _, offsets = text.partition("\n")
+        if version != _VERSION:
+            raise ValueError(f"unknown version {version!r}")
+        return KafkaOffsets.from_json(json.loads(offsets))
+    except (OSError, ValueError) as error:
+        raise corrupt(path, error) from error
+
+
+def _find_servers(read: StreamRead) -> str | None:
+    """The brokers of a reader of another cluster than the profile's; ``None`` for the profile's.
+
+    Raises:
+        OptionInvalidError: Neither the reader nor the profile names a broker.
+    """
+    settings = read.settings
+    if not brokers_of(read.options):
+        raise OptionInvalidError(
+            f"a stream of Kafka names no broker, and neither does the profile `{settings.profile}`",
+            location=read.location,
+            remedies=["write kafka: {bootstrap.servers: ..} in the spec, or `embedded` for the own broker"],
+            params={"option": "kafka.bootstrap.servers", "profile": settings.profile},
+        )
+    other = other_cluster(read.options, settings.kafka)
+    return None if other is None else normalized(other.bootstrap_servers)
