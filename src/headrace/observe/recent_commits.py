@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from headrace.state.table_log import LoggedCommit, load_commit, versions
 from headrace.storage.location import Location
+from headrace.storage.table_log import LoggedCommit, newest_commits
 
 _LOOKED_BACK = 500
 """The number of commits in which a flow's last batch is searched; older batches are in the ledger."""
@@ -37,7 +37,7 @@ class RecentCommits:
     @property
     def changed(self) -> datetime | None:
         """When rows were last added or removed."""
-        return next((at_of(commit) for commit in self.commits if commit.changes_data), None)
+        return next((commit.at for commit in self.commits if commit.changes_data), None)
 
     def last_batch(self, checkpoint: str) -> LoggedCommit | None:
         """The newest batch of a checkpoint."""
@@ -62,20 +62,6 @@ class RecentCommits:
         rows -= int((recent[-1].metadata or {}).get("accepted", 0))
         return rows / max((now.timestamp() * 1000 - recent[-1].timestamp_ms) / 1000, 0.001)
 
-    def rows_since(self, version: int, *, foreign: bool = False) -> int | None:
-        """Rows that flows have added since a version; ``None`` if the log is too long.
-
-        Args:
-            foreign: Whether rows of other writers count, too; if they have added rows, the result is
-                ``None``.
-        """
-        newer = [commit for commit in self.commits if commit.version >= version]
-        if len(newer) == len(self.commits) and self.commits and self.commits[-1].version > version:
-            return None
-        if foreign and any(commit.changes_data and not commit.is_ours for commit in newer):
-            return None
-        return sum(int((c.metadata or {}).get("accepted", 0)) for c in newer if c.is_ours)
-
     def changed_after(self, version: int) -> bool:
         """Whether rows were added or removed after a version."""
         return any(commit.version > version and commit.changes_data for commit in self.commits)
@@ -90,7 +76,7 @@ def load_tail(path: Location) -> RecentCommits:
     """
     from deltalake import DeltaTable
 
-    commits = tuple(_newest(path))
+    commits = tuple(newest_commits(path, _LOOKED_BACK))
     try:
         table = DeltaTable(str(path))
         actions = table.get_add_actions(flatten=True)
@@ -106,15 +92,6 @@ def load_tail(path: Location) -> RecentCommits:
         )
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
         raise ValueError(str(error).splitlines()[0]) from error
-
-
-def at_of(commit: LoggedCommit) -> datetime:
-    return datetime.fromtimestamp(commit.timestamp_ms / 1000, UTC)
-
-
-def _newest(path: Location) -> Iterator[LoggedCommit]:
-    for version in reversed(versions(path)[-_LOOKED_BACK:]):
-        yield load_commit(path, version)
 
 
 def _is_batch(commit: LoggedCommit, checkpoint: str) -> bool:

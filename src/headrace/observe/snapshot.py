@@ -13,7 +13,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.flow_state import FlowState, LastFailure, load_failures
-from headrace.observe.recent_commits import RecentCommits, at_of, load_tail
+from headrace.observe.recent_commits import RecentCommits, load_tail
 from headrace.observe.status import DatasetStatus, FlowStatus, ViewState, ViewStatus
 from headrace.sources.answers import Lag
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -200,7 +200,7 @@ class _Looks:
             checkpoint=checkpoint,
             batch=batch,
             version=commit.version if commit is not None else None if words is None else _version(words),
-            committed=None if commit is None else at_of(commit),
+            committed=None if commit is None else commit.at,
             pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
             lag=None if lag is None else lag.count,
             lag_bytes=None if lag is None else lag.size_bytes,
@@ -233,7 +233,7 @@ class _Looks:
         return ViewStatus(
             state=failed or ("stale" if late else "fresh"),
             version=commit.version,
-            refreshed=at_of(commit),
+            refreshed=commit.at,
             inputs=inputs,
             late=tuple(late),
             driver=find_driver(self._storage.lease(name, "view")),

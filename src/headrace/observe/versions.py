@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from urllib.parse import unquote
 
 from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
-from headrace.state.table_log import load_commit, versions
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
+from headrace.storage.table_log import load_commit, readable_versions
 
-_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _WALKED = 100
 """The versions that are looked at to find one whose files are still there."""
 
@@ -39,23 +37,6 @@ def find_version(
         return version
     assert timestamp is not None
     return _newest_at(table, known, timestamp)
-
-
-def readable_versions(table: Location) -> Sequence[int]:
-    """The versions that can be read from the log: those after its beginning or after a checkpoint."""
-    commits = versions(table)
-    log = table / "_delta_log"
-    starts = {int(found[1]) for name in log.list_files() if (found := _CHECKPOINT.fullmatch(name))}
-    if commits and commits[0] == 0:
-        starts.add(0)
-    newest = max([*starts, *commits[-1:]], default=-1)
-    # The log is cleaned from its beginning, so what it holds is one piece up to the newest.
-    held = set(commits)
-    first = newest
-    while first in held:
-        first -= 1
-    oldest = min((start for start in starts if start >= first), default=newest + 1)
-    return range(oldest, newest + 1)
 
 
 def check_files(table: Location, version: int) -> None:
@@ -108,7 +89,7 @@ def _newest_at(table: Location, known: Sequence[int], moment: datetime) -> int:
 def _committed(table: Location, version: int) -> datetime | None:
     """When a version was committed; ``None`` if only a checkpoint of Delta still has it."""
     try:
-        return datetime.fromtimestamp(load_commit(table, version).timestamp_ms / 1000, UTC)
+        return load_commit(table, version).at
     except FileNotFoundError:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, assert_never
+from typing import Literal, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
@@ -21,12 +21,12 @@ from headrace.plan.stages import (
     RefreshViewStage,
     RunFlowStage,
 )
-from headrace.plan.stored import StoredTable, load_stored, stored_names
+from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import read_checksum
 from headrace.state.identity import generations, load_query
-from headrace.state.table_log import commit_mark, versions
 from headrace.storage.location import Location
+from headrace.storage.table_log import mark_newest
 
 _KINDS = {"streaming_table": "a streaming table", "materialized_view": "a materialized view"}
 
@@ -101,7 +101,7 @@ def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | Non
     """Why a view's next refresh computes it again; ``None`` if it is up to date."""
     storage = plan.project.storage
     names = {str(read.table): read.table for read in planned.reads}
-    inputs = {name: found for name, table in names.items() if (found := _newest(storage.table(table)))}
+    inputs = {name: found for name, table in names.items() if (found := mark_newest(storage.table(table)))}
     stale = find_stale(storage.table(planned.flow.target), planned.fingerprint, inputs)
     if stale is None:
         return None
@@ -115,12 +115,6 @@ def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | Non
             return "inputs", f"{listed} has new versions"
         case _:
             assert_never(stale.part)
-
-
-def _newest(path: Location) -> dict[str, Any] | None:
-    """The newest version of a table; ``None`` if it does not exist."""
-    known = versions(path)
-    return {"version": known[-1], "commit": commit_mark(path, known[-1])} if known else None
 
 
 def _alterations(
@@ -203,7 +197,7 @@ def _column_changes(
 
 def _kept(plan: Plan) -> Iterator[Change]:
     declared = {str(dataset.name).casefold() for dataset in plan.datasets}
-    for name in stored_names(plan.project.storage):
+    for name in plan.project.storage.find_tables():
         if str(name).casefold() in declared:
             continue
         stored = load_stored(plan.project.storage, name)

@@ -39,7 +39,7 @@ from headrace.plan.names import shown
 from headrace.plan.properties import coordinates_of
 from headrace.plan.sources import planned_sources
 from headrace.plan.stages import TableRead
-from headrace.plan.stored import StoredTable, load_stored, load_stored_at, stored_names
+from headrace.plan.stored import StoredTable, load_stored, load_stored_at
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
 from headrace.storage.locate import locate_supported
@@ -401,7 +401,7 @@ class Resolver:
             dataset.name: f"`{shown(dataset.name)}` ({dataset.location})"
             for dataset in self._declarations.datasets
         }
-        for name in stored_names(self._settings.storage):
+        for name in self._settings.storage.find_tables():
             known.setdefault(name, f"`{shown(name)}` (in the storage)")
         wanted = shown(access.name)
         texts = {shown(name): text for name, text in known.items()} | {

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.model.names import TableName
-from headrace.state.table_log import commit_file, versions
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.storage.table_log import LOG, commit_file, last_checkpoint, read_actions, versions
 
 _CHECKPOINT = "headrace.checkpoint."
 _CLUSTERING = "delta.clustering"
@@ -76,7 +76,7 @@ def load_stored_at(path: Location) -> StoredTable | None:
     schema = json.loads(metadata.get("schemaString") or '{"type":"struct","fields":[]}')
     return StoredTable(
         name=TableName(path.parent.name, path.name),
-        version=known[-1] if known else _checkpoint_version(path),
+        version=known[-1] if known else last_checkpoint(path),
         schema=schema,
         # Arrow gives the map of a checkpoint as a list of pairs.
         properties=dict(metadata.get("configuration") or ()),
@@ -86,46 +86,28 @@ def load_stored_at(path: Location) -> StoredTable | None:
     )
 
 
-def stored_names(storage: Storage) -> tuple[TableName, ...]:
-    """The tables of the storage."""
-    return storage.find_tables()
-
-
 def _newest(
     path: Location, known: tuple[int, ...], action: str, domain: str | None = None
 ) -> Mapping[str, Any] | None:
     """The latest action of a kind, from the commits after the last checkpoint or from the checkpoint."""
-    checkpoint = _checkpoint_version(path)
+    checkpoint = last_checkpoint(path)
     for version in reversed(known):
         if version <= checkpoint:
             break
-        for found in _in_commit(commit_file(path, version), action):
+        for _, found in read_actions(commit_file(path, version), action):
             if domain in (None, found.get("domain")):
                 return found
     found_there = _in_checkpoint(path, checkpoint, action) if checkpoint >= 0 else ()
     return next((found for found in found_there if domain in (None, found.get("domain"))), None)
 
 
-def _in_commit(file: Location, action: str) -> Iterator[Mapping[str, Any]]:
-    for line in file.read_lines():
-        if line.startswith(f'{{"{action}"'):
-            yield json.loads(line)[action]
-
-
-def _checkpoint_version(path: Location) -> int:
-    try:
-        return int((path / "_delta_log" / "_last_checkpoint").read_json()["version"])
-    except (OSError, ValueError, KeyError):
-        return -1
-
-
 def _in_checkpoint(path: Location, version: int, action: str) -> Iterator[Mapping[str, Any]]:
-    log = path / "_delta_log"
+    log = path / LOG
     for name in log.list_files():
         if not name.startswith(f"{version:020d}.checkpoint"):
             continue
         if name.endswith(".json"):
-            yield from _in_commit(log / name, action)
+            yield from (found for _, found in read_actions(log / name, action))
             continue
         import pyarrow.parquet as parquet
 

@@ -40,8 +40,8 @@ from headrace.sources.schemas import SchemaFile, read_schema
 from headrace.sources.systems import Systems
 from headrace.state.facts import Continue
 from headrace.state.opening import decide
-from headrace.state.table_log import commit_mark
 from headrace.storage.location import Location
+from headrace.storage.table_log import commit_mark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -20,12 +20,12 @@ from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey
 from headrace.run.tables import open_table, register_tables, set_coordinates
 from headrace.run.views import inputs_of
-from headrace.sinks.delta.table import is_table
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 from headrace.state.file_lists import FileLists
 from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
 
 
 @dataclass(frozen=True, kw_only=True)

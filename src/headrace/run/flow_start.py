@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from headrace.model.remedies import Remedies
 from headrace.run.survey import FlowSurveyor
-from headrace.sinks.delta.table import TableState, is_table
+from headrace.sinks.delta.table import TableState
 from headrace.state.facts import CheckpointFacts, Open, Opening, SourceFacts
 from headrace.state.opening import decide
+from headrace.storage.table_log import is_table
 
 
 @dataclass(frozen=True, kw_only=True)

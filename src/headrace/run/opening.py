@@ -31,8 +31,8 @@ from headrace.state.identity import (
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import seed_files
-from headrace.state.table_log import LoggedCommit
 from headrace.storage.location import Location
+from headrace.storage.table_log import LoggedCommit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

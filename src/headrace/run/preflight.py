@@ -23,9 +23,10 @@ from headrace.run.survey import FlowSurveyor, ReadTable
 from headrace.run.tables import check_table
 from headrace.run.upstream import find_blocked
 from headrace.run.views import input_missing, inputs_of
-from headrace.sinks.delta.table import TableState, is_table
+from headrace.sinks.delta.table import TableState
 from headrace.sources.systems import Systems
 from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
 
 
 def find_refusals(plan: Plan, systems: Systems, read_table: ReadTable) -> Plan:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headrace.model.names import TableName
-from headrace.state.table_log import load_commit, versions
 from headrace.storage.location import Location
+from headrace.storage.table_log import newest_commits
 
 FeedState = Literal["pending", "retrying", "working", "failed", "skipped"]
 """How far a flow or view is: not started or in its first batch, waiting for its next attempt, running
@@ -85,13 +85,12 @@ def is_written(path: Location) -> bool:
 
     Reads only the newest commits, without Spark.
     """
-    known = versions(path)
-    for version in reversed(known):
-        commit = load_commit(path, version)
+    commit = None
+    for commit in newest_commits(path):
         opens = (commit.metadata or {}).get("opens")
         if opens is None and (commit.changes_data or (commit.is_ours and commit.metadata is not None)):
             return True
         if opens is not None and opens.get("reason") == "full-refresh":
             return False
     # The oldest commits of a long log are gone: the table is not new.
-    return bool(known) and known[0] > 0
+    return commit is not None and commit.version > 0

@@ -17,7 +17,7 @@ from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, refresh_target
 from headrace.run.views import ViewRunner, inputs_of
 from headrace.sinks.delta.table import read_state
-from headrace.state.table_log import LoggedCommit
+from headrace.storage.table_log import LoggedCommit
 
 
 def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> FlowOpener:

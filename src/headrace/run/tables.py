@@ -23,7 +23,6 @@ from headrace.sinks.delta.table import (
     TableState,
     alter_table,
     create_table,
-    is_table,
     read_state,
     register_table,
 )
@@ -31,6 +30,7 @@ from headrace.state.identity import generations, load_identity
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -25,11 +25,11 @@ from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
 from headrace.run.readiness import FeedState
 from headrace.run.tables import alter, new_clustering
-from headrace.sinks.delta.table import is_table, read_state, register_table
+from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, SplitRows, Target
 from headrace.state.lease import Heart
 from headrace.state.ledger import record_view
-from headrace.state.table_log import commit_mark, versions
+from headrace.storage.table_log import commit_mark, is_table, newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,7 +113,7 @@ class ViewRunner:
 
     def has_moved(self) -> bool:
         """Whether an input has a new version, or the last refresh failed; reads nothing but file names."""
-        now = {name: self._last_version(name) for name in self.inputs}
+        now = {name: newest_version(self._settings.storage.table(name)) for name in self.inputs}
         failed = self.result is not None and self.result.outcome == "failed"
         return all(version >= 0 for version in now.values()) and (failed or now != self._seen)
 
@@ -158,7 +158,7 @@ class ViewRunner:
         view = self.view
         # The versions are taken before the query sees the tables: what commits in between makes
         # one refresh too many, never one too few.
-        self._seen = {name: self._last_version(name) for name in self.inputs}
+        self._seen = {name: newest_version(self._settings.storage.table(name)) for name in self.inputs}
         inputs = {str(name): self._identity(name) for name in self.inputs}
         stamp = RefreshStamp(
             pipeline=self._settings.name,
@@ -215,10 +215,6 @@ class ViewRunner:
         state = read_state(self._spark, path)
         version = self._seen[name]
         return {"table_id": state.table_id, "version": version, "commit": commit_mark(path, version)}
-
-    def _last_version(self, name: TableName) -> int:
-        known = versions(self._settings.storage.table(name))
-        return known[-1] if known else -1
 
 
 def input_missing(flow: RefreshFlow, name: TableName) -> ViewInputMissingError:

@@ -12,8 +12,8 @@ from typing import Any
 
 from headrace.state.identity import SourceIdentity
 from headrace.state.ledger import Ledger, entry_of, last_version
-from headrace.state.table_log import iter_commits
 from headrace.storage.location import Location
+from headrace.storage.table_log import iter_commits
 
 _RANGE = {"index", "kind", "identity", "from", "until"}
 """The keys of a range that every kind of source has."""

@@ -17,15 +17,15 @@ from headrace.model.counts import sum_counts
 from headrace.model.names import TableName
 from headrace.state.file_lists import join_descriptions
 from headrace.state.identity import corrupt
-from headrace.state.table_log import (
+from headrace.storage.location import Location
+from headrace.storage.row_counts import count_moved_rows
+from headrace.storage.table_log import (
     LoggedCommit,
     commit_mark,
-    count_moved_rows,
     find_batch,
     iter_commits,
     versions,
 )
-from headrace.storage.location import Location
 
 _LOSSES = "losses.json"
 _LATE = "late.json"

@@ -12,8 +12,8 @@ from deltalake import DeltaTable, write_deltalake
 from headrace.errors import ReadVersionGoneError, ReadVersionUnknownError
 from headrace.observe.read import Selection, read_rows
 from headrace.observe.versions import readable_versions
-from headrace.state.table_log import load_commit
 from headrace.storage.locate import locate
+from headrace.storage.table_log import load_commit
 
 
 @pytest.fixture

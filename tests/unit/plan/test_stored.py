@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 
 from headrace.model.names import TableName
-from headrace.plan.stored import load_stored, stored_names
+from headrace.plan.stored import load_stored
 from headrace.storage.layout import Storage
 
 ORDERS = TableName("shop", "orders")
@@ -108,7 +108,7 @@ def test_a_checkpoint_answers_when_old_commits_are_gone(tmp_path: Path) -> None:
 def test_what_is_no_table_is_not_found(tmp_path: Path) -> None:
     storage = Storage.at(tmp_path)
     assert load_stored(storage, ORDERS) is None
-    assert stored_names(storage) == ()
+    assert storage.find_tables() == ()
     commit(storage.table(ORDERS).local_path, 0, {"metaData": metadata()})
     (storage.tables / "shop" / "folder").make_folder()
-    assert stored_names(storage) == (ORDERS,)
+    assert storage.find_tables() == (ORDERS,)

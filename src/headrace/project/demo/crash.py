@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from headrace.model.names import TableName
 from headrace.state.identity import generations, load_identity
 from headrace.state.offset_log import load_state
-from headrace.state.table_log import find_batch
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
+from headrace.storage.table_log import find_batch
 
 _LOOK_S = 0.001
 

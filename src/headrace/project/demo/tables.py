@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.model.names import TableName
-from headrace.sinks.delta.table import is_table
-from headrace.state.table_log import load_commit, versions
 from headrace.storage.layout import Storage
+from headrace.storage.table_log import is_table, newest_commits
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -52,9 +51,8 @@ class TableWatch:
     def _view_is_fresh(self) -> bool:
         path = self._storage.table(self._view)
         source = self._tables.get(self._streams[-1])
-        for version in reversed(versions(path)):
-            said = load_commit(path, version).metadata
-            if said is not None and "inputs" in said:
-                seen = said["inputs"].get(str(self._streams[-1]), {}).get("version", -1)
+        for commit in newest_commits(path):
+            if commit.metadata is not None and "inputs" in commit.metadata:
+                seen = commit.metadata["inputs"].get(str(self._streams[-1]), {}).get("version", -1)
                 return source is not None and bool(seen >= source.version())
         return False

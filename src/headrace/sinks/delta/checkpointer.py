@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.table import delta_log
 from headrace.storage.location import Location
+from headrace.storage.table_log import last_checkpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,7 +44,7 @@ class LogCheckpointer:
     def offer(self, table: Location, version: int) -> None:
         """Take note of a commit; returns at once."""
         if table not in self._written:
-            self._written[table] = _last_checkpoint(table)
+            self._written[table] = max(last_checkpoint(table), 0)
         self._newest[table] = version
         if version - self._written[table] >= self._every:
             if self._thread is None:
@@ -76,10 +77,3 @@ class LogCheckpointer:
         except Exception as error:
             _LOG.warning("no checkpoint of %s was written: %s", table, error)
         self._written[table] = version
-
-
-def _last_checkpoint(table: Location) -> int:
-    try:
-        return int((table / "_delta_log" / "_last_checkpoint").read_json()["version"])
-    except (OSError, ValueError, KeyError):
-        return 0

@@ -13,8 +13,8 @@ from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY,
 from headrace.sinks.delta.transaction import WrittenFiles, iterate, prepend, scala_list, watch_checkpoint
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.state.facts import FENCED
-from headrace.state.table_log import find_batch, versions
 from headrace.storage.location import Location
+from headrace.storage.table_log import find_batch, newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,7 +155,7 @@ def commit_refresh(
     if cluster_by:
         writer = writer.clusterBy(*cluster_by)
     writer.save(str(table))
-    return versions(table)[-1]
+    return newest_version(table)
 
 
 def commit_generation(spark: SparkSession, table: Location, opened: OpenedGeneration) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,10 +9,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.commit import commit_refresh
-from headrace.sinks.delta.table import is_table
 from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStamp, SplitRows
-from headrace.state.table_log import commit_file, load_commit, versions
 from headrace.storage.location import Location
+from headrace.storage.row_counts import count_added_rows
+from headrace.storage.table_log import is_table, newest_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,7 +78,7 @@ class _Replacer:
             # An existing table is clustered anew by ALTER TABLE.
             cluster_by=() if is_table(target.path) else target.cluster_by,
         )
-        return Committed(version=version, counts=self._rows.counts(_rows_added(target.path, version)))
+        return Committed(version=version, counts=self._rows.counts(count_added_rows(target.path, version)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,19 +119,9 @@ def last_refresh(path: Location) -> Mapping[str, Any] | None:
     Returns:
         ``None`` before the first refresh, and if another writer has changed the view's rows since.
     """
-    for version in reversed(versions(path)):
-        commit = load_commit(path, version)
+    for commit in newest_commits(path):
         if commit.metadata is not None and "view" in commit.metadata:
             return commit.metadata
         if commit.changes_data:
             return None
     return None
-
-
-def _rows_added(path: Location, version: int) -> int:
-    """The rows of the files that a commit added."""
-    rows = 0
-    for line in commit_file(path, version).read_lines():
-        if line.startswith('{"add"'):
-            rows += int(json.loads(json.loads(line)["add"].get("stats") or "{}").get("numRecords", 0))
-    return rows

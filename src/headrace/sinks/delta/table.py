@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
 from headrace.model.names import TableName
-from headrace.state.table_log import checksum_matches_log, versions
 from headrace.storage.location import Location
+from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,11 +44,6 @@ class TableState:
             for key, value in self.properties.items()
             if key.startswith(CHECKPOINT_PROPERTY) and value
         }
-
-
-def is_table(path: Location) -> bool:
-    """Whether a table lies here: a process that was killed while it made one leaves a log without commits."""
-    return bool(versions(path))
 
 
 def delta_log(spark: SparkSession, path: Location) -> Any:
@@ -119,15 +114,13 @@ def read_checksum(path: Location) -> TableState | None:
         ``None`` where there is none, where it does not carry the transactions, or where the log's own
         commits do not bear it out.
     """
-    known = versions(path)
-    if not known:
-        return None
+    version = newest_version(path)
     try:
-        checksum = (path / "_delta_log" / f"{known[-1]:020d}.crc").read_json()
+        checksum = load_checksum(path, version)
         metadata = checksum["metadata"]
         owner = checksum["txnId"]
         state = TableState(
-            version=known[-1],
+            version=version,
             table_id=metadata["id"],
             schema=json.loads(metadata["schemaString"]),
             properties=metadata["configuration"],

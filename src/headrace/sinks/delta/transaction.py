@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.table import checksum_transactions, delta_log
-from headrace.state.table_log import checksum_matches_log
 from headrace.storage.location import Location
+from headrace.storage.table_log import checksum_matches_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

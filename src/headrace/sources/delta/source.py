@@ -25,15 +25,16 @@ from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
-from headrace.state.table_log import (
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+from headrace.storage.table_log import (
     LoggedCommit,
     describe_rollback,
     follow_commits,
     mark_version,
+    newest_version,
     versions,
 )
-from headrace.storage.locate import locate
-from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -259,8 +260,7 @@ def _is_cut(one: SourceRange, duration_s: float) -> bool:
         return True
     if duration_s < _SLOW_S:
         return False
-    known = versions(locate(one.identity["path"]))
-    return bool(known) and one.until.version < known[-1]
+    return one.until.version < newest_version(locate(one.identity["path"]))
 
 
 def _rewritten(flow: StreamingFlow, table: Location, commit: LoggedCommit) -> UpstreamRewrittenError:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ChangeFeedMissingError, SourceLocation, StartInvalidError
-from headrace.state.table_log import property_since, versions
 from headrace.storage.location import Location
+from headrace.storage.table_log import property_since, versions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

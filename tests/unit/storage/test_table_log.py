@@ -12,20 +12,27 @@ import pytest
 from object_files import memory_location
 
 from headrace.model.names import TableName
-from headrace.state.table_log import (
-    checksum_matches_log,
-    commit_mark,
-    count_moved_rows,
-    describe_rollback,
-    follow_commits,
-    iter_commits,
-    load_commit,
-    mark_version,
-    property_since,
-    versions,
-)
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
+from headrace.storage.row_counts import count_moved_rows
+from headrace.storage.table_log import (
+    checksum_matches_log,
+    commit_file,
+    commit_mark,
+    describe_rollback,
+    follow_commits,
+    is_table,
+    iter_commits,
+    last_checkpoint,
+    load_commit,
+    mark_newest,
+    mark_version,
+    newest_commits,
+    property_since,
+    read_actions,
+    readable_versions,
+    versions,
+)
 
 
 @pytest.fixture
@@ -47,6 +54,8 @@ def test_commits_are_followed_to_the_end_of_the_log(table: Path) -> None:
 def test_a_version_is_marked_by_its_commit(table: Path) -> None:
     assert mark_version(locate(table), 2) == {"version": 2, "commit": commit_mark(locate(table), 2)}
     assert mark_version(locate(table), -1) is None
+    assert mark_newest(locate(table)) == mark_version(locate(table), 3)
+    assert mark_newest(locate(table.parent)) is None
 
 
 def test_every_commit_has_a_mark_of_its_own(table: Path) -> None:
@@ -145,3 +154,26 @@ def test_the_log_of_a_table_in_an_object_store_is_read_alike(table: Path) -> Non
     assert mark_version(stored, 3) == mark_version(locate(table), 3)
     assert Storage(stored.parent.parent.parent).find_tables() == (TableName("default", "orders"),)
     assert count_moved_rows(stored, 3) == (1, 0)
+
+
+def test_the_newest_commits_come_first(table: Path) -> None:
+    assert [commit.version for commit in newest_commits(locate(table))] == [3, 2, 1, 0]
+    assert [commit.version for commit in newest_commits(locate(table), 2)] == [3, 2]
+    assert load_commit(locate(table), 3).at.timestamp() * 1000 == load_commit(locate(table), 3).timestamp_ms
+
+
+def test_the_actions_of_a_commit_are_read_by_name(table: Path) -> None:
+    assert [name for name, _ in read_actions(commit_file(locate(table), 0), "add", "metaData")] == [
+        "metaData",
+        "add",
+    ]
+
+
+def test_versions_can_be_read_from_a_checkpoint_on(table: Path, tmp_path: Path) -> None:
+    assert (list(readable_versions(locate(table))), last_checkpoint(locate(table))) == ([0, 1, 2, 3], -1)
+    deltalake.DeltaTable(table, version=2).create_checkpoint()
+    for version in range(2):
+        (table / "_delta_log" / f"{version:020d}.json").unlink()
+    assert (list(readable_versions(locate(table))), last_checkpoint(locate(table))) == ([2, 3], 2)
+    assert is_table(locate(table))
+    assert not is_table(locate(tmp_path))

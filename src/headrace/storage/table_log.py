@@ -1,17 +1,20 @@
-"""Reads the commits of a Delta table's log, with Headrace's metadata."""
+"""Reads the versions and commits of a Delta table's log, with the metadata of Headrace's own commits."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
 
-from headrace.storage.locate import is_uri, locate_supported
 from headrace.storage.location import Location
 
+LOG = "_delta_log"
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _NEWEST = 1000
 """The number of newest commits that are searched for a transaction id."""
 
@@ -47,6 +50,11 @@ class LoggedCommit:
     declares_erasure: bool = False
 
     @property
+    def at(self) -> datetime:
+        """When it was committed, by the writer's clock."""
+        return datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+
+    @property
     def rewrites(self) -> bool:
         """Whether rows that a stream may have read were removed, changed, or brought back."""
         return self.removes_data or (self.changes_data and self.operation == "RESTORE")
@@ -67,13 +75,70 @@ class LoggedCommit:
 
 def versions(table: Location) -> tuple[int, ...]:
     """The versions whose commit files the log still holds, ascending."""
-    names = (table / "_delta_log").list_files()
+    names = (table / LOG).list_files()
     return tuple(int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json"))
 
 
 def commit_file(table: Location, version: int) -> Location:
     """The file of a commit in the table's log."""
-    return table / "_delta_log" / f"{version:020d}.json"
+    return table / LOG / f"{version:020d}.json"
+
+
+def newest_version(table: Location) -> int:
+    """The version of the newest commit; -1 if the log has no commit."""
+    return max(versions(table), default=-1)
+
+
+def is_table(table: Location) -> bool:
+    """Whether the table has a commit: a process that is killed at its creation can leave an empty log."""
+    return bool(versions(table))
+
+
+def readable_versions(table: Location) -> Sequence[int]:
+    """The versions that can be read: those from the oldest checkpoint, or from version 0, to the newest."""
+    commits = versions(table)
+    names = (table / LOG).list_files()
+    starts = {int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))}
+    if commits and commits[0] == 0:
+        starts.add(0)
+    newest = max([*starts, *commits[-1:]], default=-1)
+    # The log is cleaned from its beginning, so what it holds is one piece up to the newest.
+    held = set(commits)
+    first = newest
+    while first in held:
+        first -= 1
+    oldest = min((start for start in starts if start >= first), default=newest + 1)
+    return range(oldest, newest + 1)
+
+
+def last_checkpoint(table: Location) -> int:
+    """The version of the newest Delta checkpoint; -1 if there is none."""
+    try:
+        return int((table / LOG / "_last_checkpoint").read_json()["version"])
+    except (OSError, ValueError, KeyError):
+        return -1
+
+
+def load_checksum(table: Location, version: int) -> Any:
+    """The checksum that Delta writes beside a commit, as JSON.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It is damaged.
+    """
+    return (table / LOG / f"{version:020d}.crc").read_json()
+
+
+def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedCommit]:
+    """The commits that the log still holds, the newest first.
+
+    Args:
+        table: The table.
+        most: How many at most; all by default.
+    """
+    known = versions(table)
+    for version in reversed(known if most is None else known[-most:]):
+        yield load_commit(table, version)
 
 
 def iter_commits(table: Location, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
@@ -100,11 +165,16 @@ def follow_commits(table: Location, first: int, last: int | None = None) -> Iter
 
 def find_batch(table: Location, checkpoint: str, batch: int) -> LoggedCommit | None:
     """The commit of a batch, if the log still has it; the newest commits are tried first."""
-    for version in reversed(versions(table)):
-        commit = load_commit(table, version)
-        if commit.metadata is not None and commit.transactions.get(checkpoint) == batch:
-            return commit
-    return None
+    held = (commit for commit in newest_commits(table) if commit.metadata is not None)
+    return next((commit for commit in held if commit.transactions.get(checkpoint) == batch), None)
+
+
+def read_actions(file: Location, *names: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The actions of a commit file that have one of these names; other lines are not parsed."""
+    starts = tuple(f'{{"{name}"' for name in names)
+    for line in file.read_lines():
+        if line.startswith(starts):
+            yield from json.loads(line).items()
 
 
 def load_commit(table: Location, version: int) -> LoggedCommit:
@@ -141,20 +211,20 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
 
 
 def checksum_matches_log(
-    table: Location, last: int, said: Mapping[str, int | None], owner: str | None = None
+    table: Location, last: int, latest: Mapping[str, int | None], owner: str | None = None
 ) -> bool:
-    """Whether the commits up to a version say themselves what is said of these application ids.
+    """Whether the commits up to a version have the transactions that a checksum states.
 
     Args:
         table: The table.
         last: The version.
-        said: The newest number of each id; ``None`` where no commit is to name it.
-        owner: Delta's id of the commit of that version, where that is said, too.
+        latest: The highest batch number of each transaction id, or None if no commit has one.
+        owner: Delta's id of the commit of that version, if the checksum states it.
 
     Returns:
-        Also false where that cannot be told: the log holds no commit of an id any more, or is damaged.
+        Also False if the log does not show it: it holds no commit of an id any more, or it is damaged.
     """
-    asked = dict(said)
+    asked = dict(latest)
     try:
         if owner is not None and load_commit(table, last).delta_id != owner:
             return False
@@ -205,6 +275,11 @@ def mark_version(table: Location, version: int) -> dict[str, Any] | None:
     return None if mark is None else {"version": version, "commit": mark}
 
 
+def mark_newest(table: Location) -> dict[str, Any] | None:
+    """The newest version with the mark of its commit; ``None`` if the table has no commit."""
+    return mark_version(table, newest_version(table))
+
+
 def describe_rollback(table: Location, seen: Mapping[str, Any]) -> str | None:
     """How the table differs from the version that was read; ``None`` if its log shows no difference."""
     known = versions(table)
@@ -213,46 +288,6 @@ def describe_rollback(table: Location, seen: Mapping[str, Any]) -> str | None:
     if commit_mark(table, seen["version"]) in (None, seen["commit"]):
         return None
     return f"version {seen['version']} was read, but the table now has another commit of this version"
-
-
-def count_moved_rows(table: Location, version: int) -> tuple[int | None, int | None]:
-    """The rows that a commit added and removed; ``None`` if neither the log nor the files have the numbers.
-
-    To be asked while the removed files are still there: the log keeps no count of their rows.
-    """
-    added: list[Mapping[str, Any]] = []
-    removed: list[Mapping[str, Any]] = []
-    for line in commit_file(table, version).read_lines():
-        if line.startswith('{"add"'):
-            added.append(json.loads(line)["add"])
-        elif line.startswith('{"remove"'):
-            removed.append(json.loads(line)["remove"])
-    return _sum_rows(table, added), _sum_rows(table, removed)
-
-
-def _sum_rows(table: Location, files: Iterable[Mapping[str, Any]]) -> int | None:
-    total = 0
-    for file in files:
-        stats = json.loads(file.get("stats") or "{}")
-        rows = stats["numRecords"] if "numRecords" in stats else _rows_on_disk(table, file["path"])
-        if rows is None:
-            return None
-        total += rows - int((file.get("deletionVector") or {}).get("cardinality", 0))
-    return total
-
-
-def _rows_on_disk(table: Location, path: str) -> int | None:
-    import pyarrow.parquet as pq
-
-    # The log's paths are URIs: relative and percent-encoded, or absolute with a scheme.
-    file = locate_supported(path) if is_uri(path) else table / unquote(path)
-    if file is None:
-        return None
-    try:
-        with file.open() as data:
-            return int(pq.read_metadata(data).num_rows)
-    except (OSError, ValueError):
-        return None
 
 
 def _declares_erasure(info: Mapping[str, Any]) -> bool:

@@ -1,0 +1,54 @@
+"""The rows that a commit of a Delta table added and removed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from headrace.storage.locate import is_uri, locate_supported
+from headrace.storage.location import Location
+from headrace.storage.table_log import commit_file, read_actions
+
+
+def count_moved_rows(table: Location, version: int) -> tuple[int | None, int | None]:
+    """The rows that a commit added and removed; ``None`` if neither the log nor the files have the numbers.
+
+    To be asked while the removed files are still there: the log keeps no count of their rows.
+    """
+    files: dict[str, list[Mapping[str, Any]]] = {"add": [], "remove": []}
+    for name, action in read_actions(commit_file(table, version), "add", "remove"):
+        files[name].append(action)
+    return _sum_rows(table, files["add"]), _sum_rows(table, files["remove"])
+
+
+def count_added_rows(table: Location, version: int) -> int:
+    """The rows of the files that a commit added, by the log's statistics."""
+    added = (action for _, action in read_actions(commit_file(table, version), "add"))
+    return sum(int(json.loads(file.get("stats") or "{}").get("numRecords", 0)) for file in added)
+
+
+def _sum_rows(table: Location, files: Iterable[Mapping[str, Any]]) -> int | None:
+    total = 0
+    for file in files:
+        stats = json.loads(file.get("stats") or "{}")
+        rows = stats["numRecords"] if "numRecords" in stats else _rows_on_disk(table, file["path"])
+        if rows is None:
+            return None
+        total += rows - int((file.get("deletionVector") or {}).get("cardinality", 0))
+    return total
+
+
+def _rows_on_disk(table: Location, path: str) -> int | None:
+    import pyarrow.parquet as pq
+
+    # The log's paths are URIs: relative and percent-encoded, or absolute with a scheme.
+    file = locate_supported(path) if is_uri(path) else table / unquote(path)
+    if file is None:
+        return None
+    try:
+        with file.open() as data:
+            return int(pq.read_metadata(data).num_rows)
+    except (OSError, ValueError):
+        return None
