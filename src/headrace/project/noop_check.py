@@ -118,6 +118,8 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
             return None
         _require_schemas(record["schema_files"], settings)
         flows = [_stub(one) for one in record["flows"]]
+        if any(source.connection is not None for planned in flows for source in planned.sources):
+            raise _Uncertain("the login of another Kafka cluster is in the query alone")
         with closing(KafkaClusters(connect)) as clusters:
             systems = Systems(storage=settings.storage, kafka=clusters, read_table=_read_table)
             for planned in flows:
