@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
-from headrace.verify.commits import Batches, CommitClaims, Ledger, Opening, feeding_checkpoints
+from headrace.verify.commits import Batches, CommitClaims, Opening, feeding_checkpoints
+from headrace.verify.ledger import Ledger
 from headrace.verify.source_range import SourceRange
 
 

@@ -1,20 +1,18 @@
 """The metadata of Headrace's commits: batches with their ranges, openings, refreshes.
 
-It is read from the table's log and from the ledger. Nothing here judges.
+It is read from the table's log; the ledger holds the same (`ledger`). Nothing here judges.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from headrace.verify.delta_log import Commit, TableLog
 from headrace.verify.equations import RowCounts
 from headrace.verify.source_range import OPAQUE, SourceRange
-from headrace.verify.wording import counted
 
 FENCED = 2**63 - 1
 """The batch number of the transaction that ends a checkpoint for good."""
@@ -26,14 +24,10 @@ PROPERTY_COORDINATES = "headrace.coordinates"
 PROPERTY_CHECKPOINT = "headrace.checkpoint."
 """Prefix of the properties that name the checkpoint which feeds the table, by flow."""
 
-_LOSSES = "losses.json"
-_UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError)
-"""What reading a damaged file raises."""
-
 ERASURE = "headrace_erasure"
 """Key of a commit's user metadata by which another writer declares that it removes rows on purpose."""
 
-_DELETIONS = frozenset({"DELETE", "TRUNCATE"})
+DELETIONS = frozenset({"DELETE", "TRUNCATE"})
 _KEPT_BY_MERGE = ("numTargetRowsInserted", "numTargetRowsUpdated")
 
 Role = Literal["batch", "opening", "view", "rewrite", "foreign", "unnumbered", "metadata"]
@@ -95,89 +89,6 @@ class Refresh:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Other:
-    """What another writer did to the number of rows, as the ledger keeps it.
-
-    Args:
-        added: Rows; ``None`` where they could not be counted any more.
-        removed: The same.
-        erasure: Whether it removed rows on purpose.
-    """
-
-    version: int
-    operation: str
-    engine: str
-    added: int | None = None
-    removed: int | None = None
-    erasure: bool = False
-
-    @property
-    def net(self) -> int | None:
-        return None if self.added is None or self.removed is None else self.added - self.removed
-
-    @property
-    def came(self) -> int | None:
-        """Rows that it may have brought."""
-        return 0 if self.operation == "DELETE" else self.added
-
-    @property
-    def gone(self) -> int | None:
-        """Rows that it may have taken out on purpose."""
-        if not self.erasure:
-            return 0
-        if self.operation == "DELETE":
-            return None if self.net is None else -self.net
-        return self.removed
-
-    @property
-    def text(self) -> str:
-        """What the commit did, for people."""
-        if self.net is None:
-            did = "added or removed rows that were not counted"
-        elif self.operation == "DELETE":
-            did = f"removed {counted(-self.net, 'row')}"
-        elif not self.removed:
-            did = f"added {counted(self.net, 'row')}"
-        else:
-            did = f"wrote {counted(self.added or 0, 'row')} in place of {self.removed:,}"
-        return f"version {self.version}: {self.operation} by {self.engine} {did}, by the ledger"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Fold:
-    """One file of the ledger."""
-
-    path: Path
-    flow: str
-    table_id: str
-    first_version: int
-    last_version: int
-    batches: tuple[Batches, ...]
-    openings: tuple[Opening, ...]
-    others: tuple[Other, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ledger:
-    """A dataset's ledger.
-
-    Args:
-        folds: In the order of their versions.
-        losses: What was written down as lost, before a flow went on behind it.
-        damaged: The reason for each file that cannot be read.
-    """
-
-    folds: tuple[Fold, ...] = ()
-    losses: tuple[Mapping[str, Any], ...] = ()
-    damaged: Mapping[str, str] = field(default_factory=dict)
-
-    def others(self, first: int, last: int) -> tuple[Other, ...]:
-        """What other writers did in these versions, by the ledgers of all flows."""
-        found = {other.version: other for fold in self.folds for other in fold.others}
-        return tuple(found[version] for version in sorted(found) if first <= version <= last)
-
-
-@dataclass(frozen=True, kw_only=True)
 class CommitClaims:
     """The metadata of all commits of a table.
 
@@ -212,10 +123,10 @@ def build_claims(log: TableLog) -> CommitClaims:
             if metadata is not None and role == "view":
                 refreshes.append(_refresh(metadata, commit))
             if metadata is not None and role == "opening":
-                openings.append(_opening(metadata, commit.version, commit.transactions))
+                openings.append(read_opening(metadata, commit.version, commit.transactions))
                 known.add(metadata["checkpoint"])
             if metadata is not None and numbered:
-                batches.append(_batches(metadata, commit.version))
+                batches.append(read_batches(metadata, commit.version))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             repeated[commit.version] = f"its metadata cannot be read ({error!r})"
     return CommitClaims(
@@ -242,56 +153,12 @@ def is_erasure(commit: Commit) -> bool:
         return True
     if commit.operation == "MERGE":
         return all(str(commit.metrics.get(name)) == "0" for name in _KEPT_BY_MERGE)
-    return commit.operation in _DELETIONS
+    return commit.operation in DELETIONS
 
 
 def declares_erasure(commit: Commit) -> bool:
     """Whether the commit's user metadata is JSON with ``"headrace_erasure": true``."""
     return _user_metadata(commit.user_metadata).get(ERASURE) is True
-
-
-def load_folds(folder: Path) -> Ledger:
-    """Read the folds of all flows of a dataset; to be read before the table's log.
-
-    What a running flow commits and folds meanwhile is then in the log, and not in the ledger alone.
-
-    Args:
-        folder: ``ledger/<dataset>``.
-    """
-    folds, damaged = [], {}
-    # Losses and the count of late rows lie beside them.
-    for path in sorted(folder.glob("*/[0-9]*.json")):
-        try:
-            folds.append(_fold(path, json.loads(path.read_text(encoding="utf-8"))))
-        except FileNotFoundError:
-            # A run that starts has put it aside since the folder was listed.
-            continue
-        except _UNREADABLE as error:
-            damaged[f"{path.parent.name}/{path.name}"] = repr(error)
-    folds.sort(key=lambda fold: (fold.first_version, fold.last_version))
-    return Ledger(folds=tuple(folds), damaged=damaged)
-
-
-def load_losses(folder: Path, ledger: Ledger, table_id: str) -> Ledger:
-    """Complete a ledger; to be read after the table's log, whose openings come after their losses.
-
-    Args:
-        folder: ``ledger/<dataset>``.
-        ledger: The folds.
-        table_id: Folds of an earlier table of the same name are left out.
-    """
-    losses: list[Mapping[str, Any]] = []
-    damaged = dict(ledger.damaged)
-    for path in sorted(folder.glob(f"*/{_LOSSES}")):
-        try:
-            losses += [dict(loss) for loss in json.loads(path.read_text(encoding="utf-8"))]
-        except _UNREADABLE as error:
-            damaged[f"{path.parent.name}/{path.name}"] = repr(error)
-    return Ledger(
-        folds=tuple(fold for fold in ledger.folds if fold.table_id == table_id),
-        losses=tuple(losses),
-        damaged=damaged,
-    )
 
 
 def _role(commit: Commit, metadata: Mapping[str, Any] | None) -> Role:
@@ -328,40 +195,8 @@ def _user_metadata(text: str | None) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _fold(path: Path, value: Mapping[str, Any]) -> Fold:
-    batches, openings = [], []
-    for entry in value["batches"]:
-        version = entry["version"]
-        if "opens" in entry:
-            openings.append(_opening(entry, version, None))
-        if "batch" in entry or "batches" in entry:
-            batches.append(_batches(entry, version))
-    first, last = value["versions"]
-    return Fold(
-        path=path,
-        flow=value["flow"],
-        table_id=value["table_id"],
-        first_version=first,
-        last_version=last,
-        batches=tuple(batches),
-        openings=tuple(openings),
-        others=tuple(_other(other) for other in value.get("others", ())),
-    )
-
-
-def _other(value: Mapping[str, Any]) -> Other:
-    added, removed = value["added"], value["removed"]
-    return Other(
-        version=int(value["version"]),
-        operation=str(value["operation"]),
-        engine=str(value["engine"]),
-        added=None if added is None else int(added),
-        removed=None if removed is None else int(removed),
-        erasure=bool(value.get("erasure", value["operation"] in _DELETIONS)),
-    )
-
-
-def _batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> Batches:
+def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> Batches:
+    """The batch of a commit, or of an entry of the ledger."""
     first, last = metadata["batches"] if "batches" in metadata else (metadata["batch"], metadata["batch"])
     first_version, last_version = version if isinstance(version, Sequence) else (version, version)
     return Batches(
@@ -400,7 +235,10 @@ def _position(value: Any, kind: str = "") -> Mapping[str, Any]:
     return value
 
 
-def _opening(metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None) -> Opening:
+def read_opening(
+    metadata: Mapping[str, Any], version: int, transactions: Mapping[str, int] | None
+) -> Opening:
+    """The opening of a commit, or of an entry of the ledger, which has no transactions."""
     opens = metadata["opens"]
     fences = opens.get("fences")
     return Opening(

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.verify.balance import RowBalance
 from headrace.verify.commits import PROPERTY_COORDINATES
-from headrace.verify.counts import RowBalance
 from headrace.verify.delta_log import DataFile, FileKey, TableLog, TableMetadata
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Layers, Spans

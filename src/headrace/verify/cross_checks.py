@@ -8,9 +8,10 @@ from pathlib import Path
 
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.checkpoints import CheckpointLog
-from headrace.verify.commits import Batches, CommitClaims, Fold, Ledger
+from headrace.verify.commits import Batches, CommitClaims
 from headrace.verify.delta_log import commit_mark, list_versions
 from headrace.verify.equations import RowCounts
+from headrace.verify.ledger import Fold, Ledger
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import OPAQUE, SourceRange
 

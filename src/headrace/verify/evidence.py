@@ -8,23 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from headrace.model.names import TableName
+from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
 from headrace.verify.checkpoint_history import Lineage, build_lineages
 from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
-from headrace.verify.commits import (
-    PROPERTY_KIND,
-    PROPERTY_PIPELINE,
-    CommitClaims,
-    Ledger,
-    Other,
-    build_claims,
-    load_folds,
-    load_losses,
-)
-from headrace.verify.counts import Baseline, RowBalance, build_balance, files_to_inspect
+from headrace.verify.commits import PROPERTY_KIND, PROPERTY_PIPELINE, CommitClaims, build_claims
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
 from headrace.verify.file_lists import Lists, load_lists
 from headrace.verify.layout import Storage
+from headrace.verify.ledger import Ledger, Other, load_folds, load_losses
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 from headrace.model.folders import local_path
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
-from headrace.verify.commits import Batches, Ledger
+from headrace.verify.commits import Batches
+from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import SourceRange
 from headrace.verify.wording import counted

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from headrace.verify.checkpoint_history import Generation, Lineage
-from headrace.verify.commits import Batches, Ledger
+from headrace.verify.commits import Batches
+from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import OPAQUE, SourceRange, TopicPartition
 from headrace.verify.wording import counted, spans_text

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from headrace.verify.balance import RowBalance
 from headrace.verify.commits import CommitClaims, Refresh
-from headrace.verify.counts import RowBalance
 from headrace.verify.report import Judgement, ViewProof
 from headrace.verify.wording import counted
 

@@ -1,0 +1,178 @@
+"""The rows of a table from its baseline to its newest version: what each commit added and removed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from headrace.verify.commits import CommitClaims, Role, declares_erasure, is_erasure
+from headrace.verify.data_files import FileFacts
+from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
+from headrace.verify.ledger import Other
+from headrace.verify.wording import counted
+
+_COPIED_MS = 10_000
+"""A commit file that is so much younger than its commit was copied here, and the data with it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowDelta:
+    """What one commit did to the number of rows.
+
+    Args:
+        gone: The files that it removed.
+        gone_foreign: Those of them that another writer had added.
+        removed_ours: Rows of the others.
+        unknown: Files whose rows are neither in the log's statistics nor on disk.
+    """
+
+    commit: Commit
+    role: Role
+    added: int
+    removed: int
+    gone: tuple[DataFile, ...] = ()
+    gone_foreign: tuple[DataFile, ...] = ()
+    removed_ours: int = 0
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def net(self) -> int:
+        return self.added - self.removed
+
+    @property
+    def is_erasure(self) -> bool:
+        return is_erasure(self.commit)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another writer made it."""
+        return self.role in ("foreign", "unnumbered")
+
+    @property
+    def text(self) -> str:
+        """What a foreign commit did, for people."""
+        who = f"version {self.commit.version}: {self.commit.operation} by {self.commit.engine}"
+        declared = ", declared as an erasure" if declares_erasure(self.commit) else ""
+        if self.is_erasure and self.removed > self.added:
+            return f"{who} removed {counted(-self.net, 'row')}{declared}"
+        if not self.removed:
+            return f"{who} added {counted(self.added, 'row')} (not by this pipeline)"
+        return f"{who} removed {counted(self.removed, 'row')} and wrote {self.added:,}{declared}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowBalance:
+    """The rows of a table: where it began, how it moved, and what there is now.
+
+    Args:
+        baseline: The version before the first delta; -1 when everything is known.
+        opened_with: Rows at the baseline.
+        deltas: By version.
+        earlier: What other writers had done before the baseline, by the ledger.
+        files: The active files now.
+        origins: The version that added each active file, if the log still has it.
+        rows: Rows in the active files, as they lie on disk.
+        copied: Whether the table's files were copied here after they had been committed.
+    """
+
+    baseline: int
+    opened_with: int
+    deltas: Mapping[int, RowDelta]
+    earlier: tuple[Other, ...]
+    files: Mapping[FileKey, DataFile]
+    origins: Mapping[FileKey, int]
+    rows: int
+    copied: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """Where the balance of a table begin, and what must be there then.
+
+    Args:
+        version: The state after this version is the first that counts; -1 is the empty table.
+        expected: Rows that the state must have; ``None`` takes it as it is.
+        exact: Whether more rows than expected contradict, too; commits that are gone could explain them.
+        why: Where the rows of that state come from, for people.
+        others: What other writers had done to the table before, since it was last empty.
+    """
+
+    version: int = -1
+    expected: int | None = 0
+    exact: bool = True
+    why: str = ""
+    others: tuple[Other, ...] = ()
+
+
+def files_to_inspect(log: TableLog, baseline: Baseline) -> set[str]:
+    """The files whose footers are to be read: what was added since the baseline, and is there now."""
+    added = {f.path for c in log.commits if c.version > baseline.version for f in c.added}
+    if baseline.expected is None:
+        return added
+    return added | {file.path for file in log.active().values()}
+
+
+def build_balance(
+    log: TableLog, metadata: CommitClaims, facts: Mapping[str, FileFacts], baseline: Baseline
+) -> RowBalance:
+    """Follow the rows from the beginning to the snapshot."""
+    deltas: dict[int, RowDelta] = {}
+    origins: dict[FileKey, int] = {}
+    foreign: set[FileKey] = set()
+    opened_with = sum(_live(file, facts)[0] for file in log.base.values())
+    for commit, active in log.states():
+        if commit.version == baseline.version + 1:
+            opened_with = sum(_live(file, facts)[0] for file in active.values())
+        role = metadata.roles.get(commit.version, "foreign")
+        files = tuple(active[key] for key, _ in commit.removed if key in active)
+        added = [_live(file, facts) for file in commit.added]
+        gone = [_live(file, facts) for file in files]
+        # The same file with another deletion vector still holds the rows that are left.
+        kept = {file.path: rows for file, (rows, _) in zip(commit.added, added, strict=True)}
+        if commit.version > baseline.version:
+            deltas[commit.version] = RowDelta(
+                commit=commit,
+                role=role,
+                added=sum(rows for rows, _ in added),
+                removed=sum(rows for rows, _ in gone),
+                gone=files,
+                gone_foreign=tuple(file for file in files if file.key in foreign),
+                removed_ours=sum(
+                    max(rows - kept.get(file.path, 0), 0)
+                    for file, (rows, _) in zip(files, gone, strict=True)
+                    if file.key not in foreign
+                ),
+                unknown=tuple(unknown for _, unknown in [*added, *gone] if unknown),
+            )
+            origins.update({file.key: commit.version for file in commit.added})
+        if role in ("foreign", "unnumbered") and not files:
+            foreign.update(file.key for file in commit.added)
+    now = log.active()
+    if baseline.version == log.version:
+        opened_with = sum(_live(file, facts)[0] for file in now.values())
+    return RowBalance(
+        baseline=baseline.version,
+        opened_with=opened_with,
+        deltas=deltas,
+        earlier=baseline.others,
+        files=now,
+        origins={key: version for key, version in origins.items() if key in now},
+        rows=sum(_live(file, facts)[0] for file in now.values()),
+        copied=_is_copied(log.commits),
+    )
+
+
+def _live(file: DataFile, facts: Mapping[str, FileFacts]) -> tuple[int, str]:
+    """Rows of a file that count, by its footer, else by the log; and its path if neither is known."""
+    seen = facts.get(file.path)
+    rows = file.rows if seen is None or seen.rows is None else seen.rows
+    if rows is None:
+        return 0, file.path
+    return rows - file.deleted, ""
+
+
+def _is_copied(commits: Sequence[Commit]) -> bool:
+    if not commits:
+        return True
+    return median(commit.written_ms - commit.timestamp_ms for commit in commits) > _COPIED_MS
