@@ -1,4 +1,4 @@
-"""Questions to the broker that end at once when it turns this client away.
+"""Requests to the broker that end at once if it refuses this client.
 
 The same care as in a run is taken with code of verify's own; the caller explains
 what a refusal means.
@@ -71,7 +71,7 @@ class BrokerRequests:
         """The answer.
 
         Raises:
-            HeadraceError: The broker turns this client away.
+            HeadraceError: The broker refuses this client.
             TimeoutError: It does not answer.
         """
         began = time.monotonic()

@@ -76,7 +76,7 @@ class Opening:
 
 @dataclass(frozen=True, kw_only=True)
 class Refresh:
-    """A materialized view was computed anew.
+    """A refresh of a materialized view.
 
     Args:
         rows: Rows written, if the commit states them.

@@ -87,7 +87,10 @@ def compare_upstream(
         if version <= newest and mark in (None, source.seen["commit"]):
             continue
         how = f"it ends at version {newest} now" if version > newest else "that is another commit now"
-        text = f"version {version} of {path.name} was read, and {how}: it was rolled back or made anew"
+        text = (
+            f"version {version} of {path.name} was read, and {how}: an older copy was restored, or the "
+            "table was created again"
+        )
         found.find("UPSTREAM_ROLLED_BACK", text, table=path.name, version=version)
 
 

@@ -82,11 +82,11 @@ def find_replacement(evidence: Evidence, expected: ExpectedTable | None, pipelin
         return None
     owner = evidence.log.metadata.properties.get(PROPERTY_PIPELINE, pipeline)
     if not is_of_pipeline(evidence):
-        text = f"no pipeline made this table, and {expected.named_by} names one here: it was replaced"
+        text = f"no pipeline has written this table, but {expected.named_by} names it: it was replaced"
     elif owner != pipeline:
-        text = f"pipeline {owner} made this table, and {expected.named_by} names one here: it was replaced"
+        text = f"pipeline {owner} has written this table, but {expected.named_by} names it: it was replaced"
     elif expected.table_ids and evidence.log.metadata.id not in expected.table_ids:
-        text = "the table is not the one that its checkpoint fed: it was replaced"
+        text = "its checkpoint belongs to another table: the table was replaced"
     else:
         return None
     place = {"dataset": str(evidence.dataset), "table_id": evidence.log.metadata.id}
@@ -94,15 +94,15 @@ def find_replacement(evidence: Evidence, expected: ExpectedTable | None, pipelin
 
 
 def prove_missing(storage: Storage, expected: ExpectedTable) -> DatasetProof:
-    """The report of a table that has existed, and that the storage does not hold any more."""
+    """The report of a table that does not exist any more."""
     folder = storage.table(expected.name).relative_to(storage.root)
     finding = Finding(
         code="TABLE_MISSING",
-        text=f"{folder} holds no Delta table, and {expected.named_by} names it: the table was removed",
+        text=f"{folder} holds no Delta table, but {expected.named_by} names it: the table was removed",
         place={"dataset": str(expected.name)},
     )
     note = (
-        f"removed on purpose: delete checkpoints/{expected.name} and ledger/{expected.name} too; "
+        f"if it was removed on purpose, also delete checkpoints/{expected.name} and ledger/{expected.name}; "
         f"otherwise: headrace full-refresh {expected.name}"
     )
     return replace(prove_unread(expected.name, "missing", finding), notes=(note,))

@@ -58,7 +58,7 @@ from headrace.verify.views import Input, judge_view
 from headrace.verify.wording import counted
 
 _ANSWER_S = 5.0
-"""How long the broker may take for one question, before the third grade goes without it."""
+"""Seconds that the broker may take for one request; without an answer, records are not judged."""
 
 
 def verify_pipeline(
@@ -85,7 +85,7 @@ def verify_pipeline(
     Raises:
         TableUnknownError: A dataset is not in the storage.
         NothingToVerifyError: The storage holds none.
-        HeadraceError: The broker turns this client away, as explained.
+        HeadraceError: The broker refuses this client.
     """
     from headrace.verify.broker_side import RecordsJudge
     from headrace.verify.brokers import Brokers

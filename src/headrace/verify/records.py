@@ -19,7 +19,7 @@ READ_WHOLE = 3_000_000
 """Up to so many offsets are read from the broker one by one; above, only those the table lacks."""
 
 _REACH = 20_000
-"""Gaps that lie closer than this are read in one go: asking anew costs more than reading on."""
+"""Ranges with a smaller distance are read together: a new request costs more than reading on."""
 
 _NONE = Spans.of(())
 

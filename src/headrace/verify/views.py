@@ -65,7 +65,7 @@ def _moved_on(last: Refresh, find_input: Callable[[str], Input | None]) -> list[
         if now is None:
             late.append(f"{name} is not in the storage any more")
         elif now.table_id != table_id:
-            late.append(f"{name} was created anew")
+            late.append(f"{name} was created again")
         elif now.version > version:
             late.append(f"{name} has v{now.version}")
     return late

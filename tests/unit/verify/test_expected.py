@@ -64,7 +64,7 @@ class TestMissing:
         shutil.rmtree(flow.table.path / removed)
         assert codes(verify) == ["TABLE_MISSING"]
         (finding,) = verify.dataset("orders").findings
-        assert "tables/default/orders holds no Delta table, and its checkpoint names it" in finding.text
+        assert "tables/default/orders holds no Delta table, but its checkpoint names it" in finding.text
         assert "removed on purpose" in verify.dataset("orders").notes[0]
 
     def test_its_commits_were_removed_from_the_log(self, flow: HandFlow, verify: Verify) -> None:
@@ -110,7 +110,7 @@ class TestReplaced:
     def test_a_foreign_table_is_a_finding(self, flow: HandFlow, verify: Verify) -> None:
         replace_by_foreign(flow.table)
         assert codes(verify) == ["TABLE_REPLACED"]
-        assert "no pipeline made this table" in verify.dataset("orders").findings[0].text
+        assert "no pipeline has written this table" in verify.dataset("orders").findings[0].text
 
     def test_a_foreign_table_where_a_view_was_planned(
         self, lake: Lake, other: LakeTable, verify: Verify
@@ -124,7 +124,7 @@ class TestReplaced:
         flow.table.properties["headrace.pipeline"] = "another"
         flow.table.commit([flow.table.metadata()], operation="SET TBLPROPERTIES")
         assert codes(verify) == ["TABLE_REPLACED"]
-        assert "pipeline another made this table" in verify.dataset("orders").findings[0].text
+        assert "pipeline another has written this table" in verify.dataset("orders").findings[0].text
 
     def test_a_table_of_the_same_pipeline_with_another_id(self, flow: HandFlow, verify: Verify) -> None:
         flow.table.id = "another"

@@ -82,7 +82,7 @@ class TestViews:
         path.write_text(path.read_text().replace(said, "another"))
         (bronze.log / f"{1:020d}.json").unlink()
         (bronze.log / f"{2:020d}.json").unlink()
-        assert "created anew" in verify.dataset("gold").view.text
+        assert "created again" in verify.dataset("gold").view.text
 
     def test_a_refreshed_view_holds_the_last_refresh_only(self, lake: Lake, verify: Verify) -> None:
         bronze = lake.table()

@@ -27,7 +27,7 @@ def command(invocation: Invocation) -> Result:
     """
     from headrace.runtime.doctor import run_checks
 
-    with invocation.output.progress("Looking at this machine"):
+    with invocation.output.progress("Checking this machine"):
         checks = run_checks(_settings(invocation))
     failed = any(check.state == "fail" for check in checks)
     return Result(

@@ -43,6 +43,8 @@ def _unknown(code: str, known: list[str]) -> CommandLineError:
     near = near or [one for one in known if code.upper() in one][:3]
     return CommandLineError(
         f"there is no error code `{code}`",
-        remedies=[f"did you mean {', '.join(near)}?"] if near else ["docs/errors.md lists all codes"],
+        remedies=[f"did you mean {', '.join(near)}?"]
+        if near
+        else ["an error prints its code in brackets: error[CODE]"],
         params={"code": code, "possibilities": near},
     )

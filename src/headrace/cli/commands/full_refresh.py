@@ -48,7 +48,7 @@ def command(
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
         stop = StopSignal()
         with (
-            Watch(output, pipeline.settings, "Emptying the tables") as watch,
+            Watch(output, pipeline.settings, "Removing the rows") as watch,
             stopping(stop, watch, careful=True) as received,
         ):
             result = pipeline.full_refresh(datasets, emit=watch, stop=stop, log=log)

@@ -40,7 +40,7 @@ def command(invocation: Invocation) -> Result:
     """
     from headrace.observe.log import newest_log
 
-    with invocation.pipeline() as pipeline, invocation.output.progress("Looking"):
+    with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
         snapshot = pipeline.status()
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
     if snapshot.refusal is not None and not invocation.output.is_json:

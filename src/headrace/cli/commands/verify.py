@@ -54,7 +54,7 @@ def command(
     since: int | datetime | None,
     require: str | None,
 ) -> Result:
-    """Prove that every record was processed exactly once.
+    """Verify that every record was processed exactly once.
 
     Reads the tables' logs and files, the ledger, the checkpoints and the broker; starts no Spark.
     Checks three grades for each flow: each batch starts where the one before it ended (ranges), the
