@@ -1088,7 +1088,7 @@ def test_what_a_query_parses_by_itself_keeps_sparks_semantics(
         (row,) = built(spark, plan, f"default.v{number}").collect()
         assert row.r == ('{"t":"{bad"}' if name == "filter" else "{}"), name
     for number in range(len(PARSED), len(PARSED) + len(STRICT)):
-        with pytest.raises(Exception, match=r"MALFORMED_RECORD_IN_PARSING|HEADRACE_RECORD_UNPARSEABLE"):
+        with pytest.raises(Exception, match=r"MALFORMED_RECORD_IN_PARSING|HEADRACE_BAD_RECORD"):
             built(spark, plan, f"default.v{number}").collect()
     (note,) = plan.notes
     assert (note.level, note.location.path) == ("note", "orders.py")

@@ -26,6 +26,7 @@ def read_files(
     schema: str | StructType | None = None,
     recursive: bool = False,
     glob: str | None = None,
+    invalid_utf8: Literal["stop", "replace"] = "stop",
     max_files_per_trigger: int | None = None,
     max_bytes_per_trigger: int | None = None,
     options: Mapping[str, str] | None = None,
@@ -43,6 +44,8 @@ def read_files(
         recursive: Whether all folders below are read. Without it, only folders named ``key=value`` are,
             and each key is a column.
         glob: A pattern for the names of files, such as ``*.json``.
+        invalid_utf8: What to do with a line of JSON or text that is not valid UTF-8: ``stop`` stops the
+            flow, ``replace`` replaces invalid bytes by U+FFFD.
         max_files_per_trigger: The maximum number of files in a batch.
         max_bytes_per_trigger: The maximum number of bytes in a batch, but at least one file; in place
             of the limit of files. The default keeps a batch under about 30 seconds.
@@ -75,7 +78,13 @@ def read_files(
         if columns is None and format != "text":
             columns = _kept(active, folder, format, chosen)
         return files.read(
-            active.session(), folder, format=format, schema=columns, limits=limits, options=chosen
+            active.session(),
+            folder,
+            format=format,
+            schema=columns,
+            limits=limits,
+            options=chosen,
+            invalid_utf8=invalid_utf8,
         )
 
 

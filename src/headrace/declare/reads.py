@@ -26,8 +26,9 @@ def read_kafka(
     *,
     pattern: str | None = None,
     allow_no_match: bool = False,
-    format: Literal["raw", "json"] = "raw",
+    format: Literal["raw", "json", "text"] = "raw",
     schema: str | StructType | None = None,
+    invalid_utf8: Literal["stop", "replace"] = "stop",
     starting_offsets: StartingOffsets = "earliest",
     starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
@@ -46,15 +47,18 @@ def read_kafka(
         pattern: In place of topics, a regular expression for whole topic names. Topics that are
             created later are read from their first record.
         allow_no_match: Whether the pattern may match no topic.
-        format: ``raw`` gives ``key`` and ``value`` as bytes; ``json`` gives the fields of ``schema``.
+        format: ``raw`` gives ``key`` and ``value`` as bytes; ``json`` gives the fields of ``schema``;
+            ``text`` gives ``value`` as a string.
         schema: The fields of the JSON records: a DDL string, a ``StructType``, or a file of either.
+        invalid_utf8: What to do with a JSON or text record that is not valid UTF-8: ``stop`` stops the
+            flow, ``replace`` replaces invalid bytes by U+FFFD.
         starting_offsets: Where a flow without a checkpoint starts: ``earliest``, ``latest``, or a dict
             by topic and partition, of offsets or of these words.
         starting_timestamp: In place of offsets, a ``datetime`` or text in ISO 8601; without a zone it is
             in UTC. A partition without a later record starts at its end.
         max_offsets_per_trigger: The maximum number of records in a batch; the default keeps a batch
             under about 30 seconds.
-        on_null: What to do with a JSON record without a value: ``refuse`` stops the flow, ``drop``
+        on_null: What to do with a JSON or text record without a value: ``refuse`` stops the flow, ``drop``
             drops the record, ``keep`` makes a row of NULLs.
         on_data_loss: What to do if the topics no longer have records that the flow must read:
             ``refuse``, or ``record`` the loss and continue after it. By default as in ``headrace.yml``.
@@ -67,24 +71,21 @@ def read_kafka(
         ... def orders():
         ...     return hr.read_kafka("orders", format="json", schema="id LONG, amount DOUBLE")
     """
+    from headrace.sources.kafka.read import KafkaRead, read
+
     active = require_pipeline("read_kafka")
     arguments = Arguments("hr.read_kafka", caller(active.settings.root))
     chosen = arguments.settings("options", options)
-    _check_connection(active, arguments, chosen or {})
-    topics = _topics(arguments, topic, pattern, allow_no_match)
-    _check(arguments, max_offsets_per_trigger, on_data_loss)
-    active.settings.redactor.add_settings(options or {})
-    from headrace.sources.kafka.read import read
-
+    active.settings.redactor.add_settings(chosen)
+    _check(active, arguments, chosen, max_offsets_per_trigger, on_data_loss)
     with arguments.located():
-        return read(
-            active.session(),
-            active.settings.kafka,
-            topics,
+        kafka = KafkaRead(
+            topics=_topics(arguments, topic, pattern, allow_no_match),
             pattern=pattern,
             allow_no_match=allow_no_match,
             format=format,
             schema=declared_schema(active, arguments, schema),
+            invalid_utf8=invalid_utf8,
             starting_offsets=starting_offsets,
             starting_timestamp=starting_timestamp,
             max_offsets_per_trigger=max_offsets_per_trigger,
@@ -92,6 +93,7 @@ def read_kafka(
             on_data_loss=on_data_loss,
             options=chosen,
         )
+        return read(active.session(), active.settings.kafka, kafka)
 
 
 def parse_json(
@@ -101,7 +103,7 @@ def parse_json(
     at: Sequence[str | Column] = (),
     on_null: Literal["refuse", "keep"] = "refuse",
 ) -> Column:
-    """Parse JSON text or bytes into a struct; a malformed record stops the flow.
+    """Parse JSON text or bytes into a struct; a malformed record, or invalid UTF-8, stops the flow.
 
     Args:
         value: The column with the text.
@@ -116,14 +118,18 @@ def parse_json(
         >>> import headrace as hr
         >>> sale = hr.parse_json("value", "id LONG, amount DOUBLE", at=["offset"])  # doctest: +SKIP
     """
-    from headrace.sources import records
+    from pyspark.sql import functions as F
+
+    from headrace.sources.decoders import JsonDecoder
+    from headrace.sources.records import decode_or_stop
     from headrace.sources.schemas import load_schema
 
     active = current_pipeline()
     arguments = Arguments("hr.parse_json", caller(active.settings.root if active else None))
     fields = declared_schema(active, arguments, schema) if active else None
     fields = fields or load_schema(schema, Path(), arguments.location)
-    return records.parse_json(value, fields, at=at, on_null=on_null)
+    column, *coordinates = (F.col(one) if isinstance(one, str) else one for one in (value, *at))
+    return decode_or_stop(JsonDecoder(fields), column, at=coordinates, on_null=on_null)
 
 
 def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) -> StructType | None:
@@ -140,7 +146,9 @@ def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) ->
     return None if found is None else load_schema(found, active.settings.root, arguments.location)
 
 
-def _check_connection(active: ActivePipeline, arguments: Arguments, options: Mapping[str, str]) -> None:
+def _check(
+    active: ActivePipeline, arguments: Arguments, options: Mapping[str, str], limit: Any, on_data_loss: Any
+) -> None:
     named = any(name.lower() == "kafka.bootstrap.servers" for name in options)
     if not (named or active.settings.kafka.bootstrap_servers):
         raise SpecInvalidError(
@@ -152,6 +160,10 @@ def _check_connection(active: ActivePipeline, arguments: Arguments, options: Map
             ],
             params={"profile": active.settings.profile, "key": "kafka.bootstrap.servers"},
         )
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")
+    if on_data_loss not in (None, "refuse", "record"):
+        raise arguments.invalid("on_data_loss", f"must be refuse or record, not {on_data_loss!r}")
 
 
 def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any) -> str | None:
@@ -179,10 +191,3 @@ def _topics(arguments: Arguments, topic: Any, pattern: Any, allow_no_match: Any)
             problem = f"has `{name}`, which is not a valid topic name (letters, digits, `.`, `_` and `-`)"
             raise arguments.invalid("topic", problem)
     return ",".join(named)
-
-
-def _check(arguments: Arguments, limit: Any, on_data_loss: Any) -> None:
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise arguments.invalid("max_offsets_per_trigger", f"must be a whole number above 0, not {limit!r}")
-    if on_data_loss not in (None, "refuse", "record"):
-        raise arguments.invalid("on_data_loss", f"must be refuse or record, not {on_data_loss!r}")

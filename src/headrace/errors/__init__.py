@@ -132,6 +132,7 @@ from headrace.errors.sources import (
     OffsetUnknownError as OffsetUnknownError,
     ProduceFailedError as ProduceFailedError,
     RecordInvalidError as RecordInvalidError,
+    RecordNotUtf8Error as RecordNotUtf8Error,
     RecordUnparseableError as RecordUnparseableError,
     SampleSchemaInvalidError as SampleSchemaInvalidError,
     StartInvalidError as StartInvalidError,

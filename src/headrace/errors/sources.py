@@ -105,11 +105,23 @@ class OffsetUnknownError(UsageError):
 class RecordUnparseableError(RunError):
     """A record does not match the declared schema or format; its batch was not committed.
 
-    Print it with `headrace consume TOPIC --partition P --from OFFSET --limit 1`. Correct the schema, or read
-    the topic with `format="raw"` (files with `format="text"`) and handle such records in the query.
+    The message names the field, its expected type and its value, and the command that prints the record.
+    Correct the schema, or read the topic with `format="raw"` (files with `format="text"`) and handle such
+    records in the query.
     """
 
     code = "RECORD_UNPARSEABLE"
+
+
+class RecordNotUtf8Error(RunError):
+    """A record that is read as text or JSON is not valid UTF-8; its batch was not committed.
+
+    The message names the first invalid byte, and the command that prints the record. Other engines cannot
+    read a string column with such bytes. With `invalid_utf8="replace"` the reader replaces invalid bytes by
+    U+FFFD. To keep the bytes, read the topic with `format="raw"`.
+    """
+
+    code = "RECORD_NOT_UTF8"
 
 
 class FilesNotFoundError(UsageError):

@@ -27,7 +27,7 @@ from headrace.model.declarations import AppendFlow, RefreshFlow, TemporaryView
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import Declared
 from headrace.runtime.kafka_faults import find_fault
-from headrace.sources.records import unparseable
+from headrace.sources.records import BadRecord
 from headrace.sources.registry import kind_of
 
 if TYPE_CHECKING:
@@ -174,9 +174,9 @@ def as_error(
             return one
     name = _label(declared)
     text = f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
-    bad_record = unparseable(text, str(name), declared.location)
-    if bad_record is not None:
-        return bad_record
+    bad = BadRecord.find(text)
+    if bad is not None:
+        return bad.to_error(str(name), declared.location)
     if _MALFORMED.search(text) is not None:
         return _malformed(text, declared, reading)
     if any(type(one).__name__ in _DRIVER_GONE for one in (carried, failure)):

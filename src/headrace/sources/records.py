@@ -1,91 +1,159 @@
-"""Bytes into typed columns; what does not parse never becomes a row of nulls."""
+"""Decoded records, and the error for a record that cannot be decoded."""
 
 from __future__ import annotations
 
+import base64
 import json
-import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.errors import NOT_COMMITTED, RecordUnparseableError, SourceLocation
+from headrace.errors import (
+    NOT_COMMITTED,
+    HeadraceError,
+    RecordNotUtf8Error,
+    RecordUnparseableError,
+    SourceLocation,
+)
+from headrace.sources.decoders import NOT_UTF8, Decoder
+from headrace.sources.json_problems import find_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import StructType
 
-_MARK = "HEADRACE_RECORD_UNPARSEABLE"
-_CORRUPT = "_headrace_corrupt"
-_RECORD = "r"
+_MARK = "HEADRACE_BAD_RECORD "
 _EXCERPT = 120
-"""Characters of a record that an error shows."""
+"""The maximum number of a record's characters in an error."""
+_CARRIED = 6_000
+"""The maximum number of a record's bytes, and of its schema's characters, in Spark's message."""
 
 
-def parse_json(
-    value: str | Column,
-    schema: str | StructType,
+def decode_or_stop(
+    decoder: Decoder,
+    value: Column,
     *,
-    at: Sequence[str | Column] = (),
+    at: Sequence[Column] = (),
     on_null: Literal["refuse", "keep"] = "refuse",
-    options: Mapping[str, str] | None = None,
 ) -> Column:
-    """Parse JSON text or bytes into a struct; a record that does not fit stops the flow.
+    """The record as a struct; a record that cannot be decoded stops the flow.
 
     Args:
-        value: The column that holds the text.
-        schema: The record's fields, as a DDL string or a ``StructType``.
-        at: Columns that say where the record comes from, for the error.
+        decoder: The decoder of the format.
+        value: The record, as bytes or as text.
+        at: Columns that identify the record in the error.
         on_null: Whether a record without a value stops the flow or gives a null struct.
-        options: Further options of Spark's JSON parser, such as ``timestampFormat``.
-
-    Returns:
-        A struct column with the fields of ``schema``.
     """
     from pyspark.sql import functions as F
-    from pyspark.sql.types import StringType, StructField, StructType
 
-    column = F.col(value) if isinstance(value, str) else value
-    text = column.cast("string")
-    fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    checked = StructType([StructField(_RECORD, fields), StructField(_CORRUPT, StringType())])
-    chosen = {**(options or {}), "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    # Within an object of our own, for by itself Spark reads one value and ignores what follows it.
-    parsed = F.from_json(F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit("}")), checked, chosen)
-    place = F.to_json(F.struct(*(F.col(c) if isinstance(c, str) else c for c in at))) if at else F.lit("{}")
-    failure = F.raise_error(
-        F.concat_ws(" ", F.lit(_MARK), place, F.coalesce(F.substring(text, 1, _EXCERPT), F.lit("(no value)")))
+    expected = decoder.expected
+    facts = F.struct(
+        decoder.problem(value).alias("problem"),
+        *([F.struct(*at).alias("at")] if at else []),
+        F.lit(expected if expected and len(expected) <= _CARRIED else None).alias("schema"),
+        F.length(value).alias("length"),
+        F.base64(F.substring(value.cast("binary"), 1, _CARRIED)).alias("record"),
     )
-
-    def judged(record: Column) -> Column:
-        fits = record[_RECORD].isNotNull() & record[_CORRUPT].isNull()
-        good = F.when(fits, record[_RECORD])
-        if on_null == "keep":
-            good = good.when(column.isNull(), F.lit(None).cast(fields))
-        return good.otherwise(failure)
-
-    # An array of one, so that the parsed record is computed once and looked at several times.
-    return F.transform(F.array(parsed), judged)[0]
+    stop = F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
+    record = F.coalesce(decoder.decode(value), stop)
+    return F.when(value.isNotNull(), record) if on_null == "keep" else record
 
 
-def unparseable(message: str, flow: str, location: SourceLocation) -> RecordUnparseableError | None:
-    """The error behind Spark's message, where a record that `parse_json` refused caused it."""
-    found = re.search(rf"{_MARK} (\{{.*?\}}) (.*)", message)
-    if found is None:
-        return None
-    place = _place(found[1])
-    excerpt = found[2].removesuffix(" SQLSTATE: P0001").strip()
-    return RecordUnparseableError(
-        f"flow {flow}: a record does not fit the declared schema"
-        + (f": {', '.join(f'{key} {value}' for key, value in place.items())}" if place else ""),
-        location=location,
-        facts=(f"the record begins: {excerpt}", NOT_COMMITTED),
-        remedies=('correct the schema, or read the topic with format="raw"',),
-        params={"flow": flow, **place},
-    )
+@dataclass(frozen=True)
+class BadRecord:
+    """A record that could not be decoded, as Spark's message describes it.
+
+    Args:
+        at: What identifies the record: topic, partition and offset, or the path of its file.
+        value: The first bytes of the record; None if it has no value.
+        is_cut: Whether `value` is only the beginning of the record.
+        schema: The declared schema, in Spark's JSON form.
+    """
+
+    code: str
+    at: Mapping[str, Any]
+    value: bytes | None
+    is_cut: bool
+    schema: Mapping[str, Any] | None
+
+    @classmethod
+    def find(cls, message: str) -> BadRecord | None:
+        """The record in the message of a failed query; None if the query failed for another reason."""
+        _, mark, text = message.partition(_MARK)
+        if not mark:
+            return None
+        try:
+            facts = json.JSONDecoder().raw_decode(text)[0]
+            record, schema = facts.get("record"), facts.get("schema")
+            value = None if record is None else base64.b64decode(record)
+            return cls(
+                code=facts["problem"],
+                at=facts.get("at") or {},
+                value=value,
+                is_cut=value is not None and len(value) >= _CARRIED,
+                schema=None if schema is None else json.loads(schema),
+            )
+        except (ValueError, KeyError):
+            return None
+
+    @property
+    def text(self) -> str:
+        """The record, with invalid bytes written as ``\\xff``."""
+        return "(no value)" if self.value is None else self.value.decode("utf-8", errors="backslashreplace")
+
+    def to_error(
+        self,
+        flow: str,
+        location: SourceLocation,
+        where: str | None = None,
+        remedies: Sequence[str] = (),
+        params: Mapping[str, Any] | None = None,
+    ) -> HeadraceError:
+        """The error that stops a flow.
+
+        Args:
+            flow: The flow.
+            location: The location of its query.
+            where: The place of the record; by default `at`.
+            remedies: The commands that print the record; by default `headrace consume`.
+            params: Further parameters.
+        """
+        where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
+        kind = RecordNotUtf8Error if self.code == NOT_UTF8 else RecordUnparseableError
+        return kind(
+            f"flow {flow}: {self._describe()}" + (f" ({where})" if where else ""),
+            location=location,
+            facts=(f"the record begins: {self.text[:_EXCERPT]}", NOT_COMMITTED),
+            remedies=(*(remedies or self._consume()), *self._remedies()),
+            params={"flow": flow, **self.at, **(params or {})},
+        )
+
+    def _describe(self) -> str:
+        if self.value is None:
+            return "the record has no value"
+        if self.code == NOT_UTF8:
+            return _describe_invalid(self.value)
+        found = find_problem(self.text, self.schema, is_cut=self.is_cut)
+        return found or "the record does not match the declared schema"
+
+    def _remedies(self) -> Iterator[str]:
+        if self.code == NOT_UTF8:
+            yield 'or replace invalid bytes by U+FFFD: invalid_utf8="replace"'
+        elif self.value is None:
+            yield 'drop records without a value, or make them NULL: on_null="drop" or on_null="keep"'
+        elif "path" not in self.at:
+            yield 'correct the schema, or read the topic with format="raw"'
+
+    def _consume(self) -> Iterator[str]:
+        """The command that prints a record of a topic."""
+        if {"topic", "partition", "offset"} <= self.at.keys():
+            position = f"--partition {self.at['partition']} --from {self.at['offset']} --limit 1"
+            yield f"print the record:   headrace consume {shlex.quote(str(self.at['topic']))} {position}"
 
 
-def _place(text: str) -> dict[str, Any]:
+def _describe_invalid(value: bytes) -> str:
     try:
-        value = json.loads(text)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        value.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return f"the record is not valid UTF-8: byte 0x{value[error.start]:02x} at position {error.start + 1}"
+    return "the record is not valid UTF-8"

@@ -26,13 +26,11 @@ def test_the_connection_comes_from_the_profile(write: Write, monkeypatch: pytest
 
     fields = StructType().add("id", LongType())
     seen: list[Any] = []
-    monkeypatch.setattr(
-        "headrace.sources.kafka.read.read", lambda *given, **named: seen.append((given, named))
-    )
+    monkeypatch.setattr("headrace.sources.kafka.read.read", lambda *given: seen.append(given))
     read(write({}, "name: a\nkafka: {bootstrap.servers: 'h:1'}\n"), format="json", schema=fields)
-    ((session, connection, topic), named) = seen[0]
-    assert (session, connection.bootstrap_servers, topic) == ("the session", "h:1", "orders")
-    assert (named["format"], named["schema"]) == ("json", fields)
+    ((session, connection, kafka),) = seen
+    assert (session, connection.bootstrap_servers, kafka.topics) == ("the session", "h:1", "orders")
+    assert (kafka.format, kafka.schema) == ("json", fields)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a file that cannot be read means: its path, the line where there is one, and Spark's reason."""
+"""The error for a file that cannot be read: its path, the line if there is one, and Spark's reason."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,8 @@ from headrace.errors import (
 )
 from headrace.model.declarations import AppendFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import local_path
-from headrace.sources.records import unparseable
+from headrace.sources.decoders import NOT_UTF8
+from headrace.sources.records import BadRecord
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,25 +40,25 @@ _POSITION = re.compile(r"line: (\d+), column: (\d+)")
 _CORRUPT = "_headrace_corrupt"
 _FORMATS = {"JsonFileFormat": "json", "CSVFileFormat": "csv"}
 _EXCERPT = 120
-"""Characters of a record that an error shows; as many as `sources.records` hands on."""
+"""The maximum number of a record's characters in an error."""
 _REASON_LENGTH = 300
 
 
 def explain_bad_file(
     error: BaseException, flow: Declared, session: SparkSession | None
 ) -> HeadraceError | None:
-    """The error behind a failed query, where one of its files caused it.
+    """The error of a file or record that made a query fail; None if the query failed for another reason.
 
     Args:
-        error: What Spark raised while the query was computed.
+        error: The error of Spark.
         flow: The flow, or the view; the streaming query of a flow has the same name.
-        session: The session that the streaming query was started in, its batch being still under way;
-            ``None`` where there is none, and the record itself is not looked for.
+        session: The session of the streaming query, while its batch still runs; it is used to find the
+            record. ``None`` if there is none.
     """
     text = "\n".join(_texts(error))
-    refused = unparseable(text, str(flow.name), flow.location)
-    if refused is not None:
-        return _with_line(refused)
+    bad = BadRecord.find(text)
+    if bad is not None:
+        return explain_bad_record(bad, flow)
     found = _PATH.search(text)
     if found is None:
         return None
@@ -98,23 +100,41 @@ def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
     return None
 
 
-def _with_line(error: RecordUnparseableError) -> HeadraceError:
-    """A record that `sources.records` refused in a file: its path as users know it, and its line."""
-    uri = error.params.get("path")
-    begins = next((fact for fact in error.facts if fact.startswith("the record begins: ")), None)
-    if uri is None or begins is None:
-        return error
+def explain_bad_record(bad: BadRecord, flow: Declared) -> HeadraceError:
+    """The error for a record that could not be decoded; for a record of a file with its path and line."""
+    name, uri = str(flow.name), bad.at.get("path")
+    if uri is None:
+        return bad.to_error(name, flow.location)
     path = local_path(str(uri)) or str(uri)
-    record = begins.removeprefix("the record begins: ")
-    line = find_line(path, record, is_prefix=len(record) >= _EXCERPT)
-    where = path if line is None else f"{path}, line {line},"
-    return RecordUnparseableError(
-        f"flow {error.params['flow']}: {where} does not fit the declared schema",
-        location=error.location,
-        facts=error.facts,
-        remedies=_REMEDIES,
-        params={**error.params, "path": path, "line": line},
-    )
+    line = _find_invalid_line(path) if bad.code == NOT_UTF8 else _find_bad_line(path, bad)
+    where = path if line is None else f"{path}, line {line}"
+    show = () if line is None else (f"print the line:   {_print_command(path, line)}",)
+    remedies = _NOT_UTF8_REMEDIES if bad.code == NOT_UTF8 else _REMEDIES
+    return bad.to_error(name, flow.location, where, (*show, *remedies), {"path": path, "line": line})
+
+
+def _find_bad_line(path: str, bad: BadRecord) -> int | None:
+    text = "" if bad.value is None else bad.value.decode("utf-8", errors="replace")
+    return find_line(path, text, is_prefix=bad.is_cut)
+
+
+def _find_invalid_line(path: str) -> int | None:
+    """The first line of a file that is not valid UTF-8, counted from 1."""
+    try:
+        with _open(path, errors="surrogateescape") as lines:
+            for number, line in enumerate(lines, 1):
+                if any("\udc80" <= char <= "\udcff" for char in line):
+                    return number
+    except (OSError, EOFError):
+        return None
+    return None
+
+
+def _print_command(path: str, line: int) -> str:
+    unpack = {".gz": "gunzip -c", ".bz2": "bunzip2 -c"}.get(Path(path).suffix)
+    if unpack is None:
+        return f"sed -n {line}p {shlex.quote(path)}"
+    return f"{unpack} {shlex.quote(path)} | sed -n {line}p"
 
 
 def _unparseable(
@@ -135,6 +155,7 @@ _REMEDIES = (
     "correct the file, and start again:   headrace run",
     'or correct the schema, or read the files with format="text" and handle such records in the query',
 )
+_NOT_UTF8_REMEDIES = ("write the file in UTF-8, and start again:   headrace run",)
 
 
 @dataclass(frozen=True)
@@ -175,12 +196,12 @@ def _find_relation(session: SparkSession, name: str, uri: str) -> _Relation | No
     return None
 
 
-def _open(path: str) -> IO[Any]:
+def _open(path: str, errors: str = "replace") -> IO[Any]:
     if path.endswith((".gz", ".bz2")):
         module = gzip if path.endswith(".gz") else bz2
-        opened: IO[Any] = module.open(path, "rt", encoding="utf-8", errors="replace")
+        opened: IO[Any] = module.open(path, "rt", encoding="utf-8", errors=errors)
         return opened
-    return Path(path).open(encoding="utf-8", errors="replace")
+    return Path(path).open(encoding="utf-8", errors=errors)
 
 
 def _is_json(line: str) -> bool:

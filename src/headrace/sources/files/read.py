@@ -1,4 +1,4 @@
-"""Folders of files as streaming DataFrames, with every row's file beside it."""
+"""Folders of files as streaming DataFrames, with the file of each row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
 from headrace.model.folders import FileFolder
-from headrace.sources.records import parse_json
+from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
+from headrace.sources.records import decode_or_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,8 +64,15 @@ _FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "text": ("wholetext", "lineSep"),
     "orc": ("mergeSchema",),
 }
+_LINE_OPTIONS = frozenset(
+    name.lower() for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], FORMAT_OPTION)
+)
+"""Options that the reader of lines takes; the others are for the parser."""
+
 _NATIVE_JSON = frozenset({"multiline", "mode", "columnnameofcorruptrecord", "encoding", "charset"})
-"""Options that Spark's own reader of JSON files has to see: with them it reads, and not ours."""
+"""Options that need Spark's own reader of JSON files."""
+
+_SPARKS_JSON = "Spark's own JSON reader, which the options need"
 
 _CORRUPT = "_corrupt_record"
 
@@ -168,22 +176,24 @@ def read(
     schema: StructType | None,
     limits: Mapping[str, str],
     options: Mapping[str, str],
+    invalid_utf8: InvalidUtf8 = "stop",
 ) -> DataFrame:
     """A folder of files as a streaming DataFrame.
 
     Args:
         spark: The session to read with.
-        folder: Which files.
-        format: What they hold.
-        schema: The columns, those from folder names among them; ``None`` for text.
+        folder: The files.
+        format: The format of the files.
+        schema: The columns, with those from folder names; ``None`` for text.
         limits: Spark's options for the size of a batch.
         options: Further options of Spark's reader.
+        invalid_utf8: What to do with a line that is not valid UTF-8.
 
     Returns:
         The columns and ``_source``: path, size and modified of the row's file.
 
     Raises:
-        ArgumentInvalidError: The schema does not fit the folder.
+        ArgumentInvalidError: The schema does not fit the folder, or an argument has an invalid value.
     """
     from pyspark.sql import functions as F
 
@@ -191,51 +201,64 @@ def read(
     partitions = folder.partition_columns()
     if schema is not None:
         _check_schema(schema, partitions)
-    place = F.struct(
+    source = F.struct(
         F.col("_metadata.file_path").alias("path"),
         F.col("_metadata.file_size").alias("size"),
         F.col("_metadata.file_modification_time").alias("modified"),
     ).alias("_source")
-    if format == "json" and schema is not None and not _is_native(schema, options):
-        return _read_json(spark, folder, schema, partitions, given, place)
+    decoder = _choose_decoder(format, schema, partitions, options, invalid_utf8)
+    if decoder is not None:
+        lines = _read_lines(spark, folder, schema, partitions, given)
+        if format == "json":
+            lines = lines.where(F.col("value").rlike(r"\S"))
+        at = [F.col("_metadata.file_path").alias("path")]
+        record = decode_or_stop(decoder, F.col("value"), at=at).alias("_record")
+        return lines.select(record, *partitions, source).select("_record.*", *partitions, "_source")
     if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
-        # Spark would give the columns by their position, whatever the header says they are.
+        # By default Spark assigns columns by position and ignores the names in the header.
         given["enforceSchema"] = "false"
     reader = spark.readStream.format(format).options(**given)
     records = (reader if schema is None else reader.schema(schema)).load(folder.path)
-    return records.select("*", place)
+    return records.select("*", source)
 
 
-def _read_json(
-    spark: SparkSession,
-    folder: FileFolder,
-    schema: StructType,
+def _choose_decoder(
+    format: FileFormat,
+    schema: StructType | None,
     partitions: tuple[str, ...],
     options: Mapping[str, str],
-    place: Any,
+    invalid_utf8: InvalidUtf8,
+) -> Decoder | None:
+    """The decoder of lines; None for files that a reader of Spark parses."""
+    from pyspark.sql.types import StructType
+
+    if format == "json" and schema is not None:
+        if _is_native(schema, options):
+            return choose_decoder("read_files", _SPARKS_JSON, None, invalid_utf8)
+        fields = StructType([field for field in schema.fields if field.name not in partitions])
+        parsing = {name: value for name, value in options.items() if name.lower() not in _LINE_OPTIONS}
+        return choose_decoder("read_files", format, fields, invalid_utf8, parsing)
+    return choose_decoder("read_files", format, None, invalid_utf8)
+
+
+def _read_lines(
+    spark: SparkSession,
+    folder: FileFolder,
+    schema: StructType | None,
+    partitions: tuple[str, ...],
+    options: Mapping[str, str],
 ) -> DataFrame:
-    """JSON as lines of text: of two values on one line, Spark's own reader would leave out the second."""
-    from pyspark.sql import functions as F
+    """The lines of text files. Spark's JSON reader would ignore the second of two values on one line."""
     from pyspark.sql.types import StringType, StructType
 
-    for_text = {name.lower() for name in (*_STREAM_OPTIONS, "lineSep", FORMAT_OPTION)}
     reader = spark.readStream.format("text")
-    reader = reader.options(**{k: v for k, v in options.items() if k.lower() in for_text})
-    if partitions:
+    reader = reader.options(**{k: v for k, v in options.items() if k.lower() in _LINE_OPTIONS})
+    if partitions and schema is not None:
         columns = StructType().add("value", StringType())
         for name in partitions:
             columns = columns.add(schema[name])
         reader = reader.schema(columns)
-    lines = reader.load(folder.path).where(F.col("value").rlike(r"\S"))
-    record = StructType([field for field in schema.fields if field.name not in partitions])
-    parsed = parse_json(
-        "value",
-        record,
-        at=[F.col("_metadata.file_path").alias("path")],
-        options={k: v for k, v in options.items() if k.lower() not in for_text},
-    )
-    rows = lines.select(parsed.alias("_record"), *partitions, place)
-    return rows.select("_record.*", *partitions, "_source")
+    return reader.load(folder.path)
 
 
 def _is_native(schema: StructType, options: Mapping[str, str]) -> bool:

@@ -1,112 +1,137 @@
-"""Kafka topics as streaming DataFrames, with every record's place beside it."""
+"""Kafka topics as streaming DataFrames, with the coordinates of each record."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
+from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
-from headrace.sources.records import parse_json
+from headrace.sources.records import decode_or_stop
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-Format = Literal["raw", "json"]
+Format = Literal["raw", "json", "text"]
 OnNull = Literal["refuse", "drop", "keep"]
 End = Literal["earliest", "latest"]
 StartingOffsets = End | Mapping[str, Mapping[int, int | End]]
 
 CLIENT = {
-    # How long a broker may take to answer before the flow is tried again, where a user sees it; by
-    # themselves the clients wait for three minutes without a word.
+    # After this time without an answer of the broker the flow is retried, and the user sees it. By default
+    # the clients wait for three minutes and report nothing.
     "kafka.request.timeout.ms": "15000",
     "kafka.default.api.timeout.ms": "20000",
-    # Spark asks for offsets behind the poll that is under way, once per partition: with Kafka's own
-    # 500 ms a batch of a quiet topic waits that long for each.
+    # Spark asks for the offsets of each partition after the poll that is running. With Kafka's default of
+    # 500 ms, a batch of a topic without new records waits that long for each partition.
     "kafka.fetch.max.wait.ms": "5",
     "fetchOffset.numRetries": "1",
 }
-"""Settings of Spark's Kafka clients; the spec's and a query's own win."""
+"""Settings of Spark's Kafka clients; the settings of the spec and of a query override them."""
 
 ALLOW_NO_TOPICS = "headrace.allowNoTopics"
-"""An option of ours: a pattern that matches no topic yet is no error."""
+"""An option of Headrace: a pattern may match no topic."""
 
 LOSS_POLICY = "headrace.onDataLoss"
-"""A mark of ours: what happens when this source no longer holds what its flow has to read."""
+"""An option of Headrace: what to do if the topics no longer have records that the flow must read."""
 
 _PROTOCOL = {
     "includeHeaders": "true",
     "kafka.isolation.level": "read_committed",
     "failOnDataLoss": "true",
 }
-"""What the exactly-once protocol needs of each reader."""
+"""Options that the exactly-once protocol needs."""
 
 COORDINATES = ("topic", "partition", "offset", "timestamp", "key", "headers")
 
 
-def read(
-    spark: SparkSession,
-    connection: KafkaConnection,
-    topic: str | None = None,
-    *,
-    pattern: str | None = None,
-    allow_no_match: bool = False,
-    format: Format = "raw",
-    schema: StructType | None = None,
-    starting_offsets: StartingOffsets = "earliest",
-    starting_timestamp: datetime | str | None = None,
-    max_offsets_per_trigger: int | None = None,
-    on_null: OnNull = "refuse",
-    on_data_loss: OnDataLoss | None = None,
-    options: Mapping[str, str] | None = None,
-) -> DataFrame:
+@dataclass(frozen=True, kw_only=True)
+class KafkaRead:
+    """A read of topics, as a query declares it.
+
+    Args:
+        topics: The names of topics, separated by commas; None with a pattern.
+        pattern: A regular expression of whole topic names.
+        allow_no_match: Whether the pattern may match no topic.
+        format: The format of the records: ``raw`` gives bytes.
+        schema: The fields of JSON records.
+        invalid_utf8: What to do with a record that is not valid UTF-8.
+        starting_offsets: Where a flow without a checkpoint starts.
+        starting_timestamp: In place of offsets; without a zone it is in UTC. A partition without a later
+            record starts at its end.
+        max_offsets_per_trigger: The maximum number of records in a batch.
+        on_null: What to do with a record without a value, if the format is not ``raw``.
+        on_data_loss: What to do if the topics no longer have records that the flow must read; None takes
+            the setting of the pipeline.
+        options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
+            they are the whole connection.
+    """
+
+    topics: str | None = None
+    pattern: str | None = None
+    allow_no_match: bool = False
+    format: Format = "raw"
+    schema: StructType | None = None
+    invalid_utf8: InvalidUtf8 = "stop"
+    starting_offsets: StartingOffsets = "earliest"
+    starting_timestamp: datetime | str | None = None
+    max_offsets_per_trigger: int | None = None
+    on_null: OnNull = "refuse"
+    on_data_loss: OnDataLoss | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def decoder(self) -> Decoder | None:
+        """The decoder of the records; None for bytes.
+
+        Raises:
+            ArgumentInvalidError: `format`, `schema`, `invalid_utf8` or `on_null` is wrong.
+        """
+        check_choice("read_kafka", "format", self.format, get_args(Format))
+        check_choice("read_kafka", "on_null", self.on_null, get_args(OnNull))
+        return choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8)
+
+    def spark_options(self) -> dict[str, str]:
+        """The options of Spark's Kafka source, without those of the user.
+
+        Raises:
+            ArgumentInvalidError: The start is wrong.
+        """
+        given = {
+            "subscribe": self.topics,
+            "subscribePattern": None if self.topics is not None else whole(self.pattern or ""),
+            ALLOW_NO_TOPICS: "true" if self.allow_no_match else None,
+            LOSS_POLICY: self.on_data_loss,
+            "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+        }
+        chosen = {name: str(value) for name, value in given.items() if value is not None}
+        return chosen | _starting(self.starting_offsets, self.starting_timestamp)
+
+
+def read(spark: SparkSession, connection: KafkaConnection, kafka: KafkaRead) -> DataFrame:
     """Topics as one streaming DataFrame.
 
     Args:
         spark: The session to read with.
         connection: The profile's Kafka cluster.
-        topic: One topic, or several separated by commas.
-        pattern: In place of topics, a regular expression of their whole names.
-        allow_no_match: Whether the pattern may match nothing yet.
-        format: ``raw`` gives the columns ``key`` and ``value`` as bytes; ``json`` gives the fields
-            of ``schema``.
-        schema: The JSON records' fields; needed for ``json``, refused for ``raw``.
-        starting_offsets: Where a flow without a checkpoint starts.
-        starting_timestamp: In place of offsets, a moment; one without a zone is in UTC. A partition
-            without a record since starts at its end.
-        max_offsets_per_trigger: The most records that one batch takes.
-        on_null: What a ``json`` record without a value becomes: ``refuse`` stops the flow,
-            ``drop`` leaves it out, ``keep`` makes it a row whose fields are null.
-        on_data_loss: What happens when the topics no longer hold what the flow has to read; ``None``
-            does what the pipeline does.
-        options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
-            they are the whole connection.
+        kafka: The read.
 
     Returns:
-        The columns above and ``_source``: topic, partition, offset, timestamp, key, headers and,
+        The columns of the format, and ``_source``: topic, partition, offset, timestamp, key, headers and,
         for ``json``, the original bytes as ``value``.
 
     Raises:
-        ArgumentInvalidError: An argument has a value that it cannot have.
+        ArgumentInvalidError: An argument has an invalid value.
     """
-    _check(format, schema, on_null)
-    given = {
-        "subscribe": topic,
-        "subscribePattern": None if topic is not None else whole(pattern or ""),
-        ALLOW_NO_TOPICS: "true" if allow_no_match else None,
-        LOSS_POLICY: on_data_loss,
-        "maxOffsetsPerTrigger": max_offsets_per_trigger,
-    }
-    chosen = {name: str(value) for name, value in given.items() if value is not None}
-    chosen |= _starting(starting_offsets, starting_timestamp)
-    cluster, further = _connection(options or {}, connection)
+    decoder, chosen = kafka.decoder(), kafka.spark_options()
+    cluster, further = _connection(kafka.options, connection)
     records = (
         spark.readStream.format("kafka")
         .options(**CLIENT)
@@ -116,56 +141,37 @@ def read(
         .options(**further)
         .load()
     )
-    return _with_places(records, schema, on_null)
+    return _decode(records, decoder, kafka)
 
 
 def _connection(
     options: Mapping[str, str], profile: KafkaConnection
 ) -> tuple[KafkaConnection, Mapping[str, str]]:
-    """The cluster that a reader reads, and its own options beside that connection."""
+    """The cluster of a reader, and the reader's options without those of the connection."""
     other = other_cluster(options, profile)
     if other is None:
         return profile, options
     return other, {name: value for name, value in options.items() if not name.lower().startswith("kafka.")}
 
 
-def _with_places(records: DataFrame, schema: StructType | None, on_null: OnNull) -> DataFrame:
-    """Records as they are, or parsed where there is a schema, each with its place."""
+def _decode(records: DataFrame, decoder: Decoder | None, kafka: KafkaRead) -> DataFrame:
+    """The records as they are, or decoded, each with its coordinates."""
     from pyspark.sql import functions as F
 
-    if schema is None:
+    if decoder is None:
         return records.select("key", "value", F.struct(*COORDINATES).alias("_source"))
-    if on_null == "drop":
+    if kafka.on_null == "drop":
         records = records.where(F.col("value").isNotNull())
-    place: list[Column] = [F.col(name) for name in COORDINATES]
-    source = F.struct(*place, F.col("value")).alias("_source")
-    parsed = parse_json("value", schema, at=place[:3], on_null="keep" if on_null == "keep" else "refuse")
-    return records.select(parsed.alias("_record"), source).select("_record.*", "_source")
-
-
-def _check(format: str, schema: Any, on_null: str) -> None:
-    choices: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-        ("format", format, ("raw", "json")),
-        ("on_null", on_null, ("refuse", "drop", "keep")),
+    decoded = decode_or_stop(
+        decoder,
+        F.col("value"),
+        at=[F.col(name) for name in COORDINATES[:3]],
+        on_null="keep" if kafka.on_null == "keep" else "refuse",
     )
-    for name, value, allowed in choices:
-        if value not in allowed:
-            raise ArgumentInvalidError(
-                f"read_kafka: {name}={value!r} is not one of {', '.join(allowed)}",
-                params={"argument": name, "value": value},
-            )
-    if format == "json" and schema is None:
-        raise ArgumentInvalidError(
-            'read_kafka: format="json" needs a schema',
-            remedies=('give one, such as schema="id LONG, name STRING"',),
-            params={"argument": "schema"},
-        )
-    if format == "raw" and schema is not None:
-        raise ArgumentInvalidError(
-            'read_kafka: format="raw" takes no schema',
-            remedies=('give format="json", or leave the schema out',),
-            params={"argument": "schema"},
-        )
+    # Text has the same bytes as the record, so they are not kept twice.
+    kept = COORDINATES if kafka.format == "text" else (*COORDINATES, "value")
+    source = F.struct(*kept).alias("_source")
+    return records.select(decoded.alias("_record"), source).select("_record.*", "_source")
 
 
 def _starting(offsets: StartingOffsets, timestamp: datetime | str | None) -> dict[str, str]:

@@ -1,0 +1,160 @@
+"""The decoders of records: each turns the bytes of a record into columns, for one format."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from headrace.errors import ArgumentInvalidError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+InvalidUtf8 = Literal["stop", "replace"]
+"""What to do with bytes that are not valid UTF-8: stop the flow, or replace them by U+FFFD."""
+
+NOT_UTF8: Final = "RECORD_NOT_UTF8"
+UNPARSEABLE: Final = "RECORD_UNPARSEABLE"
+
+_CORRUPT = "_headrace_corrupt"
+_RECORD = "r"
+_CHANGES_TYPES = ("dateformat", "timestampformat", "timestampntzformat")
+
+
+class Decoder(ABC):
+    """Decodes the records of one format."""
+
+    expected: str | None = None
+    """The schema in Spark's JSON form; the error uses it to name the field that does not match."""
+
+    @abstractmethod
+    def decode(self, value: Column) -> Column:
+        """The record as a struct; NULL if it has no value or cannot be decoded.
+
+        Args:
+            value: The record, as bytes or as text.
+        """
+
+    def problem(self, value: Column) -> Column:
+        """The error code for a record that cannot be decoded; compute it for such records only."""
+        from pyspark.sql import functions as F
+
+        invalid = ~F.is_valid_utf8(value.cast("string"))
+        return F.when(invalid, F.lit(NOT_UTF8)).otherwise(F.lit(UNPARSEABLE))
+
+
+@dataclass(frozen=True)
+class TextDecoder(Decoder):
+    """Text in UTF-8; a record becomes the column `value`."""
+
+    invalid_utf8: InvalidUtf8 = "stop"
+
+    def decode(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+
+        text = value.cast("string")
+        if self.invalid_utf8 == "replace":
+            return F.when(value.isNotNull(), F.struct(F.make_valid_utf8(text).alias("value")))
+        return F.when(F.is_valid_utf8(text), F.struct(text.alias("value")))
+
+
+@dataclass(frozen=True)
+class JsonDecoder(Decoder):
+    """JSON; a record becomes the fields of a schema.
+
+    Args:
+        schema: The fields.
+        options: Further options of Spark's JSON parser, such as ``timestampFormat``.
+    """
+
+    schema: StructType
+    invalid_utf8: InvalidUtf8 = "stop"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def decode(self, value: Column) -> Column:
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        text = value.cast("string")
+        # Spark's parser replaces invalid bytes silently, so they are checked before.
+        text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
+        checked = StructType([StructField(_RECORD, self.schema), StructField(_CORRUPT, StringType())])
+        options = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+        # Spark reads one JSON value and ignores any text after it; within an object it does not.
+        parsed = F.from_json(F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit("}")), checked, options)
+
+        def matching(parsed: Column) -> Column:
+            return F.when(parsed[_RECORD].isNotNull() & parsed[_CORRUPT].isNull(), parsed[_RECORD])
+
+        # The array makes Spark parse once and use the result several times.
+        record = F.transform(F.array(parsed), matching)[0]
+        return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
+
+    @property
+    def expected(self) -> str | None:  # type: ignore[override]
+        # With a format of their own, dates are not what the schema alone says.
+        custom = any(name.lower() in _CHANGES_TYPES for name in self.options)
+        return None if custom else self.schema.json()
+
+
+def choose_decoder(
+    call: str,
+    format: str,
+    schema: StructType | None,
+    invalid_utf8: InvalidUtf8 = "stop",
+    options: Mapping[str, str] | None = None,
+) -> Decoder | None:
+    """The decoder of a format; None if Headrace does not decode it.
+
+    Args:
+        call: The reader, for errors.
+        format: The format of the records.
+        schema: The fields of the records.
+        invalid_utf8: What to do with a record that is not valid UTF-8.
+        options: Further options of Spark's parser.
+
+    Raises:
+        ArgumentInvalidError: The format needs a schema or has none, or an argument has an invalid value.
+    """
+    check_choice(call, "invalid_utf8", invalid_utf8, get_args(InvalidUtf8))
+    if format == "json" and schema is None:
+        raise ArgumentInvalidError(
+            f'{call}: format="json" needs a schema',
+            remedies=('give one, such as schema="id LONG, name STRING"',),
+            params={"argument": "schema"},
+        )
+    if format in ("raw", "text") and schema is not None:
+        columns = "the columns key and value" if format == "raw" else "the one column value"
+        raise ArgumentInvalidError(
+            f'{call}: format="{format}" takes no schema; it has {columns}',
+            remedies=('set format="json", or remove the schema',),
+            params={"argument": "schema"},
+        )
+    match format:
+        case "json" if schema is not None:
+            return JsonDecoder(schema, invalid_utf8, options or {})
+        case "text":
+            return TextDecoder(invalid_utf8)
+    if invalid_utf8 != "stop":
+        raise ArgumentInvalidError(
+            f'{call}: invalid_utf8="{invalid_utf8}" works with json and text, not with {format}',
+            remedies=("remove invalid_utf8",),
+            params={"argument": "invalid_utf8", "value": invalid_utf8},
+        )
+    return None
+
+
+def check_choice(call: str, argument: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Refuse a value that is not one of those.
+
+    Raises:
+        ArgumentInvalidError: It is not.
+    """
+    if value not in allowed:
+        raise ArgumentInvalidError(
+            f"{call}: {argument}={value!r} is not one of {', '.join(map(str, allowed))}",
+            params={"argument": argument, "value": value},
+        )

@@ -1,0 +1,132 @@
+"""The reason why a JSON record does not match its schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+_INTEGERS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
+_NAMES = {"integer": "INT"}
+_NESTED = {"struct": ("an object", dict), "array": ("an array", list), "map": ("an object", dict)}
+_SPECIAL_NUMBERS = ("nan", "infinity", "+infinity", "-infinity", "inf", "+inf", "-inf")
+_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class _Mismatch:
+    text: str
+    is_certain: bool = True
+
+
+def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool = False) -> str | None:
+    """Why a record does not match, such as ``field `id`: expected LONG, got "x1"``.
+
+    Args:
+        record: The text of the record.
+        schema: The declared schema, in Spark's JSON form.
+        is_cut: Whether `record` is only the beginning of the record.
+
+    Returns:
+        The first reason; None if none is found.
+    """
+    if not record.strip():
+        return "the record is empty"
+    try:
+        value = json.loads(record, parse_float=Decimal)
+    except json.JSONDecodeError as error:
+        return None if is_cut else _describe_syntax(error)
+    except (ValueError, RecursionError):
+        return None
+    if schema is None:
+        return None
+    found = list(_mismatches(value, schema, ""))
+    certain = [one for one in found if one.is_certain]
+    return next((one.text for one in certain or found), None)
+
+
+def _describe_syntax(error: json.JSONDecodeError) -> str:
+    if error.msg == "Extra data":
+        return f"the record has more text after its JSON value, at character {error.pos + 1}"
+    return f"not valid JSON: {error.msg[0].lower()}{error.msg[1:]} at character {error.pos + 1}"
+
+
+def _mismatches(value: Any, kind: Any, path: str) -> Iterator[_Mismatch]:
+    if value is None and path:
+        return
+    if isinstance(kind, str):
+        matches = _matches(value, kind)
+        if matches is not True:
+            text = _describe(path, _NAMES.get(kind, kind.upper()), value)
+            yield _Mismatch(text, is_certain=matches is False)
+        return
+    expected, python_type = _NESTED.get(kind.get("type"), (None, None))
+    if expected is None or python_type is None:
+        return
+    if not isinstance(value, python_type):
+        yield _Mismatch(_describe(path, expected, value))
+    elif kind["type"] == "struct":
+        for field in kind["fields"]:
+            yield from _mismatches(value.get(field["name"]), field["type"], f"{path}.{field['name']}")
+    elif kind["type"] == "array":
+        for item in value:
+            yield from _mismatches(item, kind["elementType"], f"{path}[]")
+    else:
+        for item in value.values():
+            yield from _mismatches(item, kind["valueType"], f"{path}{{}}")
+
+
+def _matches(value: Any, kind: str) -> bool | None:
+    """Whether Spark reads a value as this type; None if this function cannot tell."""
+    if kind in _INTEGERS:
+        limit = 2 ** (_INTEGERS[kind] - 1)
+        return isinstance(value, int) and not isinstance(value, bool) and -limit <= value < limit
+    if kind.startswith("decimal("):
+        return _is_decimal(value, kind)
+    match kind:
+        case "float" | "double":
+            is_number = isinstance(value, int | Decimal) and not isinstance(value, bool)
+            return is_number or (isinstance(value, str) and value.lower() in _SPECIAL_NUMBERS)
+        case "boolean":
+            return isinstance(value, bool)
+        case "date":
+            return _is_time(value) if isinstance(value, str) else False
+        case "timestamp" | "timestamp_ntz":
+            if isinstance(value, str):
+                return _is_time(value)
+            return isinstance(value, int) and not isinstance(value, bool)
+    return True
+
+
+def _is_decimal(value: Any, kind: str) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | Decimal | str):
+        return False
+    try:
+        number = Decimal(value)
+    except InvalidOperation:
+        return False
+    precision, scale = (int(digits) for digits in kind[8:-1].split(","))
+    return bool(abs(number) < 10 ** (precision - scale))
+
+
+def _is_time(text: str) -> bool | None:
+    """Whether a text is a date or timestamp in ISO 8601; None if only Spark can tell."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        # Spark also reads texts such as `2026-1-5`; a text without any digit is none of them.
+        return None if any(char.isdigit() for char in text) else False
+    return True
+
+
+def _describe(path: str, expected: str, value: Any) -> str:
+    got = json.dumps(value, ensure_ascii=False, default=_number)
+    got = got if len(got) <= _SHOWN else f"{got[:_SHOWN]} ..."
+    return f"{f'field `{path[1:]}`' if path else 'the record'}: expected {expected}, got {got}"
+
+
+def _number(value: Decimal) -> float:
+    return float(value)

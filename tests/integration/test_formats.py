@@ -1,0 +1,159 @@
+"""Records in text and JSON, with bytes that are not UTF-8 and values that do not match their fields."""
+
+from __future__ import annotations
+
+import gzip
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.cli.main import run
+from headrace.errors import HeadraceError
+from headrace.run.update import RunResult
+from landing import Site
+
+TopicFactory = Callable[..., str]
+
+LATIN = b"caf\xe9"
+"""`café` in ISO 8859-1, which is not valid UTF-8."""
+
+
+@pytest.fixture
+def site(tmp_path: Path, spark: object, bootstrap: str) -> Site:
+    site = Site(tmp_path / "site")
+    site.write_spec(kafka={"bootstrap.servers": bootstrap})
+    return site
+
+
+@pytest.fixture
+def produce(bootstrap: str) -> Iterator[Callable[..., None]]:
+    """Writes records to the first partition of a topic."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+
+    def produce(topic: str, *values: bytes | None) -> None:
+        for value in values:
+            producer.produce(topic, value, key=b"k", partition=0)
+        assert producer.flush(30) == 0
+
+    yield produce
+
+
+def write(site: Site, reads: dict[str, str]) -> None:
+    """A pipeline with one table for each read."""
+    code = "import headrace as hr\n"
+    for name, read in reads.items():
+        code += f"\n@hr.table\ndef {name}():\n    return hr.{read}\n"
+    site.write(code)
+
+
+def errors_of(result: RunResult) -> dict[str, HeadraceError]:
+    return {str(error.params["flow"]): error for error in result.errors}
+
+
+def test_text_and_invalid_utf8_of_topics(
+    site: Site, topic: TopicFactory, produce: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, records = topic(), topic()
+    reads = {
+        "strict": f'read_kafka("{text}", format="text")',
+        "lenient": f'read_kafka("{text}", format="text", invalid_utf8="replace", on_null="keep")',
+        "records": f'read_kafka("{records}", format="json", schema="id LONG, name STRING")',
+        "repaired": f'read_kafka("{records}", format="json", schema="name STRING", invalid_utf8="replace")',
+    }
+    write(site, reads)
+    produce(text, "grün\n🚀".encode(), b"")
+    produce(records, '{"id": 1, "name": "ü"}'.encode())
+    site.run_well()
+    (first, second) = sorted(site.rows("strict"), key=lambda row: row["_source"]["offset"])
+    assert (first["value"], second["value"]) == ("grün\n🚀", "")
+    assert list(first["_source"]) == ["topic", "partition", "offset", "timestamp", "key", "headers"]
+    assert site.verify().proven
+
+    produce(text, LATIN, None)
+    produce(records, b'{"id": 2, "name": "' + LATIN + b'"}')
+    errors = errors_of(site.run())
+    assert {flow: error.code for flow, error in errors.items()} == {
+        "strict": "RECORD_NOT_UTF8",
+        "records": "RECORD_NOT_UTF8",
+    }
+    assert errors["strict"].params == {"flow": "strict", "topic": text, "partition": 0, "offset": 2}
+    assert "byte 0xe9 at position 4" in errors["strict"].summary
+    assert "byte 0xe9 at position 23" in errors["records"].summary
+    assert len(site.rows("strict")) == 2 and len(site.rows("records")) == 1
+    assert sorted(str(row["value"]) for row in site.rows("lenient")) == ["", "None", "caf\ufffd", "grün\n🚀"]
+    assert [row["name"] for row in site.rows("repaired")] == ["ü", "caf\ufffd"]
+    assert site.rows("repaired")[1]["_source"]["value"].endswith(LATIN + b'"}')
+    command = errors["records"].remedies[0].partition("headrace ")[2]
+    assert run([*shlex.split(command), "--project", str(site.root)]) == 0
+    assert (LATIN + b'"}').hex() in capsys.readouterr().out
+
+
+def test_a_record_that_does_not_match_is_explained_and_its_command_prints_it(
+    site: Site, topic: TopicFactory, produce: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    bad = {
+        "value": (b'{"id": "x1"}', 'field `id`: expected LONG, got "x1"'),
+        "syntax": (b'{"id": 1', "not valid JSON: expecting ',' delimiter at character 9"),
+        "twice": (b'{"id": 1} {"id": 2}', "the record has more text after its JSON value, at character 11"),
+        "missing": (None, "the record has no value"),
+        "long": (b'{"id": "' + b"x" * 9000 + b'"}', "the record does not match the declared schema"),
+    }
+    topics = {name: topic() for name in bad}
+    write(
+        site,
+        {name: f'read_kafka("{made}", format="json", schema="id LONG")' for name, made in topics.items()},
+    )
+    for name, (record, _) in bad.items():
+        produce(topics[name], b'{"id": 1}', record)
+    errors = errors_of(site.run())
+    for name, (record, problem) in bad.items():
+        error = errors[name]
+        assert (error.code, error.params["offset"]) == ("RECORD_UNPARSEABLE", 1), error
+        assert f"{problem} (topic {topics[name]}, partition 0, offset 1)" in error.summary
+        assert site.rows(name) == []
+        command = error.remedies[0].partition("headrace ")[2]
+        assert run([*shlex.split(command), "--project", str(site.root)]) == 0
+        printed = capsys.readouterr().out.splitlines()
+        assert len(printed) == 1 and printed[0].endswith("null" if record is None else record.decode())
+
+
+def test_text_and_invalid_utf8_of_files(site: Site) -> None:
+    text, json = 'format="text", ', 'format="json", schema="name STRING", '
+    arguments = {
+        "strict": text + 'glob="*.txt"',
+        "lenient": text + 'glob="*.txt", invalid_utf8="replace"',
+        "packed": text + 'glob="*.gz"',
+        "records": json + 'glob="*.json"',
+        "repaired": json + 'glob="*.json", invalid_utf8="replace"',
+        "wrong": 'format="json", schema="id LONG", glob="*.wrong"',
+        "several": json + 'glob="*.array", options={"multiLine": "true"}',
+    }
+    write(site, {name: f'read_files("landing", {given})' for name, given in arguments.items()})
+    (site.landing / "a.txt").write_bytes(b"plain\n" + "grün".encode() + b"\n" + LATIN + b"\n")
+    (site.landing / "a.gz").write_bytes(gzip.compress(b"plain\n" + LATIN))
+    (site.landing / "a.json").write_bytes(b'{"name": "a"}\n{"name": "' + LATIN + b'"}\n')
+    (site.landing / "a file.wrong").write_bytes(b'{"id": 1}\n{"id": "x1"}\n')
+    (site.landing / "a.array").write_bytes(b'[{"name": "a"},\n{"name": "' + LATIN + b'"}]\n')
+    errors = errors_of(site.run())
+    expected: dict[str, tuple[str, str, int]] = {
+        "strict": ("RECORD_NOT_UTF8", "a.txt", 3),
+        "packed": ("RECORD_NOT_UTF8", "a.gz", 2),
+        "records": ("RECORD_NOT_UTF8", "a.json", 2),
+        "wrong": ("RECORD_UNPARSEABLE", "a file.wrong", 2),
+    }
+    for flow, (code, name, line) in expected.items():
+        error = errors.pop(flow)
+        path = str(site.landing / name)
+        assert (error.code, error.params["path"], error.params["line"]) == (code, path, line)
+        assert f"({path}, line {line})" in error.summary
+        assert site.rows(flow) == []
+        if flow == "wrong":
+            assert 'field `id`: expected LONG, got "x1"' in error.summary
+            assert f"sed -n 2p '{path}'" in error.remedies[0]
+    assert {flow: error.code for flow, error in errors.items()} == {"several": "RECORD_UNPARSEABLE"}
+    assert [row["value"] for row in site.rows("lenient")] == ["plain", "grün", "caf\ufffd"]
+    assert list(site.rows("lenient")[0]["_source"]) == ["path", "size", "modified"]
+    assert [row["name"] for row in site.rows("repaired")] == ["a", "caf\ufffd"]
