@@ -161,16 +161,84 @@ def test_a_query_may_read_several_folders_and_one_of_them_twice(site: Site) -> N
     assert {flow.grades[2].verdict for one in proof.datasets for flow in one.flows} == {"proven"}
 
 
-def test_a_name_that_makes_spark_read_its_neighbours_twice_is_refused(site: Site) -> None:
-    """Spark adds the plain paths of a batch a second time where another path looks like a pattern."""
+NAMES = (
+    *("12:30.json", "a:b/c.json", "back\\slash.json", "what?.json", "[a].json", "{a,b}.json", "*.json"),
+    *("a b#%41+&;,=.json", "ünï 🚀.json", "new\nline.json", "quote's.json"),
+)
+ANY_NAME = """
+import headrace as hr
+from headrace import spark
+
+@hr.table
+def visits():
+    return hr.read_files("landing", format="json", schema="id LONG, page STRING", recursive=True)
+
+@hr.table
+def plain():
+    return hr.read_files("plain", format="json", schema="id LONG", max_files_per_trigger=4)
+
+@hr.table
+def own():
+    return spark.readStream.schema("id LONG").json("plain").select("id", "_metadata.file_path")
+
+@hr.table
+def columns():
+    return hr.read_files("columns", format="parquet")
+"""
+
+
+def test_files_of_any_name_are_read_once(site: Site, spark: Any) -> None:
+    site.write(ANY_NAME)
+    for number, name in enumerate(NAMES):
+        site.put(name, {"id": number, "page": "p"})
+        site.put(f"../plain/{name.replace('/', '-')}", {"id": number})
+    for hidden in ("_SUCCESS", ".hidden.json"):
+        site.put(f"../plain/{hidden}", "not for us")
+    spark.range(1).coalesce(1).write.parquet(str(site.root / "columns"))
+    (part,) = (site.root / "columns").glob("part-*")
+    part.rename(part.with_name("2026-01-01T12:30:00.parquet"))
+    with Pipeline.load(site.root) as pipeline:
+        plan = str(pipeline.plan())
+        assert f"./plain, {len(NAMES)} files (2 ignored, the name begins with . or _)" in plan, plan
+        assert sorted(row[0] for row in pipeline.preview("plain").rows) == list(range(len(NAMES)))
+    site.run_well()
+    for table in ("visits", "plain", "own"):
+        assert sorted(row["id"] for row in site.rows(table)) == list(range(len(NAMES))), table
+    assert [row["id"] for row in site.rows("columns")] == [0]
+    proof = site.verify()
+    assert proof.proven, proof.to_json()
+    assert {flow.grades[2].verdict for one in proof.datasets for flow in one.flows} == {"proven"}
+    assert {flow.outcome for flow in site.run_well().flows} == {"up to date"}
+
+
+@pytest.mark.parametrize("name", ["what?.json", "back\\slash.json"])
+def test_a_name_that_makes_spark_read_other_files_twice_is_refused(site: Site, name: str) -> None:
+    """In folders that match a pattern, Spark takes such a name for a pattern, too."""
+    site.write(VISITS.replace('"landing"', '"land*"'))
     site.put("a.json", {"id": 1, "page": "p"})
-    path = site.put("what?.json", {"id": 2, "page": "p"})
+    path = site.put(name, {"id": 2, "page": "p"})
     error = site.error()
     assert (error.code, error.params["path"]) == ("FILE_UNREADABLE", str(path))
     assert site.rows() == []
-    site.write(more=", recursive=True")
+    site.write(VISITS.replace('"landing"', '"land*"'), more=", recursive=True")
     site.run_well()
     assert site.ids() == [1, 2]
+    assert site.verify().proven
+
+
+def test_files_beside_folders_named_for_a_value_are_not_skipped(site: Site) -> None:
+    """Spark reads only the files in folders named key=value, if there are any in the batch."""
+    site.reads('"landing", format="json", schema="id LONG, day STRING"')
+    site.put("day=01/a.json", {"id": 1})
+    site.run_well()
+    path = site.put("b.json", {"id": 2})
+    site.put("day=02/c.json", {"id": 3})
+    error = site.error()
+    assert (error.code, error.params["path"]) == ("FILE_UNREADABLE", str(path))
+    assert site.ids() == [1]
+    path.rename(site.landing / "day=02" / "b.json")
+    site.run_well(**AGAIN)
+    assert sorted((row["id"], row["day"]) for row in site.rows()) == [(1, "01"), (2, "02"), (3, "02")]
     assert site.verify().proven
 
 

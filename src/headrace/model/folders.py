@@ -32,7 +32,7 @@ class FoundFile:
 class FileFolder:
     """A folder, or a pattern of folders and files, as a stream of files reads it.
 
-    Names that begin with ``.`` or ``_`` are passed over, as are names that end in ``._COPYING_``.
+    Spark ignores names that begin with ``.`` or ``_``, and names that end in ``._COPYING_``.
 
     Args:
         path: A local path; may hold ``*``, ``?``, ``[..]`` and ``{a,b}``.
@@ -71,15 +71,24 @@ class FileFolder:
         return (Path(self.path) / _SINK_LOG).exists()
 
     def files(self) -> Iterator[FoundFile]:
-        """The files that a stream would read, in no order; what vanishes meanwhile is left out.
+        """The files that a stream would read, in no order; without those that vanish meanwhile.
 
         Raises:
             OSError: The folder cannot be listed.
         """
         named = None if self.glob is None else re.compile(_pattern(self.glob))
         for found in self._all():
-            if named is None or named.fullmatch(found.path.rpartition("/")[2]):
+            name = found.path.rpartition("/")[2]
+            if not _is_hidden(name) and (named is None or named.fullmatch(name)):
                 yield found
+
+    def count_ignored(self) -> int:
+        """The number of files in these folders that Spark ignores because of their name.
+
+        Raises:
+            OSError: The folder cannot be listed.
+        """
+        return sum(_is_hidden(found.path.rpartition("/")[2]) for found in self._all())
 
     def partition_columns(self) -> tuple[str, ...]:
         """The columns that folders named ``key=value`` give."""
@@ -108,10 +117,10 @@ class FileFolder:
                 return
             raise
         for entry in entries:
-            if _is_hidden(entry.name):
-                continue
             if not entry.is_dir():
                 yield from _found(entry.path)
+            elif _is_hidden(entry.name):
+                continue
             elif self.recursive or depth or "=" in entry.name:
                 # Below a folder that is named for a value, Spark looks into all of them.
                 yield from self._below(entry.path, depth + 1)

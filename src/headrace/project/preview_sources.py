@@ -223,8 +223,9 @@ class PreviewReader:
         self._note(SourceSeen(kind="files", name=", ".join(read.paths), read=len(chosen), held=len(files)))
         if len(chosen) == len(files):
             return everything
-        # Columns that stand in the names of folders are found below the folder that the query names.
-        return load(chosen, **({"basePath": read.paths[0]} if _is_folder(read.paths[0]) else {}))
+        # Spark finds partition columns below the base path only. The chosen paths are not patterns.
+        base = {"basePath": read.paths[0]} if _is_folder(read.paths[0]) else {}
+        return load(chosen, **base, __globPaths__="false")
 
     def _note(self, seen: SourceSeen) -> None:
         self._seen.setdefault(f"{seen.kind} {seen.name}", seen)

@@ -20,7 +20,7 @@ from headrace.errors import (
     HeadraceError,
     StorageUnwritableError,
 )
-from headrace.model.folders import local_path
+from headrace.model.folders import FileFolder, local_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
 from headrace.sources.files.position import FilePosition
@@ -39,7 +39,10 @@ Listing = tuple[tuple[tuple[str, ...], int], ...]
 _PACKED = 500
 """After so many batches their lists become one file."""
 
-_PATTERN = re.compile(r"[*?\[\]{}]")
+_PATTERN = re.compile(r"[*?\[\]{}\\]")
+
+_KEYED = re.compile(r"/[^/=]+=[^/]*/")
+"""A folder whose name is a partition column and its value."""
 
 _SHOWN = 5
 """Paths that an error names."""
@@ -114,10 +117,11 @@ class FileGuard(Guard):
                 raise self._corrupt(index, "it holds files that were not read", sorted(seen - paths))
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
-        """Look at the files that a batch is to read, and describe them in its ranges.
+        """Record the state of the batch's files, and describe them in its ranges.
 
         Raises:
             CheckpointCorruptError: One of them was read before.
+            FileUnreadableError: Spark would skip some of them.
         """
         files: list[ReadFile] = []
         states: dict[str, _State] = {}
@@ -129,6 +133,7 @@ class FileGuard(Guard):
             files += mine
             yield replace(one, marks={"files": describe_files(mine, total)})
         self._batch = _Batch(number=batch, files=tuple(files), states=states)
+        self._refuse_mixed()
 
     def check(self, ranges: Sequence[SourceRange]) -> None:
         """Check that all files were read as they were when the batch began; then the list is kept.
@@ -273,18 +278,40 @@ class FileGuard(Guard):
         patterns = [_shown(file.path) for file in self._batch.files if _PATTERN.search(_shown(file.path))]
         named = patterns[0] if patterns else _shown(twice[0])
         return FileUnreadableError(
-            f"flow {self.run.flow.name}: {named} has a name that makes Spark read other files twice",
+            f"flow {self.run.flow.name}: the file name {named} would make Spark read other files twice",
             location=self.run.flow.location,
             facts=(
-                f"its batch would hold {_shown(twice[0])} twice, for the name looks like a pattern",
+                f"Spark takes the name for a pattern, and the batch would have {_shown(twice[0])} twice",
                 NOT_COMMITTED,
             ),
             remedies=(
-                "give read_files recursive=True, with which Spark reads each file once",
-                "and give files names without * ? [ ] { }",
+                "set recursive=True in hr.read_files: Spark then reads each file once",
+                "or read a folder in place of a pattern of folders",
             ),
             params={"flow": self.run.flow.name, "path": named, "twice": [_shown(path) for path in twice]},
         )
+
+    def _refuse_mixed(self) -> None:
+        """Refuse a batch with files both inside and outside of folders named ``key=value``.
+
+        Spark reads the first and skips the others, and reports nothing.
+        """
+        for index, source in self.sources.items():
+            base = str(FileFolder.of_identity(source.identity).base)
+            files = [_shown(file.path) for file in self._batch.files if file.source == index]
+            outside = [path for path in files if not _KEYED.search(path.removeprefix(base))]
+            if outside and len(outside) < len(files) and not source.identity.get("recursive"):
+                raise FileUnreadableError(
+                    f"flow {self.run.flow.name}: {outside[0]} is not in a folder named key=value, "
+                    "but other files of the batch are",
+                    location=self.run.flow.location,
+                    facts=(*outside[1:_SHOWN], "Spark would skip such files silently", NOT_COMMITTED),
+                    remedies=(
+                        "move them into a folder named key=value, and drop the planned batch:   "
+                        f"headrace run --new-checkpoint {self.run.flow.name}",
+                    ),
+                    params={"flow": self.run.flow.name, "path": outside[0]},
+                )
 
     def _vanished(self, gone: Sequence[ReadFile]) -> FileVanishedError:
         paths = [_shown(file.path) for file in gone]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
-from headrace.model.folders import FileFolder
+from headrace.model.folders import FileFolder, local_path
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
 from headrace.sources.records import decode_or_stop
 
@@ -128,34 +128,55 @@ def check_folder(folder: FileFolder) -> None:
         )
     if not base.is_dir():
         raise FilesNotFoundError(
-            f"{base} is a file, and a stream reads a folder of files",
+            f"{base} is a file; a stream reads a folder",
             remedies=(f'read its folder: hr.read_files("{base.parent}", glob="{base.name}")',),
             params={"path": str(base)},
         )
 
 
+def any_file_name(path: str | None) -> dict[str, str]:
+    """Options with which Spark reads a folder whose files have any name.
+
+    By default, Spark takes a file name with a special character (``*``, ``?``, ``[``, ``{`` or a backslash)
+    for a pattern, and Hadoop's local file system cannot open a name with a colon: it looks for a file of
+    checksums beside it, and builds the path of that file wrongly.
+
+    Args:
+        path: The folder, or a pattern of folders.
+    """
+    options = {
+        "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "fs.file.impl.disable.cache": "true",
+    }
+    folder = None if path is None else local_path(path) or path
+    if folder is not None and not FileFolder(path=folder).is_pattern:
+        options["__globPaths__"] = "false"
+    return options
+
+
 def infer_schema(
     spark: SparkSession, folder: FileFolder, format: str, options: Mapping[str, str]
 ) -> StructType:
-    """The columns that the files have which are there now.
+    """The columns of the files that exist now.
 
     Raises:
-        FilesNotFoundError: There are none.
+        FilesNotFoundError: There is no file.
     """
     if next(folder.files(), None) is None:
         others = "" if folder.glob is None else f" whose name matches {folder.glob}"
         raise FilesNotFoundError(
-            f"the folder {folder.path} holds no file{others} from which columns could be inferred",
-            facts=("names that begin with `.` or `_` do not count",),
+            f"the folder {folder.path} has no file{others}, so the columns cannot be inferred",
+            facts=("Spark ignores files whose name begins with `.` or `_`",),
             remedies=(
                 'give the columns: hr.read_files(.., schema="id LONG, name STRING")',
-                "or put the first files in",
+                "or put the first files into the folder",
             ),
             params={"path": folder.path, "glob": folder.glob},
         )
     stream = {name.lower() for name in _STREAM_OPTIONS}
     chosen = {name: value for name, value in options.items() if name.lower() not in stream}
-    reader = spark.read.format(format).options(**chosen).options(**_choosing(folder))
+    reader = spark.read.format(format).options(**chosen, **any_file_name(folder.path))
+    reader = reader.options(**_choosing(folder))
     if format == "csv" and "inferschema" not in {name.lower() for name in chosen}:
         reader = reader.option("inferSchema", "true")
     schema: StructType = reader.load(folder.path).schema
@@ -275,17 +296,17 @@ def _check_schema(schema: StructType, partitions: tuple[str, ...]) -> None:
     for name in ("_source", "_metadata"):
         if name in names:
             raise ArgumentInvalidError(
-                f"read_files: the schema has a column `{name}`, which says of each row where it comes from",
-                remedies=("read the files with spark.readStream, and give the column another name",),
+                f"read_files: the schema has a column `{name}`; read_files adds a column of this name",
+                remedies=("read the files with spark.readStream, and rename the column",),
                 params={"argument": "schema", "column": name},
             )
     missing = [name for name in partitions if name not in names]
     if missing:
         raise ArgumentInvalidError(
-            f"read_files: folders are named {missing[0]}=.., and the schema has no column `{missing[0]}`",
+            f"read_files: folders are named {missing[0]}=.., but the schema has no column `{missing[0]}`",
             remedies=(
                 f"add it to the schema: {missing[0]} STRING",
-                "or give recursive=True: folder names are then no columns",
+                "or set recursive=True: folder names are not columns then",
             ),
             params={"argument": "schema", "column": missing[0]},
         )
@@ -305,7 +326,7 @@ def schema_from_json(value: Mapping[str, Any]) -> StructType:
 
 
 def inference_failed(error: Exception, folder: FileFolder, format: str) -> HeadraceError:
-    """The error for files whose columns Spark cannot tell."""
+    """The error for files whose columns Spark cannot infer."""
     words = " ".join(str(error).split("JVM stacktrace")[0].split())[:300]
     return FilesNotFoundError(
         f"the columns of the {format} files of {folder.path} cannot be inferred",

@@ -204,18 +204,21 @@ class FilesKind(SourceKind):
 
 
 def describe_folder(folder: FileFolder) -> str:
-    """The files of a folder in words.
+    """The number of files, such as ``2 files that match *.json (1 that does not)``.
 
     Raises:
-        OSError: It cannot be listed.
+        OSError: The folder cannot be listed.
     """
     count = sum(1 for _ in folder.files())
     words = f"{count:,} file" + ("" if count == 1 else "s")
-    if folder.glob is None:
-        return words
-    others = sum(1 for _ in replace(folder, glob=None).files()) - count
-    match, miss = ("matches" if count == 1 else "match"), ("does" if others == 1 else "do")
-    return f"{words} that {match} {folder.glob}" + (f" ({others:,} that {miss} not)" if others else "")
+    notes = []
+    if folder.glob is not None:
+        words += f" that {'matches' if count == 1 else 'match'} {folder.glob}"
+        if others := sum(1 for _ in replace(folder, glob=None).files()) - count:
+            notes.append(f"{others:,} that {'does' if others == 1 else 'do'} not")
+    if ignored := folder.count_ignored():
+        notes.append(f"{ignored:,} ignored, the name begins with . or _")
+    return words + (f" ({'; '.join(notes)})" if notes else "")
 
 
 def _folder_in(checkpoint: Location, index: int) -> int:
