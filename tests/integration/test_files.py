@@ -13,6 +13,7 @@ import pytest
 
 from headrace.cli.main import run
 from headrace.errors import HeadraceError
+from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
 from headrace.runtime.broker import Broker
 from landing import VISITS, Site
@@ -198,7 +199,7 @@ def test_files_of_any_name_are_read_once(site: Site, spark: Any) -> None:
     (part,) = (site.root / "columns").glob("part-*")
     part.rename(part.with_name("2026-01-01T12:30:00.parquet"))
     with Pipeline.load(site.root) as pipeline:
-        plan = str(pipeline.plan())
+        plan = Explanation(pipeline.plan()).to_text()
         assert f"./plain, {len(NAMES)} files (2 ignored, the name begins with . or _)" in plan, plan
         assert sorted(row[0] for row in pipeline.preview("plain").rows) == list(range(len(NAMES)))
     site.run_well()

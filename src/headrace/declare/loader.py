@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-import linecache
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path, PurePath
 from types import ModuleType
 from typing import TYPE_CHECKING
 
 from headrace.declare.file_errors import build_file_error
+from headrace.declare.pipeline_imports import forget_modules, mark_modules, set_import_path
 from headrace.declare.registry import ActivePipeline, Registry, activate
 from headrace.declare.session import spark
 from headrace.errors import (
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SPARK_PIPELINES = re.compile(r"^\s*(from|import)\s+pyspark\b.*\bpipelines\b", re.MULTILINE)
-_MARK = "__headrace_pipeline__"
-"""Set on every module that came from a pipeline's folder, with the folder as its value."""
 
 
 def load_declarations(
@@ -81,28 +78,27 @@ def _load(
     session: Callable[[], SparkSession],
     schema_files: dict[str, str],
 ) -> Declarations:
-    _forget_modules()
-    _set_import_path(settings.root)
+    forget_modules()
+    set_import_path(settings.root)
     before = set(sys.modules)
 
     def marked_session() -> SparkSession:
         # A file can send code of the pipeline to a worker while it loads: `spark.dataSource.register(..)`.
         found = session()
-        _mark_modules(set(sys.modules) - before, settings.root)
+        mark_modules(set(sys.modules) - before, settings.root)
         return found
 
     registry = Registry(settings.database)
     active = ActivePipeline(settings, marked_session, registry, schema_files)
     with ExitStack() as stack:
         stack.enter_context(activate(active))
-        stack.enter_context(_without_bytecode())
         if any(_SPARK_PIPELINES.search(_source(file)) for file in files):
             stack.enter_context(_spark_registry(active))
         try:
             for file in files:
                 _run(file, active)
         finally:
-            _mark_modules(set(sys.modules) - before, settings.root)
+            mark_modules(set(sys.modules) - before, settings.root)
     return registry.declarations()
 
 
@@ -210,60 +206,6 @@ def _run(file: Path, active: ActivePipeline) -> None:
 def _is_file_of(module: ModuleType, file: Path) -> bool:
     origin = getattr(module, "__file__", None)
     return origin is not None and Path(origin).resolve() == file.resolve()
-
-
-def _mark_modules(names: set[str], root: Path) -> None:
-    """Mark the modules of the pipeline's folder, and let Spark send their functions to workers by value.
-
-    A worker cannot import these modules by name.
-    """
-    ours = [module for name in names if (module := sys.modules.get(name)) and _is_below(module, root)]
-    for module in ours:
-        module.__dict__[_MARK] = str(root)
-    if "pyspark" in sys.modules:
-        from pyspark import cloudpickle
-
-        for module in ours:
-            cloudpickle.register_pickle_by_value(module)
-
-
-def _is_below(module: ModuleType, root: Path) -> bool:
-    origin = getattr(module, "__file__", None)
-    if origin is None or not Path(origin).absolute().is_relative_to(root):
-        return False
-    # A virtual environment inside of the pipeline's folder is not the pipeline's code.
-    parts = Path(origin).absolute().relative_to(root).parts
-    return "site-packages" not in parts and not any(part.startswith(".") for part in parts)
-
-
-def _forget_modules() -> None:
-    """Forget the modules of an earlier load: their files may have changed."""
-    for name, module in list(sys.modules.items()):
-        if getattr(module, "__dict__", {}).get(_MARK) is not None:
-            del sys.modules[name]
-    importlib.invalidate_caches()
-    linecache.checkcache()
-
-
-class _PipelineFolder(str):
-    """An entry of ``sys.path`` that a load has added, and that the next load removes."""
-
-
-@contextmanager
-def _without_bytecode() -> Iterator[None]:
-    """Write no cached code for imported modules: an edit in the same second would not replace it."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
-
-
-def _set_import_path(root: Path) -> None:
-    """Let files and queries import modules beside the spec, until another pipeline is loaded."""
-    others = [entry for entry in sys.path if not isinstance(entry, _PipelineFolder)]
-    sys.path[:] = [_PipelineFolder(root), *others]
 
 
 def _spark_registry(active: ActivePipeline) -> AbstractContextManager[None]:

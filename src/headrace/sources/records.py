@@ -51,7 +51,6 @@ def decode_or_stop(
         decoder.problem(value).alias("problem"),
         *([F.struct(*at).alias("at")] if at else []),
         F.lit(expected if expected and len(expected) <= _CARRIED else None).alias("schema"),
-        F.length(value).alias("length"),
         F.base64(F.substring(value.cast("binary"), 1, _CARRIED)).alias("record"),
     )
     stop = F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -185,6 +186,36 @@ def test_functions_of_a_pipeline_reach_workers_that_cannot_import_them(write: Wr
     sent = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     worker = f"import pickle; assert pickle.loads(bytes.fromhex({sent!r}))(3) == 12"
     subprocess.run([sys.executable, "-c", worker], check=True)
+
+
+LATE = """
+import headrace as hr
+
+@hr.table
+def late():
+    import shapes
+    return shapes.double
+"""
+
+
+def test_a_module_that_only_a_query_imports_reaches_workers_and_is_read_from_its_source(write: Write) -> None:
+    root = write({"shapes.py": "def double(x): return 2 * x\n", "transformations/a.py": LATE})
+    code = (
+        "import sys; from pathlib import Path; from headrace.declare.spec import load_project\n"
+        "from headrace.declare.loader import load_declarations\n"
+        "from pyspark import cloudpickle\n"
+        f"settings = load_project(Path({str(root)!r}))\n"
+        "def double(): return load_declarations(settings, None).flows[0].query.function()\n"
+        "assert double()(3) == 6\n"
+        "Path(settings.root, 'shapes.py').write_text('def double(x): return 4 * x\\n')\n"
+        "sys.stdout.write(cloudpickle.dumps(double()).hex())"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    command = [sys.executable, "-c", code]
+    sent = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    worker = f"import pickle; assert pickle.loads(bytes.fromhex({sent!r}))(3) == 12"
+    subprocess.run([sys.executable, "-c", worker], check=True)
+    assert not (root / "__pycache__").exists()
 
 
 def test_spark_is_the_session_of_the_active_pipeline(write: Write) -> None:
