@@ -82,11 +82,12 @@ def explain_bad_file(
 
 
 def find_line(path: str, record: str, *, is_prefix: bool = False) -> int | None:
-    """The line of a file on which a record begins, counted from 1; ``None`` where it is not found.
+    """The line of a file on which a record begins, counted from 1; ``None`` if it is not found.
 
     Args:
         path: The file; may be compressed with gzip or bzip2.
-        record: The record's text, or with ``is_prefix`` how it begins.
+        record: The text of the record.
+        is_prefix: Whether `record` is only the beginning of the record.
     """
     first = record.splitlines()[0] if record else ""
     try:
@@ -108,9 +109,8 @@ def explain_bad_record(bad: BadRecord, flow: Declared) -> HeadraceError:
     path = local_path(str(uri)) or str(uri)
     line = _find_invalid_line(path) if bad.code == NOT_UTF8 else _find_bad_line(path, bad)
     where = path if line is None else f"{path}, line {line}"
-    show = () if line is None else (f"print the line:   {_print_command(path, line)}",)
-    remedies = _NOT_UTF8_REMEDIES if bad.code == NOT_UTF8 else _REMEDIES
-    return bad.to_error(name, flow.location, where, (*show, *remedies), {"path": path, "line": line})
+    remedies = (*_print_remedy(path, line), *(_NOT_UTF8_REMEDIES if bad.code == NOT_UTF8 else _REMEDIES))
+    return bad.to_error(name, flow.location, where, remedies, {"path": path, "line": line})
 
 
 def _find_bad_line(path: str, bad: BadRecord) -> int | None:
@@ -130,23 +130,26 @@ def _find_invalid_line(path: str) -> int | None:
     return None
 
 
-def _print_command(path: str, line: int) -> str:
-    unpack = {".gz": "gunzip -c", ".bz2": "bunzip2 -c"}.get(Path(path).suffix)
-    if unpack is None:
-        return f"sed -n {line}p {shlex.quote(path)}"
-    return f"{unpack} {shlex.quote(path)} | sed -n {line}p"
+def _print_remedy(path: str, line: int | None) -> Iterator[str]:
+    """The command that prints a line of a file."""
+    if line is None:
+        return
+    unpack = {".gz": "gunzip -c ", ".bz2": "bunzip2 -c "}.get(Path(path).suffix)
+    name = shlex.quote(path)
+    command = f"sed -n {line}p {name}" if unpack is None else f"{unpack}{name} | sed -n {line}p"
+    yield f"print the line:   {command}"
 
 
 def _unparseable(
     flow: Declared, path: str, line: int | None, column: int | None, record: str | None, reason: str
 ) -> RecordUnparseableError:
-    where = path if line is None else f"{path}, line {line}" + (f", column {column}," if column else ",")
+    where = path if line is None else f"{path}, line {line}" + (f", column {column}" if column else "")
     begins = () if record is None or column else (f"the record begins: {record[:_EXCERPT]}",)
     return RecordUnparseableError(
-        f"flow {flow.name}: {where} does not fit the declared schema",
+        f"flow {flow.name}: the record does not match the declared schema ({where})",
         location=flow.location,
         facts=(*begins, f"Spark says: {reason}", NOT_COMMITTED),
-        remedies=_REMEDIES,
+        remedies=(*_print_remedy(path, line), *_REMEDIES),
         params={"flow": str(flow.name), "path": path, "line": line},
     )
 

@@ -170,7 +170,7 @@ class FileGuard(Guard):
             FileChangedError: A file was written meanwhile.
             FileVanishedError: A file was gone when it was to be read.
             FileUnreadableError: A file cannot be read.
-            RecordUnparseableError: A record of a file does not fit the schema.
+            RecordUnparseableError: A record of a file does not match the schema.
         """
         self._refuse_changed(error)
         flow = self.run.flow

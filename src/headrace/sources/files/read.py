@@ -214,7 +214,7 @@ def read(
         The columns and ``_source``: path, size and modified of the row's file.
 
     Raises:
-        ArgumentInvalidError: The schema does not fit the folder, or an argument has an invalid value.
+        ArgumentInvalidError: The schema lacks a partition column, or an argument has an invalid value.
     """
     from pyspark.sql import functions as F
 
