@@ -285,8 +285,8 @@ class FileGuard(Guard):
                 NOT_COMMITTED,
             ),
             remedies=(
-                "set recursive=True in hr.read_files: Spark then reads each file once",
-                "or read a folder in place of a pattern of folders",
+                "set recursive=True in hr.read_files, or the option recursiveFileLookup: "
+                "Spark then reads each file once",
             ),
             params={"flow": self.run.flow.name, "path": named, "twice": [_shown(path) for path in twice]},
         )

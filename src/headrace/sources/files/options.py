@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from headrace.errors import SourceLocation
 from headrace.model.folders import FileFolder, local_path
-from headrace.sources.files.read import FORMAT_OPTION, any_file_name
+from headrace.sources.files.read import ANY_FILE_NAME, FORMAT_OPTION
 from headrace.sources.limits import (
     FILES_MAX_AGE,
     FILES_MAX_BYTES_PER_TRIGGER,
@@ -42,7 +42,7 @@ def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, s
     """The options to add to a stream of files."""
     _refuse_for_files(request, location)
     # A reader's options override the session's settings of the same names.
-    options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **any_file_name(request.path)}
+    options = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", **ANY_FILE_NAME}
     if not request.has("maxFileAge"):
         options["maxFileAge"] = FILES_MAX_AGE
     if not request.has("maxFilesPerTrigger", "maxBytesPerTrigger"):

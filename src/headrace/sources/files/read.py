@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
-from headrace.model.folders import FileFolder, local_path
+from headrace.model.folders import FileFolder
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
 from headrace.sources.records import decode_or_stop
 
@@ -20,6 +20,13 @@ FileFormat = Literal["json", "csv", "parquet", "avro", "text", "orc"]
 
 FORMAT_OPTION: Final = "headrace.files.format"
 """An option without effect that carries the format as the user named it."""
+
+ANY_FILE_NAME: Final = {
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
+"""Options with which Spark reads files whose name has a colon. By default, Hadoop looks for a file of checksums
+beside each file, and cannot build the path of that file if the name has a colon."""
 
 _STREAM_OPTIONS = (
     *("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "cleanSource"),
@@ -134,26 +141,6 @@ def check_folder(folder: FileFolder) -> None:
         )
 
 
-def any_file_name(path: str | None) -> dict[str, str]:
-    """Options with which Spark reads a folder whose files have any name.
-
-    By default, Spark takes a file name with a special character (``*``, ``?``, ``[``, ``{`` or a backslash)
-    for a pattern, and Hadoop's local file system cannot open a name with a colon: it looks for a file of
-    checksums beside it, and builds the path of that file wrongly.
-
-    Args:
-        path: The folder, or a pattern of folders.
-    """
-    options = {
-        "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "fs.file.impl.disable.cache": "true",
-    }
-    folder = None if path is None else local_path(path) or path
-    if folder is not None and not FileFolder(path=folder).is_pattern:
-        options["__globPaths__"] = "false"
-    return options
-
-
 def infer_schema(
     spark: SparkSession, folder: FileFolder, format: str, options: Mapping[str, str]
 ) -> StructType:
@@ -175,7 +162,7 @@ def infer_schema(
         )
     stream = {name.lower() for name in _STREAM_OPTIONS}
     chosen = {name: value for name, value in options.items() if name.lower() not in stream}
-    reader = spark.read.format(format).options(**chosen, **any_file_name(folder.path))
+    reader = spark.read.format(format).options(**chosen, **ANY_FILE_NAME)
     reader = reader.options(**_choosing(folder))
     if format == "csv" and "inferschema" not in {name.lower() for name in chosen}:
         reader = reader.option("inferSchema", "true")
