@@ -25,8 +25,8 @@ ANY_FILE_NAME: Final = {
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
-"""Options with which Spark reads files whose name has a colon. By default, Hadoop looks for a file of checksums
-beside each file, and cannot build the path of that file if the name has a colon."""
+"""Options with which Spark reads files whose name has a colon. By default, Hadoop looks for a file of
+checksums beside each file, and cannot build the path of that file if the name has a colon."""
 
 _STREAM_OPTIONS = (
     *("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "cleanSource"),
