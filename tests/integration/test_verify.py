@@ -206,7 +206,7 @@ def test_the_ledger_after_log_cleanup(proven: Proven, spark: SparkSession) -> No
     assert proof.proven, proof.to_json()
     flow = proven.dataset().flows[0]
     ranges = flow.grades[0]
-    assert "by the ledger alone" in ranges.text
+    assert "from the ledger only" in ranges.text
     assert flow.batch is not None
     assert ranges.figures["commits"] == flow.batch + 1 > 3
     assert ranges.verdict == "proven"

@@ -130,20 +130,19 @@ def _judge_sum(balance: RowBalance, sums: _Sums, found: Judgement) -> None:
             f"({unknown[0]}{', ..' if len(unknown) > 1 else ''})"
         )
     elif balance.rows != expected:
-        found.find("ROWS_DIFFER", f"the table has {balance.rows:,} rows, and its commits make {expected:,}")
+        text = f"the table has {balance.rows:,} rows, but its commits add up to {expected:,}"
+        found.find("ROWS_DIFFER", text)
 
 
 def _judge_earlier(balance: RowBalance, found: Judgement) -> None:
     """What other writers removed before the baseline may have been rows of ours."""
     for other in balance.earlier:
         if not other.erasure and other.removed != 0:
-            found.reasons.append(
-                f"{other.text}: whether rows of this pipeline were among them is not known any more"
-            )
+            found.reasons.append(f"{other.text}: it is not known whether it removed rows of this pipeline")
 
 
 def _judge_rewrites(balance: RowBalance, found: Judgement) -> None:
-    """A commit that states that it changes no data leaves the number of rows as it was."""
+    """A commit with dataChange=false must not change the number of rows."""
     for version, delta in balance.deltas.items():
         if delta.role == "rewrite" and delta.net != 0 and not delta.unknown:
             text = (

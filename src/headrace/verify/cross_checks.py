@@ -104,12 +104,12 @@ def pending_batch(lineage: Lineage, logs: Sequence[CheckpointLog]) -> int | None
 def describe_checkpoint(lineage: Lineage, logs: Sequence[CheckpointLog]) -> list[str]:
     """Notes on the checkpoint; none of them is a finding."""
     if not lineage.in_force:
-        return ["no longer feeds the table"]
+        return ["the flow no longer writes the table"]
     if not logs:
-        return ["its checkpoint is not in the storage: the next run is refused"]
+        return ["its checkpoint is missing: the next run is refused"]
     newest = logs[-1].checkpoint
     if newest != lineage.checkpoint:
-        return [f"the newest checkpoint in the storage is {newest}, and {lineage.checkpoint} feeds the table"]
+        return [f"the table was written with {lineage.checkpoint}, but the newest checkpoint is {newest}"]
     return []
 
 

@@ -189,7 +189,7 @@ def _find_baseline(
     moved = sum(other.net or 0 for other in others)
     why = f"accepted up to version {start} by the ledger"
     if others:
-        sum_ = f"{moved:+,}" if all(other.net is not None for other in others) else "more or less"
+        sum_ = f"{moved:+,}" if all(other.net is not None for other in others) else "an unknown number"
         why = f"up to version {start} by the ledger ({accepted:,} accepted, {sum_} by other writers)"
     return Baseline(version=start, expected=accepted + moved, exact=False, why=why, others=others)
 

@@ -285,7 +285,7 @@ def _report(lineage: Lineage, found: Judgement, losses: int, first_version: int)
     if losses:
         parts.append(f"{counted(losses, 'offset')} lost, as recorded")
     if any(batch.first_version < first_version for batch in lineage.batches):
-        parts.append(f"up to version {first_version - 1} by the ledger alone")
+        parts.append(f"up to version {first_version - 1} from the ledger only")
     figures = {
         "partitions": len(partitions),
         "offsets": offsets,

@@ -345,7 +345,7 @@ class TestLedger:
         report = verify.grade("ranges")
         assert report.verdict == "proven"
         assert report.text == (
-            "1 partition, 60 offsets, 6 commits, no gap, no overlap, up to version 4 by the ledger alone"
+            "1 partition, 60 offsets, 6 commits, no gap, no overlap, up to version 4 from the ledger only"
         )
         assert verify().proven
 
@@ -461,7 +461,7 @@ class TestCheckpoint:
             lake.storage.root / "elsewhere"
         )
         assert verify().proven
-        assert "not in the storage" in verify.dataset().flows[0].notes[0]
+        assert "checkpoint is missing" in verify.dataset().flows[0].notes[0]
 
 
 def merged(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
