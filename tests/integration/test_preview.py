@@ -16,10 +16,13 @@ from deltalake import write_deltalake
 from headrace.cli.main import run
 from headrace.declare.registry import ActivePipeline, activate
 from headrace.errors import HeadraceError, SourceLocation
-from headrace.plan.bounded import evaluate_between
-from headrace.project import preview_sources
+from headrace.model.ranges import SourceRange
+from headrace.plan.bounded import evaluate_ranges
 from headrace.project.pipeline import Pipeline
 from headrace.project.preview import Preview
+from headrace.sources.files import sample
+from headrace.sources.kafka.position import KafkaOffsets
+from headrace.storage.locate import locate
 from proof.ledger import TIMEOUT_S, settings
 from proof.shop import BRONZE, SILVER, Shop
 
@@ -269,7 +272,7 @@ def test_folders_and_tables_elsewhere_are_looked_at_too(
     for number in range(3):
         (tmp_path / "clicks" / f"{number} #.json").write_text(f'{{"id": {number}}}\n')
     shop.write(FOLDERS.replace("{folder}", str(tmp_path)))
-    monkeypatch.setattr(preview_sources, "FILES", 2)
+    monkeypatch.setattr(sample, "FILES", 2)
     clicks = look(shop, "clicks")
     assert sorted(row[0] for row in clicks.rows) == [1, 2]
     assert str(clicks.sources[0]).endswith("/clicks: 2 of 3 files")
@@ -282,9 +285,10 @@ def test_a_query_is_evaluated_over_given_offsets_and_no_others(shop: Shop, spark
     shop.produce(30)
     with Pipeline.load(shop.root) as pipeline:
         plan = pipeline.plan(offline=True)
-    start, until = {shop.topic: {0: 2, 1: 5, 2: 0}}, {shop.topic: {0: 4, 1: 5}}
+    start, until = KafkaOffsets({shop.topic: {0: 2, 1: 5, 2: 0}}), KafkaOffsets({shop.topic: {0: 4, 1: 5}})
+    one = SourceRange(index=0, kind="kafka", identity={}, start=start, until=until)
     with activate(ActivePipeline(plan.project, lambda: spark)):
-        frame = evaluate_between(spark, plan.flows[0].flow, plan, start, until)
+        frame = evaluate_ranges(spark, plan.flows[0], plan, [one], locate(shop.root))
     assert [(row.partition, row.offset) for row in frame.collect()] == [(0, 2), (0, 3)]
     rows: Callable[[], Sequence[Any]] = frame.select("value").collect
     wanted = {record.value for record in shop.ledger.records if record.place[1:] in ((0, 2), (0, 3))}

@@ -155,7 +155,7 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
     "step",
     [
         "sinks.delta.append.commit_generation",
-        "state.file_lists.FileLists.take_over",
+        "sources.kind.SourceKind.take_over",
         "storage.location.Location.move",
     ],
 )

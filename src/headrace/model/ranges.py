@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+RANGE_KEYS = frozenset({"index", "kind", "identity", "from", "until"})
+"""The keys of a range in a commit that every kind of source has; the others are marks."""
+
 
 class Position(Protocol):
     """How far a source was read. Each kind of source has a class of its own."""
@@ -65,3 +68,8 @@ class SourceRange:
             "until": self.until.to_json(),
             **self.marks,
         }
+
+
+def marks_of(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The marks of a range in a commit."""
+    return {key: mark for key, mark in value.items() if key not in RANGE_KEYS}

@@ -1,111 +1,89 @@
-"""A flow's query as a batch over a given range of Kafka offsets."""
+"""A flow's query as a batch over ranges of its sources that were read before."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from headrace.model.declarations import StreamingFlow
+from headrace.errors import SourceUnsupportedError
+from headrace.model.project import ProjectSettings
+from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import evaluate
 from headrace.plan.modes import Bounded
-from headrace.plan.stages import Plan
-from headrace.sources.kafka.cluster import Offsets
-from headrace.sources.kafka.subscription import Subscription
-from headrace.sources.requests import ReadRequest, SourceRead
+from headrace.plan.stages import Plan, PlannedFlow
+from headrace.sources.registry import build_source
+from headrace.sources.requests import SourceRead
+from headrace.sources.source import Source
+from headrace.sources.systems import StreamRead
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-KAFKA_COLUMNS: Final = (
-    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
-    "timestampType INT"
-)
-KAFKA_HEADERS: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
-_OWN = "headrace."
-_STREAMS_ONLY = frozenset(
-    {
-        *("maxoffsetspertrigger", "minoffsetspertrigger", "maxbytespertrigger", "maxtriggerdelay"),
-        *("maxfilespertrigger", "maxfileage", "latestfirst", "cleansource", "sourcearchivedir"),
-    }
-)
-_CHOICE_OF_OFFSETS = frozenset(
-    {
-        *("subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"),
-        *("startingtimestamp", "endingtimestamp", "startingoffsetsbytimestamp", "endingoffsetsbytimestamp"),
-        "startingoffsetsbytimestampstrategy",
-    }
-)
-
-
-def evaluate_between(
-    session: SparkSession, flow: StreamingFlow, plan: Plan, start: Offsets, until: Offsets
+def evaluate_ranges(
+    session: SparkSession,
+    planned: PlannedFlow,
+    plan: Plan,
+    ranges: Sequence[SourceRange],
+    checkpoint: Location,
 ) -> DataFrame:
-    """A flow's query as a batch over a range of its Kafka records.
+    """A flow's query as a batch over ranges of its sources.
 
-    Tables that the query joins are read at their current version. All streams of the flow must read Kafka.
+    Tables that the query joins are read at their current version.
 
     Args:
         session: The session to build it in.
-        flow: The flow.
+        planned: The flow.
         plan: The plan that it belongs to.
-        start: The first offset of each partition, inclusive.
-        until: The last offset of each partition, exclusive; other partitions are not read.
+        ranges: The ranges; a source without a range gives no rows.
+        checkpoint: The checkpoint that has read them.
+
+    Raises:
+        SourceUnsupportedError: A source cannot read a range again.
     """
+    for source in planned.sources:
+        if not source.rereads:
+            raise _not_again(source)
+    known = {one.index: one for one in ranges}
 
-    def read(source: SourceRead) -> DataFrame | None:
-        if source.request.format != "kafka":
+    def read(read: SourceRead) -> DataFrame | None:
+        if not read.request.streaming:
             return None
-        return read_kafka_between(source, start, until)
+        source = _source_of(read, planned.sources, plan.project)
+        return source.read_range(read, known.get(source.index), checkpoint)
 
-    return evaluate(session, flow, plan, Bounded(sources=read))
+    return evaluate(session, planned.flow, plan, Bounded(sources=read))
 
 
-def read_kafka_between(read: SourceRead, start: Offsets, until: Offsets) -> DataFrame:
-    """The records of a Kafka reader between offsets, as a batch."""
-    subscription = Subscription.of(read.request.options)
-    first: dict[str, dict[str, int]] = {}
-    last: dict[str, dict[str, int]] = {}
-    for topic in subscription.topics or until:
-        for partition, end in until.get(topic, {}).items():
-            begin = start.get(topic, {}).get(partition, end)
-            assigned = subscription.partitions.get(topic)
-            if begin < end and (assigned is None or partition in assigned):
-                first.setdefault(topic, {})[str(partition)] = begin
-                last.setdefault(topic, {})[str(partition)] = end
-    if not first:
-        return empty_kafka(read)
-    options = {
-        key: value
-        for key, value in batch_options(read.request).items()
-        if key.lower() not in _CHOICE_OF_OFFSETS
-    }
-    return (
-        read.session.read.format("kafka")
-        .options(**options)
-        .option("assign", json.dumps({topic: [int(p) for p in parts] for topic, parts in first.items()}))
-        .option("startingOffsets", json.dumps(first))
-        .option("endingOffsets", json.dumps(last))
-        .load()
+def _source_of(read: SourceRead, sources: Sequence[Source], settings: ProjectSettings) -> Source:
+    """The source that a read of the query opens."""
+    request = read.request
+    options = {**request.options, "path": read.paths[0]} if read.paths else request.options
+    built = build_source(
+        StreamRead(
+            format=request.format,
+            index=-1,
+            folder=-1,
+            read=-1,
+            location=read.location,
+            options=options,
+            adaptive=False,
+            table=None,
+            settings=settings,
+        )
     )
+    found = next((source for source in sources if source.shares(built, {}) is not None), None)
+    if found is None:
+        raise _not_again(built)
+    return found
 
 
-def empty_kafka(read: SourceRead) -> DataFrame:
-    """An empty DataFrame with the columns of a Kafka reader."""
-    return read.session.createDataFrame([], kafka_columns(read.request))
-
-
-def kafka_columns(request: ReadRequest) -> str:
-    """The columns of a Kafka reader."""
-    with_headers = (request.value("includeHeaders") or "").lower() == "true"
-    return f"{KAFKA_COLUMNS}, {KAFKA_HEADERS}" if with_headers else KAFKA_COLUMNS
-
-
-def batch_options(request: ReadRequest) -> Mapping[str, str]:
-    """A reader's options without those of streams and those of Headrace."""
-    return {
-        key: value
-        for key, value in request.options.items()
-        if key.lower() not in _STREAMS_ONLY and not key.startswith(_OWN)
-    }
+def _not_again(source: Source) -> SourceUnsupportedError:
+    return SourceUnsupportedError(
+        f"a range of the source `{source.describe()}` cannot be read again",
+        location=source.location,
+        facts=["ranges of Kafka topics and of folders of files can be read again"],
+        remedies=["write the records to a Kafka topic or to files, and read those"],
+        params={"source": source.describe()},
+    )

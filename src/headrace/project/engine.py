@@ -12,26 +12,27 @@ from typing import TYPE_CHECKING
 from headrace.declare.registry import ActivePipeline, FolderHook, activate
 from headrace.errors import PipelineFileFailedError
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Declarations, Flow, StreamingFlow
+from headrace.model.declarations import Declarations, Flow
 from headrace.model.events import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.selection import select
-from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from headrace.model.ranges import SourceRange
     from headrace.plan.modes import SourceHook
     from headrace.plan.resolver import FindTable
-    from headrace.plan.stages import Plan
-    from headrace.run.context import Build, BuildBetween, Queries, UpdateContext
+    from headrace.plan.stages import Plan, PlannedFlow
+    from headrace.run.context import Build, BuildRanges, Queries, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
     from headrace.sources.systems import Systems
+    from headrace.storage.location import Location
 
 _LOG = logging.getLogger(__name__)
 _NO_ADDRESS = "127.0.0.1:9"
@@ -267,7 +268,7 @@ class Engine:
         """The queries of a plan, evaluated against the real tables."""
         from headrace.run.context import Queries
 
-        return Queries(_builder(settings, plan, self._rehearsal), _between(settings, plan))
+        return Queries(_builder(settings, plan, self._rehearsal), _ranges(settings, plan))
 
     def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:
         """A new plan of the whole pipeline, and its queries."""
@@ -334,12 +335,14 @@ def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides |
     return build
 
 
-def _between(settings: ProjectSettings, plan: Plan) -> BuildBetween:
-    """Evaluates flows over given offsets."""
-    from headrace.plan.bounded import evaluate_between
+def _ranges(settings: ProjectSettings, plan: Plan) -> BuildRanges:
+    """Evaluates flows over given ranges."""
+    from headrace.plan.bounded import evaluate_ranges
 
-    def build(session: SparkSession, flow: StreamingFlow, start: Offsets, until: Offsets) -> DataFrame:
+    def build(
+        session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
+    ) -> DataFrame:
         with activate(ActivePipeline(settings, lambda: session)):
-            return evaluate_between(session, flow, plan, start, until)
+            return evaluate_ranges(session, planned, plan, ranges, checkpoint)
 
     return build

@@ -482,7 +482,7 @@ class Pipeline:
 
         readers: dict[str, tuple[KafkaConnection, list[Flow]]] = {}
         for planned in plan.flows:
-            kafka = [source for source in planned.sources if source.kind == "kafka"]
+            kafka = [source for source in planned.sources if source.needs_broker]
             found = [source.connection or settings.kafka for source in kafka]
             for servers, connection in {one.bootstrap_servers: one for one in found}.items():
                 readers.setdefault(servers, (connection, []))[1].append(planned.flow)

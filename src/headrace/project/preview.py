@@ -27,8 +27,9 @@ from headrace.plan.intercept import quiet
 from headrace.plan.names import shown
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import load_stored
-from headrace.project.preview_sources import PreviewReader, SourceSeen
+from headrace.project.preview_sources import PreviewReader
 from headrace.run.failures import as_error
+from headrace.sources.answers import SourceSeen
 from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.kafka.clusters import KafkaClusters
 

@@ -23,7 +23,6 @@ from headrace.run.views import inputs_of
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
-from headrace.state.file_lists import FileLists
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
@@ -110,8 +109,7 @@ def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_tab
             )
             # With this remedy, a checkpoint that cannot be read is skipped.
             survey = surveyor.survey(Remedies(new_checkpoint=frozenset([flow.name])))
-            lists = FileLists.of_ledger(storage.ledger(flow.target, flow.name))
-            gone += _gone(flow.target, survey, lists)
+            gone += _gone(flow.target, survey, storage.ledger(flow.target, flow.name))
         except HeadraceError as error:
             text = f"it is not known whether its sources still hold all records: {error.headline}"
             gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None))
@@ -140,12 +138,12 @@ def _size(table: Location) -> tuple[int | None, int] | None:
     return recent.rows, recent.size_bytes
 
 
-def _gone(dataset: TableName, survey: Survey, lists: FileLists) -> Iterator[UnrecoverableData]:
+def _gone(dataset: TableName, survey: Survey, ledger: Location) -> Iterator[UnrecoverableData]:
     history = survey.facts.history
     names = [read.source.kind for reads in history.commits for read in reads]
     for name in dict.fromkeys(names):
         sources = [facts for facts in survey.sources if facts.source.kind == name]
-        for one in kind_of(name).unrecoverable(history, sources, lists):
+        for one in kind_of(name).unrecoverable(history, sources, ledger):
             yield UnrecoverableData(dataset=dataset, text=one.text, count=one.count)
 
 

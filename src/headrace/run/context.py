@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from headrace.model.declarations import Flow, StreamingFlow
+from headrace.model.declarations import Flow
 from headrace.model.events import Emitter
 from headrace.model.project import ProjectSettings
+from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
-from headrace.plan.stages import Plan
+from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,11 +33,15 @@ class Build(Protocol):
     def __call__(self, session: SparkSession, declared: Flow, kafka_limit: int = ...) -> DataFrame: ...
 
 
-class BuildBetween(Protocol):
-    """Evaluates a flow's query as a batch over a range of its Kafka records."""
+class BuildRanges(Protocol):
+    """Evaluates a flow's query as a batch over ranges of its sources; see `plan.bounded`."""
 
     def __call__(
-        self, session: SparkSession, flow: StreamingFlow, start: Offsets, until: Offsets
+        self,
+        session: SparkSession,
+        planned: PlannedFlow,
+        ranges: Sequence[SourceRange],
+        checkpoint: Location,
     ) -> DataFrame: ...
 
 
@@ -45,7 +50,7 @@ class Queries:
     """Evaluates the queries of a plan."""
 
     build: Build
-    build_between: BuildBetween
+    build_ranges: BuildRanges
 
 
 @dataclass(frozen=True, kw_only=True)

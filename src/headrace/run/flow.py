@@ -176,7 +176,7 @@ class FlowRunner:
             reading = state.reading
             found = self.failures.as_error(error, self.planned.flow, state.failure, reading)
             if reading is not None:
-                found = self.search.name_record(found, session, stop, reading.ranges)
+                found = self.search.name_record(found, session, stop, reading.ranges, opened.path)
             raise found from error
         finally:
             if self.progress.batches:

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from headrace.errors import FlowFailedError, HeadraceError, RecordUnparseableError
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
-from headrace.run.context import BuildBetween
+from headrace.run.context import BuildRanges
 from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -33,6 +34,7 @@ class Part:
     partition: int
     start: int
     until: int
+    source: int = 0
 
     @property
     def is_record(self) -> bool:
@@ -48,11 +50,25 @@ class Part:
 def parts_of(ranges: Iterable[SourceRange]) -> tuple[Part, ...]:
     """The Kafka records of a batch."""
     return tuple(
-        Part(topic, partition, first, end)
+        Part(topic, partition, first, end, one.index)
         for one in ranges
         if isinstance(one.until, KafkaOffsets)
         for topic, partition, first, end in one.until.since(one.start)
     )
+
+
+def ranges_of(parts: Iterable[Part], batch: Iterable[SourceRange]) -> list[SourceRange]:
+    """The ranges of a batch, reduced to some of its records."""
+    bounds: dict[int, tuple[Offsets, Offsets]] = {}
+    for part in parts:
+        start, until = bounds.setdefault(part.source, ({}, {}))
+        start.setdefault(part.topic, {})[part.partition] = part.start
+        until.setdefault(part.topic, {})[part.partition] = part.until
+    return [
+        replace(one, start=KafkaOffsets(bounds[one.index][0]), until=KafkaOffsets(bounds[one.index][1]))
+        for one in batch
+        if one.index in bounds
+    ]
 
 
 def find_first(
@@ -84,21 +100,27 @@ def find_first(
 class RecordSearch:
     """Finds the record on which a flow's query fails.
 
-    This needs a stateless query over Kafka, where each row comes from one record. The batch is not
+    This needs a stateless query over sources whose ranges can be read again, and the record is one of
+    Kafka: there each row comes from one record. The batch is not
     committed, whether the record is found or not.
 
     Args:
         planned: The flow.
-        build_between: Evaluates its query over some of its records.
+        build_ranges: Evaluates its query over some of its records.
         failures: Gives failures their codes.
     """
 
     planned: PlannedFlow
-    build_between: BuildBetween
+    build_ranges: BuildRanges
     failures: Failures
 
     def name_record(
-        self, error: HeadraceError, session: SparkSession, stop: StopSignal, ranges: Sequence[SourceRange]
+        self,
+        error: HeadraceError,
+        session: SparkSession,
+        stop: StopSignal,
+        ranges: Sequence[SourceRange],
+        checkpoint: Location,
     ) -> HeadraceError:
         """Return a failure with the record that causes it, if that record can be found.
 
@@ -107,16 +129,17 @@ class RecordSearch:
             session: The flow's session.
             stop: Ends the search.
             ranges: What the batch has read.
+            checkpoint: The flow's checkpoint.
         """
         planned, parts = self.planned, parts_of(ranges)
-        kinds = {source.kind for source in planned.sources}
+        rereads = all(source.rereads for source in planned.sources)
         known = "offset" in error.params or not isinstance(error, FlowFailedError | RecordUnparseableError)
-        if known or planned.stateful or kinds != {"kafka"} or not parts:
+        if known or planned.stateful or not rereads or not parts:
             return error
         deadline = time.monotonic() + _LIMIT_S
 
         def fails(some: Sequence[Part]) -> bool:
-            return self._fails(some, session)
+            return self._fails(some, session, ranges, checkpoint)
 
         def go_on() -> bool:
             return time.monotonic() < deadline and not stop.requested
@@ -134,23 +157,23 @@ class RecordSearch:
             return error
         return _with_parts(error, found)
 
-    def _fails(self, parts: Sequence[Part], session: SparkSession) -> bool:
+    def _fails(
+        self,
+        parts: Sequence[Part],
+        session: SparkSession,
+        ranges: Sequence[SourceRange],
+        checkpoint: Location,
+    ) -> bool:
         """Whether the query fails over some records.
 
         Raises:
             HeadraceError: It fails for another reason, such as a broker that does not answer.
         """
-        flow = self.planned.flow
-        start: Offsets = {}
-        until: Offsets = {}
-        for part in parts:
-            start.setdefault(part.topic, {})[part.partition] = part.start
-            until.setdefault(part.topic, {})[part.partition] = part.until
         try:
-            df = self.build_between(session, flow, start, until)
+            df = self.build_ranges(session, self.planned, ranges_of(parts, ranges), checkpoint)
             df.write.format("noop").mode("overwrite").save()
         except Exception as failure:
-            error = self.failures.as_error(failure, flow)
+            error = self.failures.as_error(failure, self.planned.flow)
             if isinstance(error, FlowFailedError | RecordUnparseableError):
                 return True
             raise error from failure

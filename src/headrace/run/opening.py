@@ -16,10 +16,10 @@ from headrace.run.survey import FlowSurveyor, find_unfinished
 from headrace.sinks.delta.table import TableState
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.answers import Seed
+from headrace.sources.ranges import join_marks
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Seeding
 from headrace.state.facts import CheckpointFacts, Continue, Open, RenameFlow, SourceFacts
-from headrace.state.file_lists import FileLists
 from headrace.state.identity import (
     FILE,
     QUERY,
@@ -118,7 +118,7 @@ class FlowOpener:
         Raises:
             StorageUnwritableError: The ledger cannot be written.
         """
-        for commit in self._ledger(flow).fold(self.surveyor.table, table_id):
+        for commit in self._ledger(flow).fold(self.surveyor.table, table_id, join_marks):
             self.report(commit)
 
     @property
@@ -200,10 +200,13 @@ class FlowOpener:
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 
     def _seeds(self, opening: Open, identity: CheckpointIdentity) -> dict[int, Seed]:
-        """What a checkpoint that begins at positions holds of each source; lists the files that were read."""
+        """What a checkpoint that begins at positions holds of each source; writes what the ledger keeps."""
         chosen = {**self._settings.configuration, **self._planned.flow.spark_conf}
-        lists = FileLists.of_ledger(self._ledger().folder)
-        seeding = Seeding(lists, lambda name: chosen.get(name) or self.spark.conf.get(name, None))
+        seeding = Seeding(
+            identity.checkpoint,
+            self._ledger().folder,
+            lambda name: chosen.get(name) or self.spark.conf.get(name, None),
+        )
         positions = opening.positions or {}
         seeds = {
             source.index: kind_of(source.kind).seed(
@@ -212,8 +215,12 @@ class FlowOpener:
             for source in identity.sources
             if source.index in positions
         }
-        if any(seed.read for seed in seeds.values()):
-            lists.write(identity.checkpoint, 0, (file for seed in seeds.values() for file in seed.read))
+        kept: dict[str, str] = {}
+        for seed in seeds.values():
+            for name, text in seed.ledger.items():
+                kept[name] = kept.get(name, "") + text
+        for name, text in kept.items():
+            (seeding.ledger / name).replace(text)
         return seeds
 
     def _rewind_ledger(self, table: TableState) -> None:
@@ -262,8 +269,8 @@ class FlowOpener:
                     renamed_from=old,
                 )
             )
-        old_lists = FileLists.of_ledger(self._ledger(old).folder)
-        FileLists.of_ledger(self._ledger().folder).take_over(old_lists)
+        for kind in {source.kind for source in identity.sources}:
+            kind_of(kind).take_over(self._ledger(old).folder, self._ledger().folder)
         (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
         self.surveyor.checkpoints.delete_folder()
         checkpoint.parent.move(self.surveyor.checkpoints)

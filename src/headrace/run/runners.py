@@ -86,7 +86,7 @@ def make_flow(
         session=context.session,
         build=context.queries.build,
         failures=failures,
-        search=RecordSearch(planned=planned, build_between=context.queries.build_between, failures=failures),
+        search=RecordSearch(planned=planned, build_ranges=context.queries.build_ranges, failures=failures),
         reports=FlowReports(context.update, context.emit),
         triggered=context.mode == "triggered",
         remedies=context.remedies,

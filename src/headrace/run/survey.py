@@ -22,7 +22,6 @@ from headrace.sources.ranges import committed_positions, committed_sources, load
 from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import CheckpointFacts, FlowFacts, SourceFacts, TableFacts
-from headrace.state.file_lists import FileLists
 from headrace.state.history import History, load_history
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
@@ -114,7 +113,7 @@ class FlowSurveyor:
         past = Past(
             flow=flow,
             history=history,
-            lists=FileLists.of_ledger(ledger.folder),
+            ledger=ledger.folder,
             opens=resume or new_checkpoint or "record" in policies,
         )
         facts = FlowFacts(

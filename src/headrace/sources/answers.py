@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from headrace.state.file_lists import ReadFile
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,12 +17,12 @@ class Seed:
     Args:
         marks: What the opening commit says of the source's range.
         contents: Files of the checkpoint, by path within it.
-        read: Files that earlier checkpoints have read.
+        ledger: Files of the flow's ledger, by path within it; sources that name the same file share it.
     """
 
     marks: Mapping[str, Any] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)
-    read: tuple[ReadFile, ...] = ()
+    ledger: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -65,3 +66,56 @@ class Unrecoverable:
 
     text: str
     count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSeen:
+    """What was read of one source.
+
+    Args:
+        read: How many records or files.
+        held: How many the source holds.
+        unit: What is counted.
+        version: The version of a table.
+        computed: The reason why a table was computed from its own query, or ``None`` if it was read.
+    """
+
+    kind: str
+    name: str
+    read: int | None = None
+    held: int | None = None
+    unit: str = "records"
+    version: int | None = None
+    computed: str | None = None
+
+    def __str__(self) -> str:
+        if self.computed is not None:
+            return f"{self.kind} {self.name}: computed from its query; {self.computed}"
+        if self.version is not None:
+            return f"{self.kind} {self.name}: v{self.version}"
+        if self.held is None:
+            return f"{self.kind} {self.name}"
+        return f"{self.kind} {self.name}: {self.read:,} of {self.held:,} {self.unit}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "read": self.read,
+            "held": self.held,
+            "version": self.version,
+            "computed": self.computed,
+        }
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The newest records of a source, as a batch.
+
+    Args:
+        frame: The records, with the columns of the stream.
+        seen: How many of them were read.
+    """
+
+    frame: DataFrame
+    seen: SourceSeen

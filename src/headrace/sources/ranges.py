@@ -6,14 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.model.ranges import Position, SourceRange
+from headrace.model.ranges import Position, SourceRange, marks_of
 from headrace.sources.registry import kind_of
 from headrace.state.identity import SourceIdentity, corrupt
 from headrace.state.offset_log import load_offsets, offsets_path
 from headrace.storage.location import Location
-
-_RANGE = {"index", "kind", "identity", "from", "until"}
-"""The keys of a range that every kind of source has."""
 
 
 def load_ranges(
@@ -84,8 +81,13 @@ def range_of(value: Mapping[str, Any]) -> SourceRange:
         identity=value["identity"],
         start=None if value["from"] is None else kind.position(value["from"]),
         until=kind.position(value["until"]),
-        marks={key: mark for key, mark in value.items() if key not in _RANGE},
+        marks=marks_of(value),
     )
+
+
+def join_marks(kind: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The marks of two ranges that follow each other, as one; ``None`` if they stay apart."""
+    return kind_of(kind).join_marks(one, two)
 
 
 def _parsed(text: str) -> Any:

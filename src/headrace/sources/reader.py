@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from headrace.errors import SourceLocation
-from headrace.sources.requests import ReaderDefaults, ReadRequest
+from headrace.errors import SourceLocation, SourceUnsupportedError
+from headrace.sources.answers import Sample
+from headrace.sources.requests import ReaderDefaults, ReadRequest, Sampling, SourceRead
+
+StandIn = Literal["topic", "table", "folder"]
 
 
 class Reader:
@@ -16,6 +19,9 @@ class Reader:
 
     reads_tables: ClassVar[bool] = False
     """Whether the tables of a storage are read with this format."""
+
+    stand_in: ClassVar[StandIn] = "folder"
+    """What takes the place of the source in a test."""
 
     record_columns: ClassVar[tuple[str, ...]] = ()
     """The columns that tell which record a row is: topic, partition, offset, timestamp."""
@@ -40,3 +46,22 @@ class Reader:
     def check_path(self, path: str, location: SourceLocation) -> None:
         """Check that the folder of a read exists, where Spark's own error would name no location."""
         return
+
+    def sample(self, read: SourceRead, sampling: Sampling) -> Sample:
+        """The newest records of a streaming read as a batch, for a preview.
+
+        Args:
+            read: The user's read.
+            sampling: How much is read, and of which clusters.
+
+        Raises:
+            SourceUnsupportedError: Only a stream can read this format.
+        """
+        format = read.request.format
+        raise SourceUnsupportedError(
+            f"a preview cannot read the stream `{format}`",
+            location=read.location,
+            facts=["a preview reads batches, and Headrace does not know how to read this format as a batch"],
+            remedies=["headrace run reads it; headrace read shows the rows of the table"],
+            params={"format": format},
+        )

@@ -9,8 +9,9 @@ from headrace.errors import SourceLocation
 from headrace.sources.delta.source import DeltaKind
 from headrace.sources.files.source import FilesKind
 from headrace.sources.kafka.kind import KafkaKind
+from headrace.sources.kind import SourceKind
 from headrace.sources.other.source import OtherKind
-from headrace.sources.source import Source, SourceKind
+from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead
 from headrace.state.identity import SourceIdentity
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import OptionUnsupportedError, SourceLocation
 from headrace.model.connections import KafkaConnection
+from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 
 if TYPE_CHECKING:
@@ -82,6 +83,21 @@ class ReaderDefaults:
 
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
     kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How sources are read for a preview.
+
+    Args:
+        clusters: The Kafka clusters.
+        profile: The connection of the profile's cluster.
+        records: How many of the newest records of each Kafka source are read.
+    """
+
+    clusters: KafkaClusters
+    profile: KafkaConnection
+    records: int
 
 
 @dataclass(frozen=True, kw_only=True)

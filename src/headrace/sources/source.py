@@ -1,33 +1,33 @@
-"""The protocol of a source of streams: what a new kind of source implements.
+"""A streaming read of a query: what a new kind of source implements, with `sources/kind.py`.
 
-A kind has a folder with a `Source` (a streaming read of a query), its `Facts` (the source as it is now) and
-a `SourceKind` (what is known from a checkpoint or a commit alone); where it needs them, also a `Guard`
-(checks while a flow runs) and a `Meter` (sizes of batches). One line of `sources/registry.py` adds it.
+A kind has a folder with a `Source`, its `Facts` (the source as it is now) and a `SourceKind`; where it needs
+them, also a `Reader` (options of readers), a `Guard` (checks while a flow runs) and a `Meter` (sizes of
+batches). One line of `sources/registry.py` adds it.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
-from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
-from headrace.sources.guard import Guard
+from headrace.sources.answers import Found
 from headrace.sources.meter import Meter
-from headrace.sources.reader import Reader
-from headrace.sources.systems import Past, Seeding, StreamRead, Systems
-from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.state.file_lists import FileLists
-from headrace.state.history import History
+from headrace.sources.requests import SourceRead
+from headrace.sources.systems import Past, Systems
+from headrace.state.facts import SourceFacts
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _NOT_KEPT = frozenset({"location", "options", "adaptive"})
 """Fields that the JSON form of a source leaves out; options can hold secrets."""
@@ -50,6 +50,10 @@ class Source(ABC):
     kind: ClassVar[str]
     kept_options: ClassVar[tuple[str, ...]] = ()
     """The options that the JSON form keeps."""
+    needs_broker: ClassVar[bool] = False
+    """Whether the source cannot be read while no Kafka broker answers."""
+    rereads: ClassVar[bool] = False
+    """Whether `read_range` can read a range again."""
 
     index: int
     folder: int
@@ -162,125 +166,17 @@ class Source(ABC):
         """What measures its batches, where Headrace chooses their limit."""
         return None
 
+    # -- its records as a batch
 
-class SourceKind(ABC):
-    """A kind of source: what is known of its sources from a checkpoint or a commit alone."""
-
-    source: ClassVar[type[Source]]
-    guard: ClassVar[type[Guard]] = Guard
-    reader: ClassVar[Reader] = Reader()
-
-    @property
-    def name(self) -> str:
-        """The name of the kind in checkpoints and commits."""
-        return self.source.kind
-
-    @abstractmethod
-    def opens(self, format: str) -> bool:
-        """Whether streams of one of Spark's formats are of this kind."""
-
-    @abstractmethod
-    def build(self, read: StreamRead) -> Source:
-        """The source of a streaming read.
-
-        Raises:
-            UsageError: The read's options cannot be used.
-        """
-
-    @abstractmethod
-    def position(self, value: Any) -> Position:
-        """A position from its JSON.
-
-        Raises:
-            ValueError: The value is not one.
-        """
-
-    def batch_start(
-        self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
-    ) -> Position | None:
-        """Where a batch begins.
+    def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
+        """A range as a batch, with the columns of the stream; only where `rereads`.
 
         Args:
-            checkpoint: The checkpoint's folder.
-            source: The source.
-            before: Where the batch before ended; ``None`` for the first batch.
-            until: Where the batch ends.
+            read: The user's read of the source.
+            one: The range; ``None`` gives no rows.
+            checkpoint: The checkpoint that has read the range.
         """
-        return before
-
-    @abstractmethod
-    def describe(self, source: SourceIdentity) -> str:
-        """A source that was read, in words."""
-
-    def describe_range(self, one: SourceRange) -> tuple[str, ...]:
-        """What a batch has read, in words."""
-        source = SourceIdentity(index=one.index, kind=one.kind, identity=one.identity)
-        return (self.describe(source),)
-
-    def count(self, one: SourceRange) -> int | None:
-        """The records of a range at most; ``None`` where positions do not tell."""
-        return None
-
-    def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
-        """What a source holds beyond the end of a range; ``None`` where that is not known.
-
-        Args:
-            one: The range.
-            systems: The systems.
-            checkpoint: The folder of the checkpoint that has read it, if it may be read.
-        """
-        return None
-
-    def seed(
-        self, source: SourceIdentity, position: Position, origin: ListOrigin | None, seeding: Seeding
-    ) -> Seed:
-        """What a new checkpoint needs beside the position that a source starts at.
-
-        Args:
-            source: The source.
-            position: The position.
-            origin: Whose lists name the files that were read.
-            seeding: The flow's lists and Spark's settings.
-        """
-        return Seed()
-
-    def key(self, source: SourceIdentity) -> str:
-        """The part of a source's identity that stays the same when the query reads it in another way."""
-        return str(source.identity)
-
-    def unrecoverable(
-        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
-    ) -> Iterator[Unrecoverable]:
-        """The data that a flow has read of sources of this kind and a full refresh would not find again.
-
-        Args:
-            history: How far the flow has read.
-            sources: Its sources of this kind as they are now.
-            lists: The lists of the files that it has read.
-        """
-        still_read = {self.key(facts.source) for facts in sources}
-        for source in history.sources(self.name, self.key):
-            if self.key(source) in still_read:
-                yield from self.removed(source, history, lists)
-            else:
-                name = self.describe(source)
-                yield Unrecoverable(
-                    f"the rows from {name} cannot be read again: the query no longer reads it"
-                )
-
-    def removed(self, source: SourceIdentity, history: History, lists: FileLists) -> Iterator[Unrecoverable]:
-        """The data that a flow has read of a source and that the source no longer holds."""
-        return iter(())
-
-    def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
-        """Show the system how far a flow has read, where it keeps such a record.
-
-        Args:
-            one: The last range that was committed.
-            systems: The systems.
-            group: The name of the consumer group.
-        """
-        return
+        raise NotImplementedError(self.kind)
 
 
 def _kept(source: Source | type[Source]) -> list[str]:

@@ -11,7 +11,6 @@ from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.sources.kafka.clusters import KafkaClusters
-from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
@@ -77,13 +76,13 @@ class Past:
     Args:
         flow: The flow.
         history: How far it has read its sources.
-        lists: The lists of the files that it has read.
+        ledger: The folder of its ledger.
         opens: Whether a new checkpoint may be opened, so that all that was read must be known.
     """
 
     flow: StreamingFlow
     history: History = field(default_factory=History)
-    lists: FileLists | None = None
+    ledger: Location | None = None
     opens: bool = False
 
 
@@ -92,9 +91,11 @@ class Seeding:
     """What seeds of new checkpoints are made from.
 
     Args:
-        lists: The lists of the files that the flow has read.
+        checkpoint: The id of the new checkpoint.
+        ledger: The folder of the flow's ledger.
         setting: Gives one of Spark's settings.
     """
 
-    lists: FileLists
+    checkpoint: str
+    ledger: Location
     setting: Callable[[str], str | None]

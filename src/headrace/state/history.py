@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.model.ranges import marks_of
 from headrace.state.identity import SourceIdentity
 from headrace.state.ledger import Ledger, entry_of, last_version
 from headrace.storage.location import Location
 from headrace.storage.table_log import iter_commits
-
-_RANGE = {"index", "kind", "identity", "from", "until"}
-"""The keys of a range that every kind of source has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +76,7 @@ def _reads(entry: Mapping[str, Any]) -> tuple[PastRead, ...]:
             checkpoint=entry["checkpoint"],
             source=SourceIdentity(index=one["index"], kind=one["kind"], identity=one["identity"]),
             until=one["until"],
-            marks={key: value for key, value in one.items() if key not in _RANGE},
+            marks=marks_of(one),
         )
         for one in entry.get("sources", ())
     )

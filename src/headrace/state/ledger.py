@@ -8,14 +8,14 @@ writers.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from headrace.model.counts import sum_counts
 from headrace.model.names import TableName
-from headrace.state.file_lists import join_descriptions
+from headrace.model.ranges import RANGE_KEYS, marks_of
 from headrace.state.identity import corrupt
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_moved_rows
@@ -34,6 +34,10 @@ _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
 
+JoinMarks = Callable[[str, Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any] | None]
+"""Joins the marks of two ranges of a kind of source that follow each other; ``None`` keeps them apart."""
+
+
 @dataclass(frozen=True)
 class Ledger:
     """The ledger of one flow."""
@@ -47,8 +51,13 @@ class Ledger:
         above = self.folder.parent
         return tuple(Ledger(above / name, self.dataset, name) for name in above.list_folders())
 
-    def fold(self, table: Location, table_id: str) -> tuple[LoggedCommit, ...]:
+    def fold(self, table: Location, table_id: str, join_marks: JoinMarks) -> tuple[LoggedCommit, ...]:
         """Add the commits of the table that the ledger does not have yet.
+
+        Args:
+            table: The table.
+            table_id: Delta's id of the table.
+            join_marks: Joins the marks of two ranges.
 
         Returns:
             The commits of other writers that change data.
@@ -81,7 +90,7 @@ class Ledger:
             "table_id": table_id,
             "versions": [first, known[-1]],
             "mark": commit_mark(table, known[-1]),
-            "batches": compact(entries),
+            "batches": compact(entries, join_marks),
             "others": others,
         }
         self._path(first, table_id).replace_json(record)
@@ -216,12 +225,17 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
     path.replace_json(record)
 
 
-def compact(entries: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge batches that follow each other, range to range, into one entry each."""
+def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:
+    """Merge batches that follow each other, range to range, into one entry each.
+
+    Args:
+        entries: The batches.
+        join_marks: Joins the marks of two ranges.
+    """
     merged: list[dict[str, Any]] = []
     for entry in entries:
-        if merged and _follows(merged[-1], entry):
-            merged[-1] = _join(merged[-1], entry)
+        if merged and (sources := _joined_sources(merged[-1], entry, join_marks)) is not None:
+            merged[-1] = _join(merged[-1], entry, sources)
         else:
             merged.append(dict(entry))
     return merged
@@ -247,47 +261,38 @@ def _other(table: Location, commit: LoggedCommit) -> dict[str, Any]:
     }
 
 
-def _follows(before: Mapping[str, Any], entry: Mapping[str, Any]) -> bool:
+def _joined_sources(
+    before: Mapping[str, Any], entry: Mapping[str, Any], join_marks: JoinMarks
+) -> list[dict[str, Any]] | None:
+    """The ranges of two batches as one range of each source; ``None`` where one does not follow the other."""
     if "opens" in before or "opens" in entry or before["checkpoint"] != entry["checkpoint"]:
-        return False
+        return None
     if _batches(entry)[0] != _batches(before)[1] + 1 or len(before["sources"]) != len(entry["sources"]):
-        return False
-    return all(
-        one["index"] == two["index"] and one["identity"] == two["identity"] and _continues(one, two)
-        for one, two in zip(before["sources"], entry["sources"], strict=True)
-    )
+        return None
+    joined = []
+    for one, two in zip(before["sources"], entry["sources"], strict=True):
+        # A partition that appears in between makes the two ends differ.
+        follows = one["until"] == two["from"]
+        if one["index"] != two["index"] or one["identity"] != two["identity"] or not follows:
+            return None
+        marks = join_marks(two["kind"], marks_of(one), marks_of(two))
+        if marks is None:
+            return None
+        joined.append({**{key: one[key] for key in one if key in RANGE_KEYS}, "until": two["until"], **marks})
+    return joined
 
 
-def _continues(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
-    """Whether one range starts where the other ended, with no partition appearing in between."""
-    return bool(before["until"] == after["from"] and ("files" in before) == ("files" in after))
-
-
-def _join(before: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+def _join(
+    before: Mapping[str, Any], entry: Mapping[str, Any], sources: list[dict[str, Any]]
+) -> dict[str, Any]:
     joined = {key: value for key, value in before.items() if key != "batch"}
     joined.update(
         batches=[_batches(before)[0], _batches(entry)[1]],
         version=[_versions(before)[0], _versions(entry)[1]],
         timestamp=entry["timestamp"],
-        sources=[
-            {
-                **one,
-                "until": two["until"],
-                **({"seen": two["seen"]} if "seen" in two else {}),
-                **({"files": join_descriptions(one["files"], two["files"])} if "files" in two else {}),
-                **_join_last(one, two),
-            }
-            for one, two in zip(before["sources"], entry["sources"], strict=True)
-        ],
+        sources=sources,
     )
     return joined | sum_counts(before, entry)
-
-
-def _join_last(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """The newer mark of each partition of Kafka topics."""
-    before, after = one.get("last", {}), two.get("last", {})
-    joined = {topic: {**before.get(topic, {}), **after.get(topic, {})} for topic in sorted({*before, *after})}
-    return {"last": joined} if joined else {}
 
 
 def _batches(entry: Mapping[str, Any]) -> tuple[int, int]:

@@ -11,18 +11,19 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import RowsMissingError, SourceLocation, UnusedTestInputError
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.plan.bounded import kafka_columns
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.modes import TableAccess
 from headrace.plan.names import shown
 from headrace.plan.stored import load_stored
+from headrace.sources.kafka.batches import kafka_columns
 from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
+from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.layout import Storage
 from headrace.testing.files import FileFormat, file_format
@@ -165,14 +166,15 @@ class FakeSources:
 
     def read(self, read: SourceRead) -> DataFrame | None:
         """The rows of the test, in place of a source of a query."""
-        request = read.request
-        if request.format == "kafka":
-            return self._read_kafka(read)
-        if not read.paths:
-            return None
-        if request.format == "delta":
-            return self._read_delta(read)
-        return self._read_files(read)
+        match kind_for(read.request.format).reader.stand_in:
+            case "topic":
+                return self._read_kafka(read)
+            case "table":
+                return self._read_delta(read) if read.paths else None
+            case "folder":
+                return self._read_files(read) if read.paths else None
+            case other:
+                assert_never(other)
 
     def find_table(self, access: TableAccess) -> None:
         """Create a table that no file of the pipeline declares.
@@ -280,7 +282,8 @@ class FakeSources:
     def _reader(self, read: SourceRead, *paths: Path) -> DataFrame:
         """A reader of a replaced source, with the options of the query."""
         request = read.request
-        if request.format == "kafka":
+        if kind_for(request.format).reader.stand_in == "topic":
+            # A topic is a table here.
             options = {key: text for key, text in request.options.items() if key == LOCATION_OPTION}
             format = "delta"
         else:

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import deltalake
 import pyarrow as pa
@@ -17,13 +17,20 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from disk import Disk
+from headrace.declare.registry import ActivePipeline, activate
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
+from headrace.plan.bounded import evaluate_ranges
 from headrace.project.pipeline import Pipeline
 from headrace.run.update import RunResult
 from headrace.runtime.broker import Broker, admin_client
+from headrace.sources.ranges import range_of
+from headrace.storage.locate import locate
 from proof.ledger import TIMEOUT_S, ProducerLedger, create_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 CODE = """
 import headrace as hr
@@ -54,6 +61,7 @@ class Harness(ABC):
     Args:
         root: The pipeline's folder.
         broker: The session's broker.
+        spark: The session of all tests.
     """
 
     read: str
@@ -77,14 +85,18 @@ class Harness(ABC):
     reads_on_after_replay: ClassVar[bool] = True
     """Whether the run that replays a batch also reads the records after that batch."""
 
+    rereads: ClassVar[bool] = False
+    """Whether a range can be read again as a batch."""
+
     compares_reads: ClassVar[bool] = True
     """Whether two reads of the same source are noticed."""
 
     missing: ClassVar[str]
     """The code of the error for a source that does not exist."""
 
-    def __init__(self, root: Path, broker: Broker) -> None:
+    def __init__(self, root: Path, broker: Broker, spark: SparkSession) -> None:
         self.root = root
+        self.spark = spark
         self.broker = broker
         # The session's catalog and the broker are shared, so each pipeline has names of its own.
         self.name = f"source_{uuid.uuid4().hex[:8]}"
@@ -182,11 +194,20 @@ class Harness(ABC):
         found: list[int] = deltalake.DeltaTable(self.table).to_pyarrow_table(columns=["id"])["id"].to_pylist()
         return sorted(found)
 
-    def batches(self) -> dict[int, int]:
-        """The rows of each batch, from the table's log."""
+    def batches(self) -> dict[int, Mapping[str, Any]]:
+        """The metadata of each batch, from the table's log."""
         commits = deltalake.DeltaTable(self.table).history()
-        said = [json.loads(commit["userMetadata"]) for commit in commits if "userMetadata" in commit]
-        return {one["batch"]: one["input"] for one in reversed(said) if "input" in one}
+        metadata = [json.loads(commit["userMetadata"]) for commit in commits if "userMetadata" in commit]
+        return {one["batch"]: one for one in reversed(metadata) if "input" in one}
+
+    def read_again(self, batch: Mapping[str, Any]) -> list[int]:
+        """The rows of the query over the ranges of a batch."""
+        with Pipeline.load(self.root) as pipeline:
+            plan = pipeline.plan(offline=True)
+        ranges = [range_of(one) for one in batch["sources"]]
+        with activate(ActivePipeline(plan.project, lambda: self.spark)):
+            frame = evaluate_ranges(self.spark, plan.flows[0], plan, ranges, locate(self.checkpoint))
+            return sorted(row.id for row in frame.select("id").collect())
 
     def version(self) -> int:
         return deltalake.DeltaTable(self.table).version()
@@ -214,6 +235,7 @@ class KafkaHarness(Harness):
     read = 'hr.read_kafka("{name}", format="json", schema="id LONG")'
     waiting = 2
     grades: ClassVar = {"ranges": "proven", "counts": "proven", "records": "proven"}
+    rereads = True
     missing = "TOPIC_NOT_FOUND"
 
     def make(self) -> None:
@@ -267,6 +289,7 @@ class FilesHarness(Harness):
     read = 'hr.read_files("landing", format="json", schema="id LONG")'
     waiting = 2
     grades: ClassVar = {"ranges": "proven", "counts": "proven", "records": "proven"}
+    rereads = True
     missing = "FILES_NOT_FOUND"
 
     @property
@@ -364,12 +387,12 @@ HARNESSES: dict[str, type[Harness]] = {
 
 @pytest.fixture(scope="module")
 def make_source(
-    tmp_path_factory: pytest.TempPathFactory, broker: Broker, running_spark: object
+    tmp_path_factory: pytest.TempPathFactory, broker: Broker, spark: SparkSession
 ) -> Callable[[str], Harness]:
     """Makes a new source of a kind, with a pipeline that reads it."""
 
     def make(kind: str) -> Harness:
-        return HARNESSES[kind](tmp_path_factory.mktemp(kind), broker)
+        return HARNESSES[kind](tmp_path_factory.mktemp(kind), broker, spark)
 
     return make
 

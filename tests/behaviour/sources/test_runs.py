@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.errors import HeadraceError
+
 if TYPE_CHECKING:
     from behaviour.sources.conftest import Harness
 
@@ -23,12 +25,14 @@ class Runs:
         versions: The table's version after each run.
         lags: The lag after a run, with two more records, and at the end.
         verdicts: What `verify` said before the records were removed that had been read, by grade.
+        again: The rows of the first batch, read again as a batch, or the refusal.
     """
 
     source: Harness
     versions: tuple[int, ...]
     lags: tuple[int | None, ...]
     verdicts: Mapping[str, str]
+    again: list[int] | HeadraceError
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -48,11 +52,15 @@ def runs(request: pytest.FixtureRequest, make_source: Callable[[str], Harness]) 
     run()
     run()
     verdicts = source.verdicts()
+    try:
+        again: list[int] | HeadraceError = source.read_again(source.batches()[0])
+    except HeadraceError as error:
+        again = error
     source.remove_read()
     source.append(6)
     run()
     lags.append(source.lag())
-    return Runs(source, tuple(versions), tuple(lags), verdicts)
+    return Runs(source, tuple(versions), tuple(lags), verdicts, again)
 
 
 def test_each_record_is_read_exactly_once(runs: Runs) -> None:
@@ -67,6 +75,14 @@ def test_a_run_reads_what_the_source_holds_and_ends(runs: Runs) -> None:
 def test_the_lag_is_right_or_not_known(runs: Runs) -> None:
     source = runs.source
     assert runs.lags == (source.drained, source.waiting, source.drained)
+
+
+def test_a_range_is_read_again_with_the_same_rows_or_refused(runs: Runs) -> None:
+    if runs.source.rereads:
+        assert runs.again == [1, 2, 3]
+    else:
+        assert isinstance(runs.again, HeadraceError) and runs.again.code == "SOURCE_UNSUPPORTED"
+        assert runs.again.location is not None and runs.again.remedies
 
 
 def test_every_grade_is_proven_or_cannot_be_judged(runs: Runs) -> None:

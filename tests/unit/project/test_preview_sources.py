@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.project.preview_sources import SourceSeen, newest
+from headrace.sources.answers import SourceSeen
+from headrace.sources.kafka.sample import newest
 
 
 def test_the_newest_records_are_spread_over_partitions() -> None:

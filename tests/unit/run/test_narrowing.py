@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from headrace.model.ranges import SourceRange
-from headrace.run.narrowing import Part, find_first, parts_of
+from headrace.run.narrowing import Part, find_first, parts_of, ranges_of
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
 
@@ -58,4 +58,11 @@ def test_a_batch_is_what_it_has_read_of_kafka() -> None:
         KafkaOffsets({"orders": {0: 9, 1: 3}}),
     )
     delta = SourceRange(1, "delta", {}, None, DeltaPosition(table_id="t", version=1, index=-1))
-    assert parts_of([kafka, delta]) == (Part("orders", 0, 5, 9), Part("orders", 1, 0, 3))
+    parts = parts_of([kafka, delta])
+    assert parts == (Part("orders", 0, 5, 9), Part("orders", 1, 0, 3))
+    (some,) = ranges_of(parts[1:], [kafka, delta])
+    assert (some.index, some.start, some.until) == (
+        0,
+        KafkaOffsets({"orders": {1: 0}}),
+        KafkaOffsets({"orders": {1: 3}}),
+    )

@@ -10,6 +10,7 @@ import pytest
 
 from headrace.errors import CheckpointCorruptError
 from headrace.model.names import TableName
+from headrace.sources.ranges import join_marks
 from headrace.state.ledger import Ledger, compact
 from headrace.storage.locate import locate
 from headrace.storage.location import Location
@@ -102,7 +103,7 @@ def test_batches_that_become_one_entry_keep_the_newest_mark_of_each_partition() 
         one["timestamp"] = 1
         if last is not None:
             one["sources"][0]["last"] = {"t": last}
-    (entry,) = compact(said)
+    (entry,) = compact(said, join_marks)
     assert entry["batches"] == [0, 2]
     assert entry["sources"][0]["last"] == {"t": {"0": [7, 70], "1": [1, 10]}}
 
@@ -111,7 +112,7 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
     table.commit()
     for number in range(4):
         table.batch(number, {"0": number * 5}, {"0": number * 5 + 5}, rows=5)
-    assert ledger.fold(locate(table.path), TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID, join_marks) == ()
     (fold,) = ledger.folds()
     assert (fold["dataset"], fold["flow"], fold["table_id"]) == ("default.sales", "sales", TABLE_ID)
     assert fold["versions"] == [0, 4]
@@ -126,10 +127,10 @@ def test_batches_that_follow_each_other_become_one_entry(table: Table, ledger: L
 def test_a_fold_grows_and_takes_nothing_twice(table: Table, ledger: Ledger) -> None:
     table.commit()
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(locate(table.path), TABLE_ID)
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     table.batch(1, {"0": 5}, {"0": 9})
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     (fold,) = ledger.folds()
     assert fold["versions"] == [0, 2]
     assert [(entry["batches"], entry["accepted"]) for entry in fold["batches"]] == [([0, 1], 2)]
@@ -142,7 +143,7 @@ def test_a_fold_that_has_grown_large_is_followed_by_another(
     monkeypatch.setattr("headrace.state.ledger._ENTRIES", 2)
     for number in range(0, 10, 2):
         table.batch(number, {"0": number}, {"0": number + 1})
-        ledger.fold(locate(table.path), TABLE_ID)
+        ledger.fold(locate(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1], [2, 3], [4, 4]]
     assert [entry["batch"] for entry in entries(ledger)] == [0, 2, 4, 6, 8]
 
@@ -151,7 +152,7 @@ def test_a_batch_is_found_when_the_table_s_log_is_gone(table: Table, ledger: Led
     table.commit()
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     for version in range(4):
         table.file(version).unlink()
     table.commit()
@@ -171,7 +172,7 @@ def test_a_batch_that_no_fold_holds_yet_is_found_in_the_log(table: Table, ledger
 def test_each_flow_of_a_table_keeps_its_own_batches(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
     table.batch(0, {"0": 0}, {"0": 7}, flow="returns")
-    assert ledger.fold(locate(table.path), TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID, join_marks) == ()
     assert [entry["checkpoint"] for entry in entries(ledger)] == ["headrace-sales"]
 
 
@@ -180,7 +181,7 @@ def test_metadata_without_its_transaction_is_no_batch(table: Table, ledger: Ledg
     table.batch(0, {"0": 0}, {"0": 5})
     said = json.dumps(metadata(0, {"0": 0}, {"0": 5}))
     table.commit(add(data=False), userMetadata=said, operation="OPTIMIZE")
-    assert ledger.fold(locate(table.path), TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID, join_marks) == ()
     assert [entry["version"] for entry in entries(ledger)] == [0]
 
 
@@ -189,9 +190,9 @@ def test_a_writer_beside_ours_is_reported_once(table: Table, ledger: Ledger) -> 
     version = table.commit(add(), operation="WRITE", engineInfo="delta-rs")
     table.commit(operation="SET TBLPROPERTIES")
     table.commit(add(data=False), operation="OPTIMIZE")
-    (foreign,) = ledger.fold(locate(table.path), TABLE_ID)
+    (foreign,) = ledger.fold(locate(table.path), TABLE_ID, join_marks)
     assert (foreign.version, foreign.operation, foreign.engine) == (version, "WRITE", "delta-rs")
-    assert ledger.fold(locate(table.path), TABLE_ID) == ()
+    assert ledger.fold(locate(table.path), TABLE_ID, join_marks) == ()
 
 
 def test_rows_that_others_moved_are_counted_while_their_files_are_there(
@@ -204,7 +205,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.write_deltalake(path, pa.table({"id": list(range(10))}))
     deltalake.DeltaTable(path).delete("id < 3")
     deltalake.write_deltalake(path, pa.table({"id": [20, 21]}), mode="append")
-    ledger.fold(locate(path), TABLE_ID)
+    ledger.fold(locate(path), TABLE_ID, join_marks)
     (fold,) = ledger.folds()
     assert [(o["version"], o["operation"], o["added"], o["removed"]) for o in fold["others"]] == [
         (0, "WRITE", 10, 0),
@@ -214,7 +215,7 @@ def test_rows_that_others_moved_are_counted_while_their_files_are_there(
     deltalake.DeltaTable(path).delete("id = 5")
     for file in path.glob("*.parquet"):
         file.unlink()
-    ledger.fold(locate(path), TABLE_ID)
+    ledger.fold(locate(path), TABLE_ID, join_marks)
     assert ledger.folds()[-1]["others"][3]["removed"] is None
 
 
@@ -223,30 +224,30 @@ def test_what_the_log_lost_unseen_stays_a_hole_in_the_ledger(table: Table, ledge
     for number in range(5):
         table.batch(number, {"0": number}, {"0": number + 1})
         if number == 1:
-            ledger.fold(locate(table.path), TABLE_ID)
+            ledger.fold(locate(table.path), TABLE_ID, join_marks)
     for version in range(4):
         table.file(version).unlink()
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 2], [4, 5]]
 
 
 def test_user_metadata_of_others_is_left_alone(table: Table, ledger: Ledger) -> None:
     for text in ("a note", '"headrace"', '{"headrace', '["headrace"]'):
         table.commit(add(), userMetadata=text)
-    assert len(ledger.fold(locate(table.path), TABLE_ID)) == 4
+    assert len(ledger.fold(locate(table.path), TABLE_ID, join_marks)) == 4
 
 
 def test_a_table_made_anew_is_folded_from_its_first_version(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     assert ledger.next_version("table-2") == 0
-    ledger.fold(locate(table.path), "table-2")
+    ledger.fold(locate(table.path), "table-2", join_marks)
     assert ledger.next_version("table-2") == 3
 
 
 def test_a_table_without_a_log_folds_nothing(tmp_path: Path, ledger: Ledger) -> None:
-    assert ledger.fold(locate(tmp_path / "nowhere"), TABLE_ID) == ()
+    assert ledger.fold(locate(tmp_path / "nowhere"), TABLE_ID, join_marks) == ()
     assert ledger.folds() == ()
 
 
@@ -261,11 +262,11 @@ def test_losses_are_added_to_those_already_known(ledger: Ledger) -> None:
 
 def test_a_fold_that_cannot_be_read_is_named(table: Table, ledger: Ledger) -> None:
     table.batch(0, {"0": 0}, {"0": 5})
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     (name,) = ledger.folder.list_files()
     (ledger.folder / name).replace("{half")
     with pytest.raises(CheckpointCorruptError) as caught:
-        ledger.fold(locate(table.path), TABLE_ID)
+        ledger.fold(locate(table.path), TABLE_ID, join_marks)
     assert caught.value.params["path"] == str(ledger.folder / name)
 
 
@@ -284,33 +285,33 @@ def test_a_fold_that_cannot_be_read_is_named(table: Table, ledger: Ledger) -> No
 def test_batches_that_do_not_follow_each_other_stay_apart(second: dict[str, Any]) -> None:
     first = {**metadata(0, {"0": 0}, {"0": 5}), "version": 1, "timestamp": 1}
     second = {**second, "version": 2, "timestamp": 2}
-    assert compact([first, second]) == [first, second]
+    assert compact([first, second], join_marks) == [first, second]
 
 
 def test_a_topic_that_was_created_again_is_never_merged_with_the_old_one() -> None:
     first = {**metadata(0, {"0": 0}, {"0": 5}), "version": 1, "timestamp": 1}
     second = {**metadata(1, {"0": 5}, {"0": 9}), "version": 2, "timestamp": 2}
     second["sources"] = [{**second["sources"][0], "identity": {"topics": {"t": "id-2"}}}]
-    assert len(compact([first, second])) == 2
+    assert len(compact([first, second], join_marks)) == 2
 
 
 def test_compaction_changes_nothing_that_it_was_given() -> None:
     batches = [{**metadata(n, {"0": n}, {"0": n + 1}), "version": n + 1, "timestamp": n} for n in range(5)]
     before = json.dumps(batches)
-    (merged,) = compact(batches)
+    (merged,) = compact(batches, join_marks)
     assert json.dumps(batches) == before
-    assert compact([merged]) == [merged]
+    assert compact([merged], join_marks) == [merged]
     assert merged["timestamp"] == 4
 
 
 def test_folds_of_versions_that_a_restored_copy_took_back_are_put_aside(table: Table, ledger: Ledger) -> None:
     for number in range(3):
         table.batch(number, {"0": number}, {"0": number + 1})
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     table.file(2).unlink()
     assert ledger.rewind(locate(table.path), TABLE_ID, 1)
     assert ledger.folds() == ()
     assert len((ledger.folder / "superseded").list_files()) == 1
     assert not ledger.rewind(locate(table.path), TABLE_ID, 1)
-    ledger.fold(locate(table.path), TABLE_ID)
+    ledger.fold(locate(table.path), TABLE_ID, join_marks)
     assert [fold["versions"] for fold in ledger.folds()] == [[0, 1]]

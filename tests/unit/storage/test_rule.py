@@ -23,7 +23,7 @@ THIS_MACHINE = {
     "project/engine.py": "logs",
     "project/pipeline.py": "the pipeline's files",
     "project/preview.py": "logs",
-    "project/preview_sources.py": "files that are read",
+    "sources/files/sample.py": "files that are read",
     "project/reading.py": "the pipeline's files",
     "project/query_code.py": "the pipeline's files",
     "run/context.py": "logs",

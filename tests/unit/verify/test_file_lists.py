@@ -174,12 +174,13 @@ def test_a_loss_must_have_been_written_down(files: FilesFlow, verify: Any) -> No
 
 
 def test_a_merged_entry_of_the_ledger_is_held_to_its_lists(files: FilesFlow, verify: Any) -> None:
+    from headrace.sources.ranges import join_marks
     from headrace.state.ledger import compact
 
     files.put("a", "b", "c")
     for name in ("a", "b", "c"):
         files.read(name)
-    entries = compact(files.flow.said)
+    entries = compact(files.flow.said, join_marks)
     assert [entry.get("batches") for entry in entries] == [None, [0, 2]]
     fold = files.flow.table.fold("bronze", 0, entries[-1]["version"][1], entries)
     assert verify.grade("ranges").verdict == "proven", verify.grade("ranges")
@@ -191,7 +192,7 @@ def test_a_merged_entry_of_the_ledger_is_held_to_its_lists(files: FilesFlow, ver
 
 
 def test_packed_lists_prove_the_same(files: FilesFlow, verify: Any) -> None:
-    from headrace.state.file_lists import FileLists
+    from headrace.sources.files.lists import FileLists
     from headrace.storage.locate import locate
 
     files.put("a", "b", "c")

@@ -8,8 +8,7 @@ from headrace.errors import OptionInvalidError, SourceLocation, TableNotFoundErr
 from headrace.sources.delta.starting import CHANGE_FEED, ERASURES_ONLY
 from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, DELTA_MAX_FILES_PER_TRIGGER
 from headrace.sources.option_names import KnownOptions
-from headrace.sources.reader import Reader
-from headrace.sources.requests import ADAPTIVE, LIMITS, ReaderDefaults, ReadRequest, refuse_silent_loss
+from headrace.sources.requests import ADAPTIVE, LIMITS, ReadRequest, refuse_silent_loss
 from headrace.storage.locate import locate, locate_supported
 
 _STARTS = ("startingVersion", "startingTimestamp")
@@ -30,34 +29,30 @@ _KNOWN = KnownOptions(
 )
 
 
-class DeltaReader(Reader):
-    """Readers of tables."""
+def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+    """The options to add to a reader, after those of the user were checked.
 
-    has_path = True
-    reads_tables = True
-
-    def options(
-        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
-    ) -> dict[str, str]:
-        _KNOWN.refuse_unknown(request, location)
-        if not request.streaming:
-            return {}
-        refuse_silent_loss(request, location)
-        if path := request.path or request.value("path"):
-            # A flow reads the log of a table that it streams, so its kind of storage must be supported.
-            locate(path, source=location)
-        options: dict[str, str] = {}
-        if not request.has(*LIMITS):
-            options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
-            options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
-            options[ADAPTIVE] = "adaptive"
-        if not request.has(*_CHANGE_OPTIONS):
-            options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures"}
-        check_delta(request.options, location)
-        return options
-
-    def check_path(self, path: str, location: SourceLocation) -> None:
-        require_table(path, location)
+    Raises:
+        OptionUnsupportedError: The user's options would lose records silently.
+        OptionUnknownError: The reader does not know one of them.
+        OptionInvalidError: A value is invalid.
+    """
+    _KNOWN.refuse_unknown(request, location)
+    if not request.streaming:
+        return {}
+    refuse_silent_loss(request, location)
+    if path := request.path or request.value("path"):
+        # A flow reads the log of a table that it streams, so its kind of storage must be supported.
+        locate(path, source=location)
+    options: dict[str, str] = {}
+    if not request.has(*LIMITS):
+        options["maxFilesPerTrigger"] = str(DELTA_MAX_FILES_PER_TRIGGER)
+        options["maxBytesPerTrigger"] = str(DELTA_MAX_BYTES_PER_TRIGGER)
+        options[ADAPTIVE] = "adaptive"
+    if not request.has(*_CHANGE_OPTIONS):
+        options |= {"skipChangeCommits": "true", ERASURES_ONLY: "erasures"}
+    check_delta(request.options, location)
+    return options
 
 
 def reads_changes(request: ReadRequest) -> bool:

@@ -14,13 +14,14 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Lag, Seed
 from headrace.sources.delta.facts import DeltaFacts, reads_of
-from headrace.sources.delta.options import DeltaReader
 from headrace.sources.delta.position import DeltaPosition
+from headrace.sources.delta.reader import DeltaReader
 from headrace.sources.delta.starting import ERASURES_ONLY, check_table_start, starting_version
 from headrace.sources.guard import Guard
+from headrace.sources.kind import SourceKind
 from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, LEAST_BYTES, Taken
 from headrace.sources.meter import Meter
-from headrace.sources.source import Source, SourceKind
+from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History

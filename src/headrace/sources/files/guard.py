@@ -23,10 +23,10 @@ from headrace.errors import (
 from headrace.model.folders import FileFolder, local_path
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.files.bad_files import explain_bad_file, file_relations
+from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_files
 from headrace.sources.files.position import FilePosition
+from headrace.sources.files.spark_log import last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
-from headrace.state.file_lists import FileLists, ReadFile, covers, describe_files
-from headrace.state.file_log import last_entry, load_entries, load_seen
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 

@@ -14,28 +14,25 @@ from headrace.sources.limits import (
     FILES_MAX_BYTES_PER_TRIGGER,
     FILES_MAX_FILES_PER_TRIGGER,
 )
-from headrace.sources.reader import Reader
-from headrace.sources.requests import ADAPTIVE, ReaderDefaults, ReadRequest, unsupported
+from headrace.sources.requests import ADAPTIVE, ReadRequest, unsupported
 
 FORMATS = frozenset({"json", "csv", "xml", "parquet", "orc", "text", "avro", "binaryfile"})
 PARSED_FORMATS = frozenset({"json", "csv", "xml"})
 _CORRUPT_COLUMN = "_corrupt_record"
 
 
-class FilesReader(Reader):
-    """Readers of files."""
+def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:
+    """The options to add to a reader, after those of the user were checked.
 
-    has_path = True
-
-    def options(
-        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
-    ) -> dict[str, str]:
-        options: dict[str, str] = {}
-        if request.streaming:
-            options |= _file_options(request, location)
-        if request.has(FORMAT_OPTION):
-            options |= _strict_mode(request, location)
-        return options
+    Raises:
+        OptionUnsupportedError: The user's options would lose records silently.
+    """
+    options: dict[str, str] = {}
+    if request.streaming:
+        options |= _file_options(request, location)
+    if request.has(FORMAT_OPTION):
+        options |= _strict_mode(request, location)
+    return options
 
 
 def _file_options(request: ReadRequest, location: SourceLocation) -> dict[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, local_path
@@ -15,19 +15,32 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.files.facts import FileFacts, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
-from headrace.sources.files.options import FORMATS, FilesReader
+from headrace.sources.files.lists import (
+    FileLists,
+    ReadFile,
+    are_whole,
+    describe_files,
+    join_descriptions,
+    seed_list,
+)
+from headrace.sources.files.options import FORMATS
 from headrace.sources.files.position import FilePosition
 from headrace.sources.files.read import FORMAT_OPTION
+from headrace.sources.files.reader import FilesReader
+from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_entries, load_seen, seed_log
+from headrace.sources.kind import SourceKind
 from headrace.sources.limits import FILES_MAX_AGE, Taken
 from headrace.sources.meter import Meter
-from headrace.sources.source import Source, SourceKind
+from headrace.sources.requests import SourceRead
+from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
-from headrace.state.file_lists import FileLists, ReadFile, are_whole, describe_files
-from headrace.state.file_log import COMPACT_INTERVAL, last_entry, load_seen, seed_log
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity, folder_of, load_identity
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
@@ -42,6 +55,7 @@ class FileSource(Source):
     """
 
     kind = "files"
+    rereads = True
     kept_options = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
 
     path: str
@@ -66,7 +80,7 @@ class FileSource(Source):
 
     def look(self, systems: Systems, past: Past) -> FileFacts:
         source = self.identity(self._identity())
-        if not past.opens or past.lists is None:
+        if not past.opens or past.ledger is None:
             return FileFacts(source=source)
         # A list can be long, and only a new checkpoint needs to know all that was read.
         return FileFacts(
@@ -96,6 +110,25 @@ class FileSource(Source):
 
     def meter(self, systems: Systems) -> FileMeter | None:
         return FileMeter(self) if self.adaptive else None
+
+    def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        options = {k: v for k, v in read.request.batch_options.items() if k.lower() != "path"}
+        reader = read.session.read.format(read.request.format).options(**options)
+        if read.request.schema is not None:
+            reader = reader.schema(read.request.schema)
+        if one is None:
+            return reader.load(self.path).where(F.lit(False))
+        assert isinstance(one.until, FilePosition)
+        first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
+        entries = load_entries(checkpoint, self.folder, first, one.until.entry)
+        if not self.folder_read.is_pattern:
+            # Folders named `key=value` give columns.
+            reader = reader.option("basePath", self.path)
+        # A path names one file, even if it has special characters.
+        reader = reader.option("__globPaths__", "false")
+        return reader.load([path for paths in entries.values() for path in paths])
 
     def _identity(self) -> dict[str, Any]:
         identity: dict[str, Any] = {"path": self.path}
@@ -162,7 +195,8 @@ class FilesKind(SourceKind):
     def key(self, source: SourceIdentity) -> str:
         return str(source.identity.get("path"))
 
-    def removed(self, source: SourceIdentity, history: History, lists: FileLists) -> Iterator[Unrecoverable]:
+    def removed(self, source: SourceIdentity, history: History, ledger: Location) -> Iterator[Unrecoverable]:
+        lists = FileLists.of_ledger(ledger)
         files = [file for read in reads_of(source, history) for file in _listed(read, lists)]
         paths = [local_path(file.path) for file in files if not file.lost]
         gone = [path for path in paths if path is not None and not Path(path).exists()]
@@ -193,14 +227,24 @@ class FilesKind(SourceKind):
         assert isinstance(position, FilePosition)
         if origin is None:
             return Seed()
-        listed = seeding.lists.load_source(*origin, position.entry)
+        lists = FileLists.of_ledger(seeding.ledger)
+        listed = lists.load_source(*origin, position.entry)
         read = tuple(replace(file, source=source.index, carried=True) for file in listed)
         interval = int(seeding.setting(COMPACT_INTERVAL) or 10)
         return Seed(
             marks={"files": describe_files(read, len(read))},
             contents=seed_log(source, position.entry, read, interval),
-            read=read,
+            ledger=seed_list(seeding.checkpoint, read),
         )
+
+    def join_marks(self, one: Mapping[str, Any], two: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if ("files" in one) != ("files" in two):
+            return None
+        files = {"files": join_descriptions(one["files"], two["files"])} if "files" in two else {}
+        return {**one, **two, **files}
+
+    def take_over(self, old: Location, ledger: Location) -> None:
+        FileLists.of_ledger(ledger).take_over(FileLists.of_ledger(old))
 
 
 def describe_folder(folder: FileFolder) -> str:
@@ -228,12 +272,13 @@ def _folder_in(checkpoint: Location, index: int) -> int:
 
 def _unlisted(source: SourceIdentity, past: Past) -> frozenset[ListOrigin]:
     """The reads of a folder whose lists in the ledger do not hold all files that were read."""
-    assert past.lists is not None
+    assert past.ledger is not None
+    lists = FileLists.of_ledger(past.ledger)
     return frozenset(
         (read.checkpoint, read.source.index)
         for read in reads_of(source, past.history)
         if not are_whole(
-            _listed(read, past.lists), FilePosition.from_json(read.until).entry, read.marks.get("files")
+            _listed(read, lists), FilePosition.from_json(read.until).entry, read.marks.get("files")
         )
     )
 
@@ -241,15 +286,16 @@ def _unlisted(source: SourceIdentity, past: Past) -> frozenset[ListOrigin]:
 def _read_elsewhere(source: SourceIdentity, past: Past) -> str | None:
     """A file of a folder that is new, or chooses other files now, which was read through another folder."""
     before = reads_of(source, past.history)
-    if any(dict(read.source.identity) == source.identity for read in before) or past.lists is None:
+    if any(dict(read.source.identity) == source.identity for read in before) or past.ledger is None:
         return None
+    lists = FileLists.of_ledger(past.ledger)
     last = {
         read.source.identity["path"]: read
         for reads in past.history.commits
         for read in reads
         if read.source.kind == source.kind and not is_folder(read.source, source)
     }
-    others = {local_path(file.path) for read in last.values() for file in _listed(read, past.lists)}
+    others = {local_path(file.path) for read in last.values() for file in _listed(read, lists)}
     # A folder that cannot be listed is reported by the run.
     with suppress(OSError):
         files = (file.path for file in FileFolder.of_identity(source.identity).files())

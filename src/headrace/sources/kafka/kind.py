@@ -12,15 +12,14 @@ from headrace.sources.answers import Lag, Unrecoverable
 from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, normalized, other_cluster
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
 from headrace.sources.kafka.guard import KafkaGuard
-from headrace.sources.kafka.options import KafkaReader
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
+from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
-from headrace.sources.source import SourceKind
+from headrace.sources.kind import SourceKind
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
-from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
@@ -96,7 +95,7 @@ class KafkaKind(SourceKind):
         )
 
     def unrecoverable(
-        self, history: History, sources: Sequence[SourceFacts], lists: FileLists
+        self, history: History, sources: Sequence[SourceFacts], ledger: Location
     ) -> Iterator[Unrecoverable]:
         read = dict(ended_offsets(history))
         for facts in sources:
@@ -116,6 +115,13 @@ class KafkaKind(SourceKind):
     def count(self, one: SourceRange) -> int:
         assert isinstance(one.until, KafkaOffsets)
         return one.until.count_since(one.start)
+
+    def join_marks(self, one: Mapping[str, Any], two: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The newer mark of each partition."""
+        before, after = one.get("last", {}), two.get("last", {})
+        topics = sorted({*before, *after})
+        last = {topic: {**before.get(topic, {}), **after.get(topic, {})} for topic in topics}
+        return {**one, **two, **({"last": last} if last else {})}
 
     def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
         assert isinstance(one.until, KafkaOffsets)

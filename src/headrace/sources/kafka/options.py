@@ -11,7 +11,6 @@ from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.option_names import KnownOptions
-from headrace.sources.reader import Reader
 from headrace.sources.requests import (
     ADAPTIVE,
     LIMITS,
@@ -47,17 +46,19 @@ _KNOWN = KnownOptions(
 )
 
 
-class KafkaReader(Reader):
-    """Readers of topics."""
+def reader_options(
+    request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
+) -> dict[str, str]:
+    """The options to add to a reader, after those of the user were checked.
 
-    record_columns = ("topic", "partition", "offset", "timestamp")
-
-    def options(
-        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
-    ) -> dict[str, str]:
-        options = protocol_options(request, location, defaults.kafka_limit)
-        check_values(request.options, request.streaming, location)
-        return connection_options(request.options, defaults.kafka) | options
+    Raises:
+        OptionUnsupportedError: The user's options would lose records silently.
+        OptionUnknownError: The reader does not know one of them.
+        OptionInvalidError: A value is invalid.
+    """
+    options = protocol_options(request, location, defaults.kafka_limit)
+    check_values(request.options, request.streaming, location)
+    return connection_options(request.options, defaults.kafka) | options
 
 
 def protocol_options(request: ReadRequest, location: SourceLocation, limit: int) -> dict[str, str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TopicNotFoundError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
-from headrace.model.ranges import Position
+from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found
+from headrace.sources.kafka.batches import read_between
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, no_login, reader_connection
 from headrace.sources.kafka.facts import KafkaFacts
@@ -21,11 +22,15 @@ from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.starting import Start, check_start
 from headrace.sources.kafka.subscription import matching, shown
 from headrace.sources.kafka.topics import count_partitions
+from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _ANSWER_S = 5.0
 """How long the start of a flow waits for the last records."""
@@ -45,6 +50,8 @@ class KafkaSource(Source):
     """
 
     kind = "kafka"
+    needs_broker = True
+    rereads = True
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -147,6 +154,12 @@ class KafkaSource(Source):
 
     def meter(self, systems: Systems) -> KafkaMeter | None:
         return KafkaMeter(systems.kafka.reach(self.connection).connection) if self.adaptive else None
+
+    def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
+        if one is None:
+            return read_between(read, {}, {})
+        assert isinstance(one.start, KafkaOffsets) and isinstance(one.until, KafkaOffsets)
+        return read_between(read, one.start.offsets, one.until.offsets)
 
     def _count_partitions(self, topics: Iterable[str], cluster: KafkaCluster) -> dict[str, int]:
         return count_partitions(

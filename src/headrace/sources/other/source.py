@@ -15,13 +15,14 @@ from headrace.errors import SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
 from headrace.sources.answers import Unrecoverable
 from headrace.sources.facts import Facts
-from headrace.sources.source import Source, SourceKind
+from headrace.sources.kind import SourceKind
+from headrace.sources.source import Source
 from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import FlowFacts, NextPosition
-from headrace.state.file_lists import FileLists
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.state.starting_positions import require_whole, resume_impossible
+from headrace.storage.location import Location
 
 _LOSES_RECORDS = frozenset({"socket"})
 """Formats that cannot read a record again after a failure, as Spark's documentation says."""
@@ -92,7 +93,7 @@ class OtherKind(SourceKind):
     def key(self, source: SourceIdentity) -> str:
         return str(source.identity.get("format"))
 
-    def removed(self, source: SourceIdentity, history: History, lists: FileLists) -> Iterator[Unrecoverable]:
+    def removed(self, source: SourceIdentity, history: History, ledger: Location) -> Iterator[Unrecoverable]:
         name = self.describe(source)
         yield Unrecoverable(f"a full refresh reads what the {name} still has; this cannot be checked")
 

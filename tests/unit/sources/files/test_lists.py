@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headrace.errors import CheckpointCorruptError
-from headrace.state.file_lists import (
+from headrace.sources.files.lists import (
     FileLists,
     ReadFile,
     are_whole,

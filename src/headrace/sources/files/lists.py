@@ -14,6 +14,8 @@ from typing import Any
 from headrace.state.identity import corrupt
 from headrace.storage.location import Location
 
+_FOLDER = "files"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadFile:
@@ -95,7 +97,7 @@ class FileLists:
 
     @classmethod
     def of_ledger(cls, ledger: Location) -> FileLists:
-        return cls(ledger / "files")
+        return cls(ledger / _FOLDER)
 
     def write(self, checkpoint: str, batch: int, files: Iterable[ReadFile]) -> None:
         """Write a batch's list, in place of what an attempt before has left.
@@ -103,7 +105,7 @@ class FileLists:
         Raises:
             StorageUnwritableError: The ledger cannot be written.
         """
-        self._path(checkpoint, batch).replace("".join(f"{file.to_line()}\n" for file in files))
+        self._path(checkpoint, batch).replace(_text(files))
 
     def load(self, checkpoint: str, batch: int) -> tuple[ReadFile, ...] | None:
         """A batch's list; ``None`` where there is none.
@@ -172,7 +174,12 @@ class FileLists:
         return [folder / name for name in folder.list_files() if name[0].isdigit()]
 
     def _path(self, checkpoint: str, batch: int) -> Location:
-        return self.folder / checkpoint / f"{batch:012d}.jsonl"
+        return self.folder / checkpoint / _name(batch)
+
+
+def seed_list(checkpoint: str, files: Iterable[ReadFile]) -> dict[str, str]:
+    """The list of a new checkpoint's files that earlier ones have read, by path within the ledger."""
+    return {f"{_FOLDER}/{checkpoint}/{_name(0)}": _text(files)}
 
 
 def covers(files: Sequence[ReadFile], last: int) -> bool:
@@ -190,6 +197,14 @@ def are_whole(files: Sequence[ReadFile], last: int, said: Mapping[str, Any] | No
         said: What the commit of that position says of its files.
     """
     return covers(files, last) and said is not None and said.get("total") == len(files)
+
+
+def _name(batch: int) -> str:
+    return f"{batch:012d}.jsonl"
+
+
+def _text(files: Iterable[ReadFile]) -> str:
+    return "".join(f"{file.to_line()}\n" for file in files)
 
 
 def _read(path: Location) -> str:

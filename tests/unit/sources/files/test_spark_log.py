@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import CheckpointCorruptError
-from headrace.state.file_lists import ReadFile
-from headrace.state.file_log import last_entry, load_entries, load_seen, seed_log
+from headrace.sources.files.lists import ReadFile
+from headrace.sources.files.spark_log import last_entry, load_entries, load_seen, seed_log
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from headrace.state.file_lists import ReadFile
+from headrace.sources.files.lists import ReadFile
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
 

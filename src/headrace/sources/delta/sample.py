@@ -1,0 +1,56 @@
+"""The rows of a table, as a preview shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from headrace.sources.answers import Sample, SourceSeen
+from headrace.sources.delta.options import reads_changes
+from headrace.sources.requests import SourceRead
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def sample_table(read: SourceRead) -> Sample:
+    """The rows of a table, or its changes, as far as the reader asks for them."""
+    path = read.paths[0]
+    seen = SourceSeen(kind="table", name=path)
+    whole = read.session.read.format("delta").load(path)
+    if reads_changes(read.request):
+        return Sample(changes_of(whole, f"delta.`{path}`", read.request.options), seen)
+    return Sample(whole, seen)
+
+
+def changes_of(whole: DataFrame, table: str, options: Mapping[str, str]) -> DataFrame:
+    """The changes of a table that a new stream of its change feed would give.
+
+    Args:
+        whole: The table's rows.
+        table: Its name in SQL.
+        options: The reader's options.
+    """
+    chosen = {key.lower(): value for key, value in options.items()}
+    version = chosen.get("startingversion", "latest")
+    if version == "latest" and "startingtimestamp" not in chosen:
+        # What such a stream gives at its start: the table as it is.
+        return as_inserts(whole)
+    reader = whole.sparkSession.read.option("readChangeFeed", "true")
+    for key in ("startingVersion", "startingTimestamp"):
+        if key.lower() in chosen:
+            reader = reader.option(key, chosen[key.lower()])
+    return reader.table(table)
+
+
+def as_inserts(frame: DataFrame) -> DataFrame:
+    """The rows of a table as its change feed gives those that were inserted."""
+    from pyspark.sql import functions as F
+
+    return frame.withColumns(
+        {
+            "_change_type": F.lit("insert"),
+            "_commit_version": F.lit(0).cast("long"),
+            "_commit_timestamp": F.current_timestamp(),
+        }
+    )

@@ -1,0 +1,67 @@
+"""Records of topics as a batch: a range of offsets, with the columns of a stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from headrace.sources.kafka.subscription import Subscription
+from headrace.sources.requests import ReadRequest, SourceRead
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_COLUMNS: Final = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT"
+)
+_HEADERS: Final = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+_CHOICE_OF_OFFSETS = frozenset(
+    {
+        *("subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets"),
+        *("startingtimestamp", "endingtimestamp", "startingoffsetsbytimestamp", "endingoffsetsbytimestamp"),
+        "startingoffsetsbytimestampstrategy",
+    }
+)
+
+
+def read_between(
+    read: SourceRead, start: Mapping[str, Mapping[int, int]], until: Mapping[str, Mapping[int, int]]
+) -> DataFrame:
+    """The records of a reader between offsets.
+
+    Args:
+        read: The user's read.
+        start: The first offset of each partition, inclusive.
+        until: The last offset of each partition, exclusive; other partitions are not read.
+    """
+    subscription = Subscription.of(read.request.options)
+    first: dict[str, dict[str, int]] = {}
+    last: dict[str, dict[str, int]] = {}
+    for topic in subscription.topics or until:
+        for partition, end in until.get(topic, {}).items():
+            begin = start.get(topic, {}).get(partition, end)
+            assigned = subscription.partitions.get(topic)
+            if begin < end and (assigned is None or partition in assigned):
+                first.setdefault(topic, {})[str(partition)] = begin
+                last.setdefault(topic, {})[str(partition)] = end
+    if not first:
+        return read.session.createDataFrame([], kafka_columns(read.request))
+    chosen = read.request.batch_options
+    options = {key: value for key, value in chosen.items() if key.lower() not in _CHOICE_OF_OFFSETS}
+    return (
+        read.session.read.format("kafka")
+        .options(**options)
+        .option("assign", json.dumps({topic: [int(p) for p in parts] for topic, parts in first.items()}))
+        .option("startingOffsets", json.dumps(first))
+        .option("endingOffsets", json.dumps(last))
+        .load()
+    )
+
+
+def kafka_columns(request: ReadRequest) -> str:
+    """The columns of a reader."""
+    with_headers = (request.value("includeHeaders") or "").lower() == "true"
+    return f"{_COLUMNS}, {_HEADERS}" if with_headers else _COLUMNS

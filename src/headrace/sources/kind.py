@@ -1,0 +1,146 @@
+"""A kind of source: what is known from a checkpoint or a commit alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from headrace.model.ranges import Position, SourceRange
+from headrace.sources.answers import Lag, Seed, Unrecoverable
+from headrace.sources.guard import Guard
+from headrace.sources.reader import Reader
+from headrace.sources.source import Source
+from headrace.sources.systems import Seeding, StreamRead, Systems
+from headrace.state.facts import ListOrigin, SourceFacts
+from headrace.state.history import History
+from headrace.state.identity import SourceIdentity
+from headrace.storage.location import Location
+
+
+class SourceKind(ABC):
+    """A kind of source: what is known of its sources from a checkpoint or a commit alone."""
+
+    source: ClassVar[type[Source]]
+    guard: ClassVar[type[Guard]] = Guard
+    reader: ClassVar[Reader] = Reader()
+
+    @property
+    def name(self) -> str:
+        """The name of the kind in checkpoints and commits."""
+        return self.source.kind
+
+    @abstractmethod
+    def opens(self, format: str) -> bool:
+        """Whether streams of one of Spark's formats are of this kind."""
+
+    @abstractmethod
+    def build(self, read: StreamRead) -> Source:
+        """The source of a streaming read.
+
+        Raises:
+            UsageError: The read's options cannot be used.
+        """
+
+    @abstractmethod
+    def position(self, value: Any) -> Position:
+        """A position from its JSON.
+
+        Raises:
+            ValueError: The value is not one.
+        """
+
+    def batch_start(
+        self, checkpoint: Location, source: SourceIdentity, before: Position | None, until: Position
+    ) -> Position | None:
+        """Where a batch begins.
+
+        Args:
+            checkpoint: The checkpoint's folder.
+            source: The source.
+            before: Where the batch before ended; ``None`` for the first batch.
+            until: Where the batch ends.
+        """
+        return before
+
+    @abstractmethod
+    def describe(self, source: SourceIdentity) -> str:
+        """A source that was read, in words."""
+
+    def describe_range(self, one: SourceRange) -> tuple[str, ...]:
+        """What a batch has read, in words."""
+        source = SourceIdentity(index=one.index, kind=one.kind, identity=one.identity)
+        return (self.describe(source),)
+
+    def count(self, one: SourceRange) -> int | None:
+        """The records of a range at most; ``None`` where positions do not tell."""
+        return None
+
+    def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
+        """What a source holds beyond the end of a range; ``None`` where that is not known.
+
+        Args:
+            one: The range.
+            systems: The systems.
+            checkpoint: The folder of the checkpoint that has read it, if it may be read.
+        """
+        return None
+
+    def seed(
+        self, source: SourceIdentity, position: Position, origin: ListOrigin | None, seeding: Seeding
+    ) -> Seed:
+        """What a new checkpoint needs beside the position that a source starts at.
+
+        Args:
+            source: The source.
+            position: The position.
+            origin: Whose lists name the files that were read.
+            seeding: The flow's ledger and Spark's settings.
+        """
+        return Seed()
+
+    def key(self, source: SourceIdentity) -> str:
+        """The part of a source's identity that stays the same when the query reads it in another way."""
+        return str(source.identity)
+
+    def unrecoverable(
+        self, history: History, sources: Sequence[SourceFacts], ledger: Location
+    ) -> Iterator[Unrecoverable]:
+        """The data that a flow has read of sources of this kind and a full refresh would not find again.
+
+        Args:
+            history: How far the flow has read.
+            sources: Its sources of this kind as they are now.
+            ledger: The folder of its ledger.
+        """
+        still_read = {self.key(facts.source) for facts in sources}
+        for source in history.sources(self.name, self.key):
+            if self.key(source) in still_read:
+                yield from self.removed(source, history, ledger)
+            else:
+                name = self.describe(source)
+                yield Unrecoverable(
+                    f"the rows from {name} cannot be read again: the query no longer reads it"
+                )
+
+    def removed(self, source: SourceIdentity, history: History, ledger: Location) -> Iterator[Unrecoverable]:
+        """The data that a flow has read of a source and that the source no longer holds."""
+        return iter(())
+
+    def join_marks(self, one: Mapping[str, Any], two: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The marks of two ranges that follow each other, as one; ``None`` if they stay apart."""
+        return {**one, **two}
+
+    def take_over(self, old: Location, ledger: Location) -> None:
+        """Take over what the ledger of a renamed flow holds of sources of this kind."""
+        return
+
+    def publish(self, one: SourceRange, systems: Systems, group: str) -> None:
+        """Show the system how far a flow has read, where it keeps such a record.
+
+        Args:
+            one: The last range that was committed.
+            systems: The systems.
+            group: The name of the consumer group.
+        """
+        return
