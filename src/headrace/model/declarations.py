@@ -82,7 +82,7 @@ class RefreshFlow:
     query: Query
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     trigger: Trigger | None = None
-    """The least time between two refreshes of a continuous update; ``None`` takes the pipeline's."""
+    """The minimum time between two refreshes of a continuous update; ``None`` uses the pipeline's."""
 
     @property
     def name(self) -> str:

@@ -1,4 +1,4 @@
-"""A pipeline's settings after its spec, profile and environment have been read."""
+"""A pipeline's settings, from its spec, profile and environment."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ OnDataLoss = Literal["refuse", "record"]
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSettings:
-    """What ``headrace.yml`` says, resolved for one profile.
+    """The settings of ``headrace.yml``, resolved for one profile.
 
     Args:
         name: The pipeline's name.
         file: The spec file; relative paths in it are relative to its folder.
-        profile: The profile in force.
-        storage: Where tables, checkpoints, ledger and events are kept.
-        catalog: A Spark catalog's name; ``None`` takes the session's own.
+        profile: The chosen profile.
+        storage: The storage of tables, checkpoints, ledger and events.
+        catalog: The name of a Spark catalog; ``None`` uses that of the session.
         database: The schema of datasets whose names have one part.
         libraries: Globs of the pipeline's files, relative to the spec's folder.
         configuration: Spark settings of the pipeline (``spark.*``) and values of the user's own.
         configuration_locations: The lines of these settings in the spec.
         kafka: The default Kafka connection.
-        trigger: When batches start, of flows that do not say so themselves.
-        view_interval_s: Least seconds between two refreshes of a materialized view.
-        on_data_loss: What happens when a source no longer holds what a flow has to read.
-        master: Spark master; ``None`` runs locally on all cores, or takes the session's.
-        memory: JVM heap, as ``-Xmx`` takes it; ``None`` chooses by the machine.
+        trigger: When batches start, for flows without a trigger.
+        view_interval_s: Minimum seconds between two refreshes of a materialized view.
+        on_data_loss: What happens if a source has lost records that were not read yet.
+        master: The Spark master; ``None`` runs locally on all cores, or uses that of the session.
+        memory: The heap size of the JVM; ``None`` chooses it by the memory of the machine.
         consumer_groups: Whether flows publish their offsets to the broker.
-        redactor: Strikes out what is secret among all this.
+        redactor: Replaces the secrets among these settings.
     """
 
     name: str

@@ -167,7 +167,7 @@ def build_node(preorder: Sequence[Mapping[str, Any]]) -> Node:
     def build() -> Node:
         nonlocal position
         if position >= len(preorder):
-            raise ValueError("a node has fewer children than it says")
+            raise ValueError("a node of the plan lacks children")
         fields = preorder[position]
         position += 1
         children = tuple(build() for _ in range(int(fields["num-children"])))

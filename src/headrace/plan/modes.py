@@ -1,4 +1,4 @@
-"""The modes in which the user's code runs: each says how its reads are treated.
+"""The modes in which the user's code runs, and how each treats reads.
 
 A test and a preview replace sources; the mode names what is given in their stead.
 """

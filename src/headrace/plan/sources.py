@@ -24,7 +24,7 @@ from headrace.state.identity import generations
 
 
 class KnownFolders(Protocol):
-    """Knows the folders that stand for datasets."""
+    """Gives the dataset of a folder with an empty table."""
 
     def name_of(self, path: str) -> TableName | None: ...
 
