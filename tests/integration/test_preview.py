@@ -151,7 +151,7 @@ def test_tables_that_a_run_has_made_are_read_and_left_alone(shop: Shop) -> None:
     shop.write(BRONZE.replace('"timestamp")])', '"timestamp")], F.lit(2).alias("doubled"))'), code)
     preview = look(shop, "silver", columns=["doubled"])
     assert (set(preview.rows), len(preview.rows)) == ({(2,)}, 60)
-    assert "lacks doubled" in str(preview.sources[0])
+    assert "does not have doubled yet" in str(preview.sources[0])
 
 
 def test_the_newest_records_are_read_within_what_the_query_asks_for(shop: Shop) -> None:

@@ -55,7 +55,7 @@ class Queries:
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateContext:
-    """What one update has. Only what makes its runners (`run/runners.py`) takes it whole.
+    """What one update has. `run/runners.py` gives each runner the parts that it uses.
 
     Args:
         update: The update's id.
