@@ -11,6 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.declare.expectations import (
+        expect,
+        expect_all,
+        expect_all_or_drop,
+        expect_all_or_fail,
+        expect_all_or_quarantine,
+        expect_or_drop,
+        expect_or_fail,
+        expect_or_quarantine,
+    )
     from headrace.declare.file_reads import read_files
     from headrace.declare.python import (
         append_flow,
@@ -32,6 +42,14 @@ __all__ = [
     "Pipeline",
     "append_flow",
     "create_streaming_table",
+    "expect",
+    "expect_all",
+    "expect_all_or_drop",
+    "expect_all_or_fail",
+    "expect_all_or_quarantine",
+    "expect_or_drop",
+    "expect_or_fail",
+    "expect_or_quarantine",
     "materialized_view",
     "parse_json",
     "read_delta",
@@ -47,6 +65,14 @@ _HOMES = {
     "Pipeline": "headrace.project.pipeline",
     "append_flow": "headrace.declare.python",
     "create_streaming_table": "headrace.declare.python",
+    "expect": "headrace.declare.expectations",
+    "expect_all": "headrace.declare.expectations",
+    "expect_all_or_drop": "headrace.declare.expectations",
+    "expect_all_or_fail": "headrace.declare.expectations",
+    "expect_all_or_quarantine": "headrace.declare.expectations",
+    "expect_or_drop": "headrace.declare.expectations",
+    "expect_or_fail": "headrace.declare.expectations",
+    "expect_or_quarantine": "headrace.declare.expectations",
     "materialized_view": "headrace.declare.python",
     "parse_json": "headrace.declare.reads",
     "read_delta": "headrace.project.reading",

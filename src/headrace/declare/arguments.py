@@ -165,6 +165,17 @@ class Arguments:
             )
         return name
 
+    def decorated(self, value: Any) -> None:
+        """Check that a decorator that changes nothing has got a function."""
+        if not callable(value):
+            raise self.invalid(
+                "the decorator",
+                f"must be put on a function, not on {_kind(value)}",
+                "put it below the decorator that declares the dataset"
+                if value is None
+                else "put it on the query function",
+            )
+
     def query(self, value: Any) -> Callable[[], Any]:
         """The value as a function that can be called without arguments."""
         if isinstance(value, str):

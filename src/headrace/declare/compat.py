@@ -55,6 +55,9 @@ class SparkRegistry(GraphElementRegistry):  # type: ignore[misc]
                 declare = python.temporary_view(name=flow.name, comment=output.comment, spark_conf=conf)
             case _:
                 declare = python.append_flow(target=flow.target, name=self._name(flow), spark_conf=conf)
+                if flow.name == flow.target and self._active.registry is not None:
+                    target = TableName.parse(flow.target, self._active.settings.database)
+                    self._active.registry.own(flow.func, target)
         declare(flow.func)
 
     def register_auto_cdc_flow(self, flow: AutoCdcFlow) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
 
 from headrace.declare.arguments import Arguments
+from headrace.declare.expectations import Conditions, checked_expectations
 from headrace.declare.registry import Registry, current_pipeline
 from headrace.errors import SourceLocation
 from headrace.model.declarations import (
@@ -259,10 +260,15 @@ def create_streaming_table(
     cluster_by: Sequence[str] | None = None,
     schema: StructType | str | None = None,
     format: str | None = None,
+    expect_all: Conditions | None = None,
+    expect_all_or_drop: Conditions | None = None,
+    expect_all_or_quarantine: Conditions | None = None,
+    expect_all_or_fail: Conditions | None = None,
 ) -> None:
     """Declare a streaming table without a query, for `append_flow` to feed.
 
-    It takes the same arguments as `table`.
+    It takes the same arguments as `table`, and expectations on the rows of all its flows as dicts of
+    conditions by name.
 
     Example:
         >>> import headrace as hr
@@ -271,7 +277,16 @@ def create_streaming_table(
     scope = _Scope("hr.create_streaming_table", None)
     target = scope.arguments.table_name("name", name, scope.default_schema)
     stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-    scope.register(StreamingTable(name=target, location=scope.location, **stored))
+    expectations = checked_expectations(
+        scope.arguments,
+        {
+            "expect_all": expect_all,
+            "expect_all_or_drop": expect_all_or_drop,
+            "expect_all_or_quarantine": expect_all_or_quarantine,
+            "expect_all_or_fail": expect_all_or_fail,
+        },
+    )
+    scope.register(StreamingTable(name=target, location=scope.location, expectations=expectations, **stored))
 
 
 class _Scope:
@@ -342,7 +357,7 @@ class _Scope:
                 case AppendFlow() | RefreshFlow():
                     self._registry.add_flow(item)
                 case StreamingTable() | MaterializedView() | TemporaryView():
-                    self._registry.add_dataset(item)
+                    self._registry.add_dataset(item, self.function)
                 case _:
                     assert_never(item)
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import DuplicateNameError, NoActivePipelineError, SourceLocation
+from headrace.errors import (
+    DuplicateNameError,
+    ExpectationInvalidError,
+    NoActivePipelineError,
+    SourceLocation,
+)
 from headrace.model.declarations import Dataset, Declarations, Flow
+from headrace.model.expectations import Expectation
 from headrace.model.folders import FileFolder
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.state.kept_schemas import SchemaKey
 
@@ -34,15 +41,32 @@ class Registry:
         self._default_schema = default_schema
         self._datasets: dict[str, Dataset] = {}
         self._flows: dict[str, Flow] = {}
+        self._owners: list[tuple[Any, str]] = []
+        self._expected: list[tuple[Any, tuple[Expectation, ...]]] = []
 
-    def add_dataset(self, dataset: Dataset) -> None:
-        """Add a dataset whose name must be new."""
+    def add_dataset(self, dataset: Dataset, function: Any = None) -> None:
+        """Add a dataset whose name must be new.
+
+        Args:
+            dataset: The dataset.
+            function: The function that declares it, where one does.
+        """
         # Tables are folders: two names that differ only in case would share one folder on some machines.
         key = str(dataset.name).casefold()
         if earlier := self._datasets.get(key):
             shown = str(dataset.name).removeprefix(f"{self._default_schema}.")
             raise _duplicate("dataset", shown, earlier.location, dataset.location)
         self._datasets[key] = dataset
+        if function is not None:
+            self.own(function, dataset.name)
+
+    def own(self, function: Any, dataset: TableName) -> None:
+        """Let a function's expectations be those of a dataset."""
+        self._owners.append((function, str(dataset).casefold()))
+
+    def expect(self, function: Any, expectations: tuple[Expectation, ...]) -> None:
+        """Add expectations to the dataset that a function declares, now or later."""
+        self._expected.append((function, expectations))
 
     def add_flow(self, flow: Flow) -> None:
         """Add a flow whose name must be new in the whole pipeline."""
@@ -52,8 +76,35 @@ class Registry:
         self._flows[key] = flow
 
     def declarations(self) -> Declarations:
-        """All declarations so far, in their order."""
-        return Declarations(tuple(self._datasets.values()), tuple(self._flows.values()))
+        """All declarations so far, in their order.
+
+        Raises:
+            ExpectationInvalidError: A function has expectations and declares no dataset.
+        """
+        datasets = dict(self._datasets)
+        # Decorators run from the bottom to the top; a reader reads them from the top.
+        for function, expectations in reversed(self._expected):
+            owned = [key for owner, key in self._owners if owner is function]
+            if not owned:
+                raise _without_dataset(function, expectations)
+            for key in owned:
+                dataset = datasets[key]
+                datasets[key] = replace(dataset, expectations=(*dataset.expectations, *expectations))
+        return Declarations(tuple(datasets.values()), tuple(self._flows.values()))
+
+
+def _without_dataset(function: Any, expectations: tuple[Expectation, ...]) -> ExpectationInvalidError:
+    name = getattr(function, "__name__", "the function")
+    return ExpectationInvalidError(
+        f"`{name}` has expectations and declares no dataset",
+        location=expectations[0].location if expectations else None,
+        facts=["an append flow has none of its own: the rows of all flows meet the table's expectations"],
+        remedies=[
+            "decorate it with @hr.table, @hr.materialized_view or @hr.temporary_view too",
+            "for a table with append flows: hr.create_streaming_table(.., expect_all={..})",
+        ],
+        params={"function": name},
+    )
 
 
 def _duplicate(kind: str, name: str, first: SourceLocation, second: SourceLocation) -> DuplicateNameError:

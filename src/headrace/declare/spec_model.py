@@ -88,6 +88,11 @@ class Views(_Part):
     """the minimum time between two refreshes of a materialized view: ``10``, ``1 minute``"""
 
 
+class Expectations(_Part):
+    nulls: Literal["pass", "fail"] = "pass"
+    """whether a row passes an expectation whose condition is NULL: ``pass`` or ``fail``"""
+
+
 class Runtime(_Part):
     master: Text | None = None
     """the Spark master; by default local, with all cores of the machine"""
@@ -129,6 +134,9 @@ class Overridable(_Part):
     on_data_loss: Literal["refuse", "record"] = "refuse"
     """what happens if a source has lost records that were not read yet: ``refuse`` stops the flow, ``record``
     records the loss in the ledger and continues"""
+
+    expectations: Expectations = Field(default_factory=Expectations)
+    """how expectations are checked"""
 
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""

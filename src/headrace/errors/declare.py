@@ -88,6 +88,17 @@ class PipelineFilesMissingError(UsageError):
     code = "PIPELINE_FILES_MISSING"
 
 
+class ExpectationInvalidError(UsageError):
+    """An expectation cannot be checked: its condition is wrong, its name is used twice, or it is on a
+    function that declares no dataset.
+
+    A condition is true or false for each row, from the columns of that row alone: it has no subquery, no
+    aggregate and nothing random, and returns a BOOLEAN.
+    """
+
+    code = "EXPECTATION_INVALID"
+
+
 class NothingDeclaredError(UsageError):
     """The files of the pipeline declare no dataset.
 

@@ -17,6 +17,29 @@ class FlowInterruptedError(TransientError):
     code = "FLOW_INTERRUPTED"
 
 
+class ExpectationFailedError(RunError):
+    """Rows of a batch fail an expectation that stops the flow (`expect_or_fail`). Nothing of the batch was
+    written.
+
+    Correct the rows at their source, or the condition; or let such rows be dropped or moved to the
+    quarantine table: `expect_or_drop`, `expect_or_quarantine`. Then run again: the flow goes on with the
+    same batch.
+    """
+
+    code = "EXPECTATION_FAILED"
+
+
+class RowsNotRepeatableError(RunError):
+    """A batch with rejected rows was computed twice, and the query gave other rows the second time. The batch
+    was not committed.
+
+    Spark takes a Python function for deterministic unless it is declared otherwise. Declare one whose result
+    can change: `udf(..).asNondeterministic()`. Then Headrace computes each batch once.
+    """
+
+    code = "ROWS_NOT_REPEATABLE"
+
+
 class DriverLostError(RunError):
     """The JVM that runs Spark has ended. Run again: no record is lost or duplicated."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
+
+from headrace.model.expectations import ExpectationCount
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +18,7 @@ class BatchCounts:
         accepted: Rows that the target takes.
         quarantined: Rows that the quarantine table takes.
         dropped: Rows that an expectation drops.
-        expectations: Rows that do not meet an expectation, by its name; a row can be in several.
+        expectations: The rows that passed and failed each expectation; a row can fail several.
 
     Raises:
         ValueError: The counts do not add up.
@@ -30,15 +32,18 @@ class BatchCounts:
     accepted: int
     quarantined: int = 0
     dropped: int = 0
-    expectations: Mapping[str, int] = field(default_factory=dict)
+    expectations: tuple[ExpectationCount, ...] = ()
 
     def __post_init__(self) -> None:
         if self.input != self.accepted + self.quarantined + self.dropped:
             raise ValueError(f"row counts do not add up: {self}")
 
     def to_json(self) -> dict[str, Any]:
+        """The counts as a commit's metadata holds them."""
         counts: dict[str, Any] = {name: getattr(self, name) for name in _ROWS}
-        return {**counts, **({_EXPECTATIONS: dict(self.expectations)} if self.expectations else {})}
+        if self.expectations:
+            counts[_EXPECTATIONS] = [one.to_json() for one in self.expectations]
+        return counts
 
 
 _EXPECTATIONS = "expectations"
@@ -48,9 +53,17 @@ _ROWS = tuple(one.name for one in fields(BatchCounts) if one.name != _EXPECTATIO
 def sum_counts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The counts of two batches together, from the metadata of their commits; a missing count is 0."""
     summed: dict[str, Any] = {name: first.get(name, 0) + second.get(name, 0) for name in _ROWS}
-    one, other = first.get(_EXPECTATIONS, {}), second.get(_EXPECTATIONS, {})
-    if one or other:
-        summed[_EXPECTATIONS] = {
-            name: one.get(name, 0) + other.get(name, 0) for name in dict.fromkeys([*one, *other])
-        }
+    if listed := [*first.get(_EXPECTATIONS, ()), *second.get(_EXPECTATIONS, ())]:
+        summed[_EXPECTATIONS] = sum_expectations(listed)
     return summed
+
+
+def sum_expectations(counts: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The counts of expectations, one for each dataset and name."""
+    summed: dict[tuple[str, str], dict[str, Any]] = {}
+    for one in counts:
+        known = summed.setdefault((one["dataset"], one["name"]), {**one, "passed": 0, "failed": 0})
+        known["passed"] += one["passed"]
+        known["failed"] += one["failed"]
+        known["action"] = one["action"]
+    return list(summed.values())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from headrace.errors import SourceLocation
+from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
 from headrace.model.queries import Query
 from headrace.model.triggers import Trigger
@@ -25,6 +26,7 @@ class StreamingTable:
     schema: Any | None = None
     """A DDL string or a ``pyspark.sql.types.StructType``; ``None`` takes the query's."""
     format: str | None = None
+    expectations: tuple[Expectation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,7 @@ class MaterializedView:
     cluster_by: tuple[str, ...] = ()
     schema: Any | None = None
     format: str | None = None
+    expectations: tuple[Expectation, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,7 @@ class TemporaryView:
     query: Query
     comment: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    expectations: tuple[Expectation, ...] = ()
 
     @property
     def location(self) -> SourceLocation:

@@ -62,6 +62,9 @@ class BatchCommitted(Event):
         lag: Records that the source holds beyond the batch; ``None`` where unknown.
         latency_s: Oldest and newest record's age at the commit, by the record's own
             timestamp; ``None`` where the table keeps no timestamp.
+        quarantined: Rows that went to the quarantine table.
+        dropped: Rows that an expectation dropped.
+        expectations: The passed and failed rows of each expectation, as the commit holds them.
     """
 
     flow: str
@@ -73,6 +76,9 @@ class BatchCommitted(Event):
     ranges: tuple[SourceRange, ...]
     lag: int | None = None
     latency_s: tuple[float, float] | None = None
+    quarantined: int = 0
+    dropped: int = 0
+    expectations: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

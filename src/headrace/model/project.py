@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
+from headrace.model.expectations import NullRule
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
 
@@ -38,6 +39,8 @@ class ProjectSettings:
         on_data_loss: What happens if a source has lost records that were not read yet.
         master: The Spark master; ``None`` runs locally on all cores, or uses that of the session.
         memory: The heap size of the JVM; ``None`` chooses it by the memory of the machine.
+        expectation_nulls: Whether a row passes an expectation whose condition is NULL, for expectations
+            without a rule of their own.
         consumer_groups: Whether flows publish their offsets to the broker.
         redactor: Replaces the secrets among these settings.
     """
@@ -55,6 +58,7 @@ class ProjectSettings:
     trigger: Trigger = field(default_factory=Trigger)
     view_interval_s: float = 10.0
     on_data_loss: OnDataLoss = "refuse"
+    expectation_nulls: NullRule = "pass"
     master: str | None = None
     memory: str | None = None
     consumer_groups: bool = True

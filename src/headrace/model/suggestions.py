@@ -11,7 +11,6 @@ import headrace
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _POSITIONAL = "query_function"
 _NOT_YET = {
-    "expect": "this version has no expectations: leave rows out in the query, with .where(..)",
     "create_auto_cdc": "this version has no AUTO CDC flows",
     "apply_changes": "this version has no AUTO CDC flows",
     "create_sink": "this version has no sinks beside Delta tables",

@@ -60,6 +60,10 @@ class LineThrottle:
 def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
     """One committed batch, with the rows that were committed since the last line."""
     facts = [f"{event.flow}  batch {event.batch}", f"+{rows:,} rows"]
+    if event.quarantined:
+        facts.append(f"{event.quarantined:,} quarantined")
+    if event.dropped:
+        facts.append(f"{event.dropped:,} dropped")
     if event.lag is not None:
         facts.append(f"lag {event.lag:,}")
     facts.append(f"took {seconds_text(event.duration_s)}")

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.contracts.views import guarded
 from headrace.errors import (
     ColumnNotFoundError,
     HeadraceError,
@@ -97,7 +98,9 @@ def evaluate(
         if view is None:
             return tables(access) if tables else None
         if view.name not in frames:
-            frames[view.name] = call_query(view.query, interception(), name=shown(view.name))
+            frame = call_query(view.query, interception(), name=shown(view.name))
+            with suspended():
+                frames[view.name] = guarded(frame, view.expectations)
         return frames[view.name]
 
     name = shown(declared.name) if isinstance(declared, TemporaryView) else label_of(declared)
@@ -177,7 +180,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
             line, column = _position_in_sql(error)
             if line and place.column is None:
                 facts.append(f"in the SQL text: line {line}, column {column}")
-        if (missing := _missing_column(error, name, place, root)) is not None:
+        if (missing := missing_column(error, name, place, root)) is not None:
             return missing
     elif (java := getattr(error, "java_exception", None)) is not None:
         # PySpark does not convert every exception of Spark's.
@@ -194,9 +197,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     )
 
 
-def _missing_column(
-    error: Any, name: str, location: SourceLocation, root: Path
-) -> ColumnNotFoundError | None:
+def missing_column(error: Any, name: str, location: SourceLocation, root: Path) -> ColumnNotFoundError | None:
     """The error for a column that Spark cannot resolve; ``None`` if it has failed for another reason."""
     condition = str(error.getCondition())
     if not condition.startswith(("UNRESOLVED_COLUMN", "UNRESOLVED_FIELD", "FIELD_NOT_FOUND")):

@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.model.declarations import Dataset, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
 from headrace.model.wrapping import GLUE, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
@@ -87,6 +88,7 @@ class Explanation:
         facts += [self._flow_text(dataset, flow) for flow in self.plan.feeding(dataset.name)]
         if (view := self.view_of(dataset.name)) is not None:
             facts.append(self._view_text(view))
+        facts += [_expectation_text(one) for one in dataset.expectations]
         facts += [f"{change.text}" for change in self._changes_of(dataset.name) if change.kind != "create"]
         wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
@@ -198,6 +200,10 @@ class Explanation:
             "name": str(dataset.name),
             "kind": _kind_of(dataset).replace(" ", "_"),
             "comment": dataset.comment,
+            "expectations": [
+                {"name": one.name, "condition": one.text, "action": one.action, "nulls": one.nulls}
+                for one in dataset.expectations
+            ],
             **_layout_json(dataset),
             "location": _location_json(dataset.location),
             "schema": self.plan.schemas.get(dataset.name),
@@ -322,6 +328,17 @@ def type_text(kind: Any) -> str:
             return type_text(kind.get("sqlType", "udt"))
         case other:
             return str(other).upper()
+
+
+def _expectation_text(expectation: Expectation) -> str:
+    outcome = {
+        "warn": "count the rows that fail",
+        "drop": "drop the rows that fail",
+        "quarantine": "quarantine the rows that fail",
+        "fail": "stop if a row fails",
+    }[expectation.action]
+    nulls = "" if expectation.nulls == "pass" else ", NULL fails"
+    return f"expects `{expectation.name}`: {expectation.text}{nulls} · {outcome}"
 
 
 def _kind_of(dataset: Dataset) -> str:

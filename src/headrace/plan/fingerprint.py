@@ -34,7 +34,9 @@ _EQUAL = {
 _ID = re.compile(r"#(t?\d+)(L?)")
 
 
-def fingerprint(plan: LogicalPlan, sources: Iterable[str], code: Callable[[], str]) -> str:
+def fingerprint(
+    plan: LogicalPlan, sources: Iterable[str], code: Callable[[], str], expectations: Iterable[str] = ()
+) -> str:
     """The hash of a plan.
 
     Args:
@@ -42,10 +44,13 @@ def fingerprint(plan: LogicalPlan, sources: Iterable[str], code: Callable[[], st
         sources: A description of each streaming relation, in order, that is equal in all profiles.
         code: Gives a hash of the pipeline's code; called only if the plan has Python functions or rows,
             which its text does not show.
+        expectations: The conditions that keep rows out of the result.
     """
     digest = hashlib.sha256(canonical(plan.text, sources).encode())
     if plan.opaque:
         digest.update(code().encode())
+    for condition in expectations:
+        digest.update(condition.encode())
     return digest.hexdigest()[:32]
 
 

@@ -128,6 +128,18 @@ class LogicalPlan:
         return {"fields": []}
 
     @property
+    def deterministic(self) -> bool:
+        """Whether the query gives the same rows for the same input, as far as Spark knows."""
+        waiting = [self.java_plan]
+        while waiting:
+            node = waiting.pop()
+            if not node.deterministic():
+                return False
+            children = node.children()
+            waiting.extend(children.apply(index) for index in range(children.size()))
+        return True
+
+    @property
     def opaque(self) -> bool:
         """Whether the text omits code, rows or file paths of the query."""
         return not _OPAQUE.isdisjoint(_kinds(self.root)) or _FILES.search(self.text) is not None

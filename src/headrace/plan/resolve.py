@@ -16,11 +16,13 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
 from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
 from headrace.plan.evaluate import active_session
+from headrace.plan.expectations import check_declared_expectations, note_uncounted
 from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
 from headrace.plan.logical import LogicalPlan
@@ -71,8 +73,8 @@ def build_plan(
         UsageError: Something is wrong with the pipeline. Where several things are, the error is a
             `PlanFailedError` that holds them all.
     """
-    _raise_all(check_declarations(declarations))
-    declarations = _with_exact_targets(declarations)
+    _raise_all([*check_declarations(declarations), *check_declared_expectations(declarations)])
+    declarations = _with_nulls(_with_exact_targets(declarations), settings)
     with planning_session(spark, settings.database) as (session, stand_ins), active_session(session):
         resolver = Resolver(
             session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
@@ -98,6 +100,20 @@ def _with_exact_targets(declarations: Declarations) -> Declarations:
     names = {str(dataset.name).casefold(): dataset.name for dataset in declarations.datasets}
     flows = (replace(flow, target=names[str(flow.target).casefold()]) for flow in declarations.flows)
     return replace(declarations, flows=tuple(flows))
+
+
+def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declarations:
+    """Expectations that say whether NULL passes."""
+    datasets = (
+        replace(
+            dataset,
+            expectations=tuple(
+                replace(one, nulls=one.nulls or settings.expectation_nulls) for one in dataset.expectations
+            ),
+        )
+        for dataset in declarations.datasets
+    )
+    return replace(declarations, datasets=tuple(datasets))
 
 
 def _raise_all(errors: list[HeadraceError]) -> None:
@@ -127,7 +143,7 @@ def _assemble(
             case AppendFlow():
                 flows.append(_planned_flow(flow, resolver, stand_ins, settings, code, declarations))
             case RefreshFlow():
-                refreshes.append(_planned_refresh(flow, resolver, code))
+                refreshes.append(_planned_refresh(flow, resolver, code, declarations))
             case _:
                 assert_never(flow)
     opens = [
@@ -158,7 +174,10 @@ def _assemble(
             for view in declarations.datasets
             if isinstance(view, TemporaryView)
         ),
-        notes=tuple(find_notes(_resolved_queries(resolver, declarations), settings.root)),
+        notes=(
+            *find_notes(_resolved_queries(resolver, declarations), settings.root),
+            *note_uncounted(declarations),
+        ),
     )
 
 
@@ -194,18 +213,30 @@ def _planned_flow(
         reads_target=resolved.reads_target,
         fingerprint=fingerprint(resolved.plan, [source.describe() for source in sources], code),
         through=resolved.views,
+        expectations=target.expectations,
+        repeatable=not resolved.plan.stateful and resolved.plan.deterministic,
     )
 
 
-def _planned_refresh(flow: RefreshFlow, resolver: Resolver, code: CodeDigest) -> PlannedRefresh:
+def _planned_refresh(
+    flow: RefreshFlow, resolver: Resolver, code: CodeDigest, declarations: Declarations
+) -> PlannedRefresh:
     resolved = resolver.flows[flow.name]
     return PlannedRefresh(
         flow=flow,
         schema=resolved.plan.schema,
         reads=resolved.reads,
-        fingerprint=fingerprint(resolved.plan, (), code),
+        fingerprint=fingerprint(resolved.plan, (), code, _rejecting(flow.target, declarations)),
         through=resolved.views,
     )
+
+
+def _rejecting(target: TableName, declarations: Declarations) -> list[str]:
+    """The expectations that decide which rows a view has."""
+    view = next(one for one in declarations.datasets if one.name == target)
+    return [
+        f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in view.expectations if one.rejects
+    ]
 
 
 def _planned_view(view: TemporaryView, resolver: Resolver, code: CodeDigest) -> PlannedView:

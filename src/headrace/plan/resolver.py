@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, assert_never
 
+from headrace.contracts.views import guarded
 from headrace.errors import (
     CycleError,
     HeadraceError,
@@ -32,6 +33,7 @@ from headrace.plan import columns, validate
 from headrace.plan.catalog import StandIns
 from headrace.plan.coordinates import CoordinateColumns, common_columns, find_coordinates
 from headrace.plan.evaluate import Unresolved, call_query, session_settings
+from headrace.plan.expectations import check_conditions
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
@@ -153,7 +155,8 @@ class Resolver:
                     self._materialized_view(dataset)
                 case TemporaryView():
                     resolved = self._query(dataset, dataset.query, dataset.spark_conf)
-                    self.views[dataset.name] = resolved
+                    self._check_expectations(dataset, resolved.frame)
+                    self.views[dataset.name] = self._guarded(dataset, resolved)
                     self.schemas[dataset.name] = resolved.plan.schema
         except HeadraceError as error:
             self.errors.append(error)
@@ -199,6 +202,7 @@ class Resolver:
         validate.check_columns(plan.schema, table.name, flow.location)
         if declared is not None:
             validate.check_declared(declared, plan.schema, table, flow.location)
+        self._check_expectations(table, resolved.frame)
         self.flows[flow.name] = resolved
         return plan.schema
 
@@ -210,9 +214,27 @@ class Resolver:
         validate.check_columns(resolved.plan.schema, view.name, view.location)
         if declared is not None:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)
+        self._check_expectations(view, resolved.frame)
         self.flows[flow.name] = resolved
         # A refresh writes the query's columns, so these are the view's.
         self._accept(view, resolved.plan.schema, [])
+
+    def _check_expectations(self, dataset: Dataset, frame: DataFrame) -> None:
+        errors = list(check_conditions(self._session, frame, dataset, self._settings))
+        if errors:
+            self.errors.extend(errors)
+            raise Unresolved
+
+    def _guarded(self, view: TemporaryView, resolved: Resolved) -> Resolved:
+        """A temporary view with the conditions that leave rows out."""
+        if not any(one.rejects for one in view.expectations):
+            return resolved
+        with suspended():
+            frame = guarded(resolved.frame, view.expectations)
+            plan = read_plan(self._session, frame)
+        return replace(
+            resolved, frame=frame, plan=plan, coordinates=find_coordinates(plan, self._known_coordinates)
+        )
 
     def _accept(
         self,

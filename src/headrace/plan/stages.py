@@ -16,6 +16,7 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
+from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.sources.answers import Found
@@ -67,6 +68,8 @@ class PlannedFlow:
         reads_target: Whether the query reads the table that it writes.
         fingerprint: A hash of the query's logical plan.
         through: The temporary views that the query reads, also through each other.
+        expectations: The target's expectations.
+        repeatable: Whether a batch that is computed twice gives the same rows.
     """
 
     flow: StreamingFlow
@@ -79,6 +82,8 @@ class PlannedFlow:
     reads_target: bool
     fingerprint: str
     through: tuple[TableName, ...] = ()
+    expectations: tuple[Expectation, ...] = ()
+    repeatable: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

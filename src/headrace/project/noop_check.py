@@ -230,10 +230,12 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
         [settings.name, settings.profile, str(settings.storage.root), settings.database, settings.catalog],
         sorted(settings.configuration.items()),
         sorted(kafka.items()),
+        settings.expectation_nulls,
         CodeDigest(settings.root, settings.storage.root)(),
     ]
     for dataset in declarations.datasets:
         parts.append([type(dataset).__name__, str(dataset.name), dataset.comment, str(dataset.location)])
+        parts.append([(one.name, one.text, one.action, one.nulls) for one in dataset.expectations])
         if isinstance(dataset, StreamingTable | MaterializedView):
             parts.append([sorted(dataset.table_properties.items()), str(dataset.schema), dataset.format])
             parts.append([dataset.partition_cols, dataset.cluster_by])

@@ -101,6 +101,7 @@ class BatchFunction:
         sized = limit_tasks(rows, stamp.ranges, stateful=self.planned.stateful, tasks=self.tasks)
         with writer, self.split.begin(sized, stamp) as split:
             writer.write(split)
+            split.settle()
             reach("before-commit", flow, stamp.batch)
             self.lease.check(flow)
             return writer.commit(self.ranges.finish(stamp))

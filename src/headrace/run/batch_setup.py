@@ -14,10 +14,10 @@ from headrace.run.limits import BatchLimits
 from headrace.run.opening import OpenedFlow
 from headrace.run.reporting import BatchReporter, Progress
 from headrace.run.sizing import most_tasks
-from headrace.run.split import AcceptAll
+from headrace.run.split import AcceptAll, ExpectationSplit, Split
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
-from headrace.run.targets import flow_target
+from headrace.run.targets import flow_target, quarantine_of
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
@@ -86,7 +86,7 @@ class BatchSetup:
             stop=stop,
             lease=lease,
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
-            split=AcceptAll(),
+            split=self._split(),
             target=flow_target(planned, settings.storage, session, self.checkpointer),
             tasks=most_tasks(session),
             reporter=BatchReporter(
@@ -99,6 +99,14 @@ class BatchSetup:
             ),
             state=state,
         )
+
+    def _split(self) -> Split:
+        planned = self.surveyor.planned
+        quarantine = quarantine_of(planned.flow.target, self.surveyor.settings.storage)
+        # Without expectations, too: the first batch may have left rejected rows when it had some.
+        if planned.expectations or quarantine.exists:
+            return ExpectationSplit(planned, quarantine, self.update)
+        return AcceptAll()
 
     def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
         """Publish the flow's offsets for its consumer group."""

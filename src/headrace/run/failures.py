@@ -6,11 +6,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
+from headrace.contracts.views import FAILED
 from headrace.errors import (
     NOT_COMMITTED,
     BrokerUnreachableError,
     ChangeFeedMissingError,
     DriverLostError,
+    ExpectationFailedError,
     FlowFailedError,
     FlowInterruptedError,
     HeadraceError,
@@ -107,6 +109,7 @@ _TURNED_AWAY = re.compile(
 )
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+_FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r"(.*?): (\{.*?\})(?:\n|$| SQLSTATE)")
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _CAUSE = 100
 """Characters of a message that go into the summary of an error."""
@@ -174,6 +177,9 @@ def as_error(
             return one
     name = _label(declared)
     text = f"{type(failure).__name__}: {text_of(failure)}\n{text_of(carried)}"
+    failed = _failed_in_view(text, declared)
+    if failed is not None:
+        return failed
     bad = BadRecord.find(text)
     if bad is not None:
         return bad.to_error(str(name), declared.location)
@@ -192,6 +198,23 @@ def as_error(
         facts=(_shortened(text), *_logged(log_file)),
         remedies=("print the stack trace:   headrace run --debug",),
         params={"name": str(declared.name)},
+    )
+
+
+def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | None:
+    """The error for a row that fails an expectation of a temporary view, which the query itself raises."""
+    found = _FAILED_IN_VIEW.search(text)
+    if found is None:
+        return None
+    return ExpectationFailedError(
+        f"{declared.name}: a row of a temporary view that it reads fails the expectation `{found[1]}`",
+        location=declared.location,
+        facts=(found[2][:_MESSAGE], NOT_COMMITTED),
+        remedies=(
+            "keep such rows out of the view: expect_or_drop",
+            "or correct the condition or the source, and run again:   headrace run",
+        ),
+        params={"flow": str(declared.name), "expectations": [found[1]]},
     )
 
 

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from headrace.contracts.conditions import with_checks
 from headrace.errors import HeadraceError
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
@@ -130,7 +131,7 @@ class FlowRunner:
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
-        df = self.build(session, flow, kafka_limit=limit)
+        df = with_checks(self.build(session, flow, kafka_limit=limit), self.planned.expectations)
         writer = (
             df.writeStream.queryName(flow.name)
             .option("checkpointLocation", str(opened.path))

@@ -113,6 +113,9 @@ class BatchReporter:
                 ranges=stamp.ranges,
                 lag=lag,
                 latency_s=record_ages(committed, self.planned.timestamp),
+                quarantined=committed.counts.quarantined,
+                dropped=committed.counts.dropped,
+                expectations=tuple(one.to_json() for one in committed.counts.expectations),
             )
         )
 

@@ -13,8 +13,9 @@ from headrace.run.gate import OpeningGate
 from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import FlowOpener
 from headrace.run.reporting import Progress
+from headrace.run.split import RefreshSplit
 from headrace.run.survey import FlowSurveyor
-from headrace.run.targets import flow_target, refresh_target
+from headrace.run.targets import flow_target, quarantine_of, refresh_target
 from headrace.run.views import ViewRunner, inputs_of
 from headrace.sinks.delta.table import read_state
 from headrace.storage.table_log import LoggedCommit
@@ -103,6 +104,7 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         spark=context.spark,
         session=context.session,
         build=context.queries.build,
+        split=RefreshSplit(stage, quarantine_of(stage.view.name, context.settings.storage)),
         heart=context.heart,
         failures=Failures(kafka=context.settings.kafka, log_file=context.log_file),
         update=context.update,

@@ -1,13 +1,26 @@
-"""The split of a batch's rows: to the target, to the quarantine, or dropped."""
+"""The split of a batch's rows, and what becomes of those that the target does not take."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.sinks.target import BatchStamp, SplitRows
+from headrace.contracts.conditions import with_checks
+from headrace.contracts.rejected import REASONS, Rejection, as_rejected
+from headrace.contracts.split import RowSplit
+from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
+from headrace.model.declarations import Flow
+from headrace.model.expectations import Expectation
+from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
+from headrace.sinks.delta.quarantine import QuarantineTable
+from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, Row
+
+_SHOWN_ROWS = 5
+_SHOWN_CHARACTERS = 300
 
 
 class Split(Protocol):
@@ -16,12 +29,9 @@ class Split(Protocol):
     def begin(self, rows: DataFrame, stamp: BatchStamp) -> SplitRows:
         """Split a batch that the flow's target does not hold yet.
 
-        A split that rejects rows holds a target of its own for them. It commits them here, before the flow's
-        target commits the batch. After a crash in between the batch comes again with the same stamp, and its
-        rejected rows replace the ones before.
-
         Returns:
-            The rows for the flow's target, and the batch's counts. The caller closes it after the commit.
+            The rows for the flow's target, and the batch's counts. The caller settles it before the commit,
+            and closes it afterwards.
         """
         ...
 
@@ -31,3 +41,185 @@ class AcceptAll:
 
     def begin(self, rows: DataFrame, stamp: BatchStamp) -> SplitRows:
         return SplitRows(accepted=rows)
+
+
+class ExpectationSplit:
+    """Splits the batches of one query of a flow by the expectations of its target.
+
+    Args:
+        planned: The flow.
+        quarantine: The target's quarantine table.
+        update: The update's id.
+    """
+
+    def __init__(self, planned: PlannedFlow, quarantine: QuarantineTable, update: str) -> None:
+        self._planned = planned
+        self._quarantine = quarantine
+        self._update = update
+        self._is_first = True
+
+    def begin(self, rows: DataFrame, stamp: BatchStamp) -> SplitRows:
+        """Split a batch.
+
+        Rejected rows are computed a second time. If that could give other rows, Spark keeps the batch
+        meanwhile.
+        """
+        planned = self._planned
+        reads_twice = any(one.action in ("quarantine", "fail") for one in planned.expectations)
+        kept = rows.persist() if reads_twice and not planned.repeatable else None
+        split = RowSplit(kept or rows, planned.expectations, str(planned.flow.target))
+        is_first, self._is_first = self._is_first, False
+        return SplitRows(
+            accepted=split.accepted,
+            counts=split.counts,
+            settle=lambda: self._settle(split, stamp, is_first=is_first),
+            release=None if kept is None else kept.unpersist,
+            is_kept=kept is not None,
+        )
+
+    def _settle(self, split: RowSplit, stamp: BatchStamp, *, is_first: bool) -> None:
+        """Stop the flow, or commit the rejected rows.
+
+        Args:
+            split: The batch's rows.
+            stamp: The batch.
+            is_first: Whether it is the first batch of the query, which may have been tried before.
+
+        Raises:
+            ExpectationFailedError: Rows fail an expectation that stops the flow.
+            RowsNotRepeatableError: The query gave other rows when it was computed a second time.
+        """
+        planned = self._planned
+        if split.stopping_rows:
+            what = f"batch {stamp.batch} was not written"
+            raise _failed(split, planned.flow, planned.expectations, what, planned.coordinates)
+        counted = split.quarantined_rows
+        if not counted and not (is_first and self._quarantine.holds(split.session, stamp)):
+            return
+        places = planned.coordinates
+        rejection = Rejection(
+            pipeline=stamp.pipeline,
+            flow=stamp.flow,
+            update=self._update,
+            query=planned.fingerprint,
+            ranges=[one.to_json() for one in stamp.ranges],
+            checkpoint=stamp.checkpoint,
+            batch=stamp.batch,
+            coordinates={} if places is None else places.to_json(),
+        )
+        written = self._quarantine.write(split.session, as_rejected(split.quarantined, rejection), stamp)
+        if written != counted:
+            raise RowsNotRepeatableError(
+                f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
+                location=planned.flow.location,
+                facts=(
+                    f"{counted} rows failed an expectation the first time, {written} the second time",
+                    "the batch was not committed",
+                ),
+                remedies=("declare a function whose result can change: udf(..).asNondeterministic()",),
+                params={"flow": stamp.flow, "batch": stamp.batch},
+            )
+
+
+class RefreshSplit:
+    """Splits the rows of each refresh of a materialized view by its expectations.
+
+    Spark keeps the rows meanwhile: they are counted before the commit, whose metadata holds the counts.
+
+    Args:
+        stage: The view.
+        quarantine: The view's quarantine table; each refresh replaces its rows.
+    """
+
+    def __init__(self, stage: RefreshViewStage, quarantine: QuarantineTable) -> None:
+        self._stage = stage
+        self._quarantine = quarantine
+
+    def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
+        """Split the rows of a refresh."""
+        expectations = self._stage.view.expectations
+        if not expectations and not self._quarantine.exists:
+            return SplitRows(accepted=rows)
+        kept = with_checks(rows, expectations).persist()
+        split = RowSplit(kept, expectations, str(self._stage.view.name))
+        return SplitRows(
+            accepted=split.accepted,
+            counts=split.counts,
+            settle=lambda: self._settle(split, stamp),
+            release=kept.unpersist,
+            is_kept=True,
+        )
+
+    def _settle(self, split: RowSplit, stamp: RefreshStamp) -> None:
+        stage = self._stage
+        if split.stopping_rows:
+            raise _failed(split, stage.planned.flow, stage.view.expectations, "the view keeps its rows", None)
+        if split.quarantined_rows or self._quarantine.exists:
+            rejection = Rejection(
+                pipeline=stamp.pipeline,
+                flow=stamp.view,
+                update=stamp.update,
+                query=stage.planned.fingerprint,
+                ranges={name: dict(version) for name, version in stamp.inputs.items()},
+            )
+            self._quarantine.replace(split.session, as_rejected(split.quarantined, rejection), stamp)
+
+
+def _failed(
+    split: RowSplit,
+    flow: Flow,
+    expectations: Sequence[Expectation],
+    outcome: str,
+    coordinates: Coordinates | None,
+) -> ExpectationFailedError:
+    """The error for rows that stop a flow.
+
+    Args:
+        split: The rows.
+        flow: The flow.
+        expectations: The expectations of its target.
+        outcome: What was not written.
+        coordinates: The columns of each row's coordinates.
+    """
+    first = split.stopping.limit(_SHOWN_ROWS).collect()
+    stopping = [one for one in expectations if one.action == "fail"]
+    failed = [one for one in stopping if any(one.name in row[REASONS] for row in first)] or stopping
+    names = ", ".join(f"`{one.name}`" for one in failed)
+    count = split.stopping_rows
+    rows = "1 row fails" if count == 1 else f"{count:,} rows fail"
+    return ExpectationFailedError(
+        f"flow {flow.name}: {rows} the expectation{'s' if len(failed) > 1 else ''} {names}",
+        location=failed[0].location,
+        facts=(
+            *(f"`{one.name}`: {one.text}" for one in failed),
+            *(_shown(row, coordinates) for row in first),
+            *([f"and {count - len(first):,} more"] if count > len(first) else []),
+            outcome,
+        ),
+        remedies=(
+            "keep such rows out of the table: expect_or_drop, or expect_or_quarantine",
+            "or correct the condition or the source, and run again:   headrace run",
+        ),
+        params={"flow": flow.name, "expectations": [one.name for one in failed], "rows": count},
+    )
+
+
+def _shown(row: Row, coordinates: Coordinates | None) -> str:
+    """A row in one line, with its coordinates in front."""
+    values = row.asDict(recursive=True)
+    values.pop(REASONS, None)
+    place = ""
+    if coordinates is not None:
+        topic, partition, offset = (
+            _value(values, path) for path in (coordinates.topic, coordinates.partition, coordinates.offset)
+        )
+        place = f"{topic}/{partition} offset {offset}: "
+        values.pop("_source", None)
+    text = json.dumps(values, default=str, ensure_ascii=False)
+    return place + (text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..")
+
+
+def _value(values: Any, path: str) -> Any:
+    for part in path.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values

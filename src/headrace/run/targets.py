@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from headrace.contracts.rejected import COLUMNS
 from headrace.model.declarations import AppendFlow
+from headrace.model.names import TableName
 from headrace.plan.stages import PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.target import FlowTarget, RefreshStamp, Target
 from headrace.storage.layout import Storage
@@ -50,3 +53,8 @@ def refresh_target(stage: RefreshViewStage, storage: Storage) -> Target[RefreshS
     return ReplaceTarget(
         path=storage.table(view.name), partition_cols=view.partition_cols, cluster_by=view.cluster_by
     )
+
+
+def quarantine_of(dataset: TableName, storage: Storage) -> QuarantineTable:
+    """The quarantine table of a dataset."""
+    return QuarantineTable(path=storage.quarantine(dataset), columns=COLUMNS)

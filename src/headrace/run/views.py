@@ -24,9 +24,10 @@ from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
 from headrace.run.readiness import FeedState
+from headrace.run.split import RefreshSplit
 from headrace.run.tables import alter, new_clustering
 from headrace.sinks.delta.table import read_state, register_table
-from headrace.sinks.target import RefreshStamp, SplitRows, Target
+from headrace.sinks.target import RefreshStamp, Target
 from headrace.state.lease import Heart
 from headrace.state.ledger import record_view
 from headrace.storage.table_log import commit_mark, is_table, newest_version
@@ -64,6 +65,7 @@ class ViewRunner:
         spark: The session that reads and changes the table's metadata.
         session: Makes the session of a refresh.
         build: Evaluates the view's query.
+        split: Splits the rows of a refresh by the view's expectations.
         heart: Renews the view's lease during a refresh.
         failures: Gives failures their codes.
         update: The update's id.
@@ -83,6 +85,7 @@ class ViewRunner:
         spark: SparkSession,
         session: MakeSession,
         build: Build,
+        split: RefreshSplit,
         heart: Heart,
         failures: Failures,
         update: str,
@@ -99,6 +102,7 @@ class ViewRunner:
         self._spark = spark
         self._session = session
         self._build = build
+        self._split = split
         self._heart = heart
         self._failures = failures
         self._update = update
@@ -177,8 +181,9 @@ class ViewRunner:
         session = self._session(dict(self._flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
         df = self._build(session, self._flow)
-        with writer, SplitRows(accepted=df) as rows:
+        with writer, self._split.begin(df, stamp) as rows:
             writer.write(rows)
+            rows.settle()
             committed = writer.commit()
         self._register()
         self._emit(

@@ -58,6 +58,10 @@ class RefreshStamp:
     inputs: Mapping[str, Mapping[str, Any]]
 
 
+def _nothing() -> None:
+    return
+
+
 def all_accepted(accepted: int) -> BatchCounts:
     """The counts of a batch whose target takes every row."""
     return BatchCounts(input=accepted, accepted=accepted)
@@ -71,12 +75,15 @@ class SplitRows:
         accepted: The rows that the target takes.
         counts: Gives the batch's counts from the number of accepted rows. A writer calls it after the rows
             were computed: counts that Spark takes meanwhile are known then.
+        settle: Called after a writer has computed the rows, and before it commits them: commits the rejected
+            rows, or raises an error that stops the flow.
         release: Releases what the split itself has kept.
         is_kept: Whether the split has kept the rows, so that reading them again computes nothing.
     """
 
     accepted: DataFrame
     counts: Callable[[int], BatchCounts] = all_accepted
+    settle: Callable[[], object] = _nothing
     release: Callable[[], object] | None = None
     is_kept: bool = False
 

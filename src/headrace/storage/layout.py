@@ -66,6 +66,14 @@ class Storage:
         )
         return tuple(name for name in names if (self.table(name) / "_delta_log").exists())
 
+    @property
+    def quarantines(self) -> Location:
+        return self.root / "quarantine"
+
+    def quarantine(self, dataset: TableName) -> Location:
+        """The table of a dataset's rejected rows."""
+        return self.quarantines / dataset.schema / dataset.name
+
     def checkpoints(self, dataset: TableName) -> Location:
         """The folder of the checkpoints of all flows of a table."""
         return self.root / "checkpoints" / str(dataset)

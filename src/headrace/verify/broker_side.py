@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
 
 from headrace.model.names import TableName
 from headrace.verify.brokers import Brokers
@@ -147,6 +150,12 @@ class RecordsJudge:
             evidence.balance,
             columns,
             all_files=derived or evidence.baseline.expected is not None,
+        )
+        batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
+        table = replace(
+            table,
+            quarantined=_quarantined(evidence),
+            dropped=sum(batch.counts.dropped for batch in batches),
         )
         together = join_claims(claims.values())
         asked = offsets_to_ask(together, table, READ_WHOLE)
@@ -295,3 +304,14 @@ def _check_clusters(evidence: Evidence, lineage: Lineage) -> None:
                 f"its flows read the topic {topic} in several Kafka clusters, which its rows do not name",
                 applies=False,
             )
+
+
+def _quarantined(evidence: Evidence) -> Present:
+    """The coordinates of the rejected rows of committed batches."""
+    parts = []
+    for lineage in evidence.lineages:
+        rows = sum(evidence.quarantine.rows_of(batch) for batch in lineage.batches)
+        offsets = evidence.quarantine.offsets_of(lineage)
+        spans = {key: Spans.of_offsets(np.array(found, dtype=np.int64)) for key, found in offsets.items()}
+        parts.append(Present(spans, rows - sum(map(len, offsets.values())), rows))
+    return Present.joined(parts)

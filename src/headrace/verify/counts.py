@@ -187,10 +187,6 @@ def describe_others(balance: RowBalance) -> list[str]:
 def _judge_equations(batch: Batches, found: Judgement) -> None:
     for equation in batch.counts.broken:
         found.find("COUNTS_UNBALANCED", f"{batch.name}: {equation}", **batch.place)
-    if batch.counts.quarantined:
-        rows = counted(batch.counts.quarantined, "row")
-        text = f"{batch.name} quarantined {rows}, and the table has no quarantine"
-        found.find("QUARANTINE_MISSING", text, **batch.place)
 
 
 def _judge_delta(batch: Batches, delta: RowDelta, found: Judgement) -> None:

@@ -66,6 +66,10 @@ class RowCounts:
         return self.by_name["quarantined"]
 
     @property
+    def dropped(self) -> int:
+        return self.by_name["dropped"]
+
+    @property
     def broken(self) -> list[str]:
         """The equations that do not hold."""
         return [one.text(self.by_name) for one in equations_of(self.kind) if not one.holds(self.by_name)]

@@ -17,6 +17,7 @@ from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, 
 from headrace.verify.file_lists import Lists, load_lists
 from headrace.verify.layout import Storage
 from headrace.verify.ledger import Ledger, Other, load_folds, load_losses
+from headrace.verify.quarantine import Quarantine, load_quarantine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,7 @@ class Evidence:
         baseline: Where the balance begin.
         facts: The files as they lie on disk.
         lists: The files that batches of files sources read.
+        quarantine: Its rejected rows.
     """
 
     dataset: TableName
@@ -45,6 +47,7 @@ class Evidence:
     balance: RowBalance
     facts: Mapping[str, FileFacts]
     lists: Lists = field(default_factory=dict)
+    quarantine: Quarantine = field(default_factory=Quarantine)
 
     @property
     def kind(self) -> str:
@@ -113,6 +116,7 @@ def load_evidence(
         balance=build_balance(log, metadata, facts, baseline),
         facts=facts,
         lists=load_lists(ledgers),
+        quarantine=load_quarantine(storage.quarantine(dataset)),
     )
 
 

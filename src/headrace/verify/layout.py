@@ -28,6 +28,10 @@ class Storage:
     def table(self, dataset: TableName) -> Path:
         return self.tables / dataset.schema / dataset.name
 
+    def quarantine(self, dataset: TableName) -> Path:
+        """The table of a dataset's rejected rows."""
+        return self.root / "quarantine" / dataset.schema / dataset.name
+
     def flow_checkpoints(self, dataset: TableName, flow: str) -> Path:
         """The folder that holds the flow's generations, each a checkpoint of its own."""
         return self.root / "checkpoints" / str(dataset) / flow

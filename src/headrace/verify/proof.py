@@ -43,6 +43,7 @@ from headrace.verify.expected import (
 )
 from headrace.verify.file_lists import judge_lists
 from headrace.verify.layout import Storage, find_upstream
+from headrace.verify.quarantine import describe_pending, judge_quarantine
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
     DatasetProof,
@@ -228,6 +229,9 @@ class _DatasetJudge:
         compare_ledger(lineage, evidence.ledger, evidence.metadata, evidence.log.first_version, found)
         compare_checkpoints(lineage, logs, evidence.log.transactions, found)
         compare_upstream(lineage, self._find_table, found)
+        rejected = Judgement()
+        for batch in lineage.batches:
+            judge_quarantine(batch, evidence.quarantine, rejected)
         last = lineage.last
         return FlowProof(
             flow=lineage.flow,
@@ -237,11 +241,11 @@ class _DatasetJudge:
             version=None if last is None else last.last_version,
             grades=(
                 ranges.with_findings([*found.findings, *marks]),
-                judge_counts(lineage, evidence.balance, files),
+                judge_counts(lineage, evidence.balance, files).with_findings(rejected.findings),
                 records,
             ),
             pending=pending_batch(lineage, logs),
-            notes=tuple(describe_checkpoint(lineage, logs)),
+            notes=(*describe_checkpoint(lineage, logs), *describe_pending(lineage, evidence.quarantine)),
         )
 
     def _find_table(self, source: SourceRange) -> Path | None:

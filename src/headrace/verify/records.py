@@ -62,8 +62,7 @@ def offsets_to_ask(
         return live
     asked = {}
     for key, spans in live.items():
-        present = table.present.at(key)
-        layers = Layers.of(spans, present)
+        layers = Layers.of(spans, table.at(key))
         lacking = layers.where((layers.counts[0] > 0) & (layers.counts[1] < 1))
         if lacking:
             asked[key] = lacking.merged(_REACH)
@@ -78,11 +77,11 @@ def compare(
     topics: Mapping[str, Topic | None],
 ) -> dict[TopicPartition, Comparison]:
     """Compare what the flows claim with what the table and the broker hold."""
-    partitions = {*claims, *table.present.partitions}
+    partitions = {*claims, *table.partitions}
     return {
         key: _compare_place(
             claims.get(key, Claim()),
-            [present.at(key) for present in (table.present, table.others.came, table.others.gone)],
+            [table.at(key), table.others.came.at(key), table.others.gone.at(key)],
             asked.get(key, _NONE),
             found.get(key, _NONE),
             topics.get(key[0]),
@@ -169,7 +168,7 @@ def _judge_missing(
 ) -> None:
     missing = {key: one.missing for key, one in mine.items() if one.missing}
     total = sum(spans.total for spans in missing.values())
-    if not total:
+    if total <= table.without_place:
         return
     if total <= table.others.gone_unknown:
         found.reasons.append(
@@ -261,13 +260,16 @@ def _text(
     held = sum(one.held for one in mine.values())
     others = f" (and {came:,} by other writers)" if came else ""
     others += f" + {gone:,} erased by other writers" if gone else ""
+    others += f" + {table.quarantined.rows:,} in quarantine" if table.quarantined.rows else ""
+    others += f" + {table.dropped:,} dropped" if table.dropped else ""
     unread = f"; {claims.unread:,} unread" if claims.unread else ""
     if not claims.partitions:
         return f"no record yet{unread}"
     if not claims.total("live") and not claims.total("derived"):
         twice = any(one.twice or one.strangers for one in mine.values())
         return f"{counted(rows, 'row')} in the table{others}" + ("" if twice else ", none twice")
-    equal = not any(one.missing or one.twice or one.phantoms or one.strangers for one in mine.values())
+    missing = sum(one.missing.total for one in mine.values()) > table.without_place
+    equal = not missing and not any(one.twice or one.phantoms or one.strangers for one in mine.values())
     sign = "=" if equal else "and" if not found.findings else "≠"
     if readers > 1:
         sign = f"by each of {readers} flows {sign}"

@@ -12,6 +12,7 @@ import deltalake
 import pytest
 
 from headrace.model.counts import BatchCounts
+from headrace.model.expectations import ExpectationCount
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.replace import ReplaceTarget
@@ -36,6 +37,13 @@ CHECKPOINT = "headrace-ours"
 _NUMBERS = itertools.count()
 
 Row = tuple[int, str]
+
+
+def failing(rows: int, failed: int) -> ExpectationCount:
+    """The count of an expectation that some rows fail."""
+    return ExpectationCount(
+        name="has an id", dataset="orders", action="quarantine", passed=rows - failed, failed=failed
+    )
 
 
 class Harness(ABC):
@@ -78,7 +86,7 @@ class Harness(ABC):
     def split(self, *rows: Row, quarantined: int = 0, dropped: int = 0) -> SplitRows:
         def counts(accepted: int) -> BatchCounts:
             total = accepted + quarantined + dropped
-            failed = {"has an id": quarantined} if quarantined else {}
+            failed = (failing(total, quarantined),) if quarantined else ()
             return BatchCounts(
                 input=total,
                 accepted=accepted,

@@ -157,7 +157,7 @@ def test_a_file_that_needs_spark_while_it_is_loaded_gets_it(write: Write, tmp_pa
         ('@hr.table(clusterby=["a"])\ndef x(): ...', "did you mean `cluster_by`?"),
         ("@hr.tabel\ndef x(): ...", "did you mean `table`?"),
         ("@hr.materialized_view(bogus=1)\ndef x(): ...", "materialized_view takes name, comment"),
-        ('@hr.expect_or_drop("an id", "id > 0")\ndef x(): ...', "this version has no expectations"),
+        ('@hr.expect_drop("an id", "id > 0")\ndef x(): ...', "did you mean `expect_or_drop`?"),
         ("import dlt", "write `import headrace as hr`"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.model.counts import BatchCounts, sum_counts
+from headrace.model.expectations import ExpectationCount
 
 
 def test_counts_are_one_balanced_record() -> None:
@@ -18,9 +19,19 @@ def test_counts_that_do_not_add_up_are_an_error(wrong: dict[str, int]) -> None:
         BatchCounts(input=8, **wrong)
 
 
+def failed(name: str, count: int, of: int, dataset: str = "orders") -> ExpectationCount:
+    return ExpectationCount(name=name, dataset=dataset, action="warn", passed=of - count, failed=count)
+
+
 def test_counts_of_two_batches_are_summed_also_by_expectation() -> None:
-    one = BatchCounts(input=8, accepted=5, quarantined=3, expectations={"has an id": 3})
-    other = BatchCounts(input=2, accepted=2, expectations={"has an id": 1, "sane": 2})
-    both = BatchCounts(input=10, accepted=7, quarantined=3, expectations={"has an id": 4, "sane": 2})
+    one = BatchCounts(input=8, accepted=8, expectations=(failed("an id", 3, 8),))
+    other = BatchCounts(input=2, accepted=2, expectations=(failed("an id", 1, 2), failed("sane", 2, 2)))
+    both = BatchCounts(input=10, accepted=10, expectations=(failed("an id", 4, 10), failed("sane", 2, 2)))
     assert sum_counts(one.to_json(), other.to_json()) == both.to_json()
     assert sum_counts({}, {"input": 1, "accepted": 1}) == BatchCounts(input=1, accepted=1).to_json()
+
+
+def test_expectations_of_two_datasets_may_share_a_name() -> None:
+    counts = (failed("an id", 1, 4), failed("an id", 2, 4, "view"))
+    summed = sum_counts({}, BatchCounts(input=4, accepted=4, expectations=counts).to_json())
+    assert [one["failed"] for one in summed["expectations"]] == [1, 2]

@@ -12,11 +12,14 @@ import pytest
 
 from headrace.errors import CheckpointBehindTableError, FileChangedError, LeaseLostError
 from headrace.model.counts import BatchCounts
+from headrace.model.expectations import ExpectationCount
 from headrace.model.ranges import SourceRange
 from headrace.run.batch import BatchFunction, QueryState, check_gate
 from headrace.run.split import AcceptAll
 from headrace.run.stop import StopRequested, StopSignal
 from headrace.sinks.target import BatchStamp, Committed, SplitRows
+
+FAILED = ExpectationCount(name="id", dataset="sales", action="quarantine", passed=3, failed=2)
 
 Held = Literal["nothing", "the batch", "a later batch"]
 
@@ -200,7 +203,7 @@ class Quarantine:
         self.steps.calls.append(f"quarantine {stamp.checkpoint} {stamp.batch}")
 
         def counts(accepted: int) -> BatchCounts:
-            return BatchCounts(input=accepted + 2, accepted=accepted, quarantined=2, expectations={"id": 2})
+            return BatchCounts(input=accepted + 2, accepted=accepted, quarantined=2, expectations=(FAILED,))
 
         return SplitRows(
             accepted=rows, counts=counts, is_kept=True, release=lambda: self.steps.calls.append("release")
@@ -212,7 +215,7 @@ def test_a_split_commits_rejected_rows_before_the_target_commits_and_counts_them
     run(steps, split=Quarantine(steps))
     order = ["begin", "quarantine c1 4", "write", "lease", "finish", "commit", "release", "close"]
     assert steps.calls[3:-2] == order
-    assert steps.rows.counts(3) == BatchCounts(input=5, accepted=3, quarantined=2, expectations={"id": 2})
+    assert steps.rows.counts(3) == BatchCounts(input=5, accepted=3, quarantined=2, expectations=(FAILED,))
 
 
 def test_a_batch_that_the_target_holds_is_not_split_again() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -54,7 +55,28 @@ def test_quarantined_rows_without_a_quarantine_are_found(
 ) -> None:
     flow.append({0: (0, 10)})
     edit(table, 2, input=12, quarantined=2)
-    assert verify.codes("counts") == ["QUARANTINE_MISSING"]
+    assert verify.codes("counts") == ["QUARANTINE_DIFFERS"]
+    (finding,) = verify.grade("counts").findings
+    assert "batch 0 states that it quarantined 2 rows; the quarantine table holds 0" in finding.text
+
+
+def test_quarantined_rows_are_part_of_the_equation(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    flow.append({0: (0, 10)})
+    edit(table, 2, input=12, quarantined=2)
+    folder = table.storage.root / "quarantine" / table.name.schema / table.name.name
+    rejected = {
+        "checkpoint": [flow.checkpoint] * 3,
+        "batch": [0, 0, 1],
+        "source": [{"topic": "sales", "partition": 0, "offset": offset} for offset in (10, 11, 12)],
+    }
+    folder.parent.mkdir(parents=True)
+    deltalake.write_deltalake(folder, pa.table(rejected))
+    assert verify.codes("counts") == []
+    assert verify.grade("counts").text == "12 in = 10 accepted + 2 quarantined + 0 dropped"
+    # The rows of batch 1 were written, and the table does not hold the batch yet.
+    (judged,) = verify.dataset().flows
+    (pending,) = (note for note in judged.notes if "pending" in note)
+    assert pending.startswith("1 row in quarantine pending")
 
 
 def test_dropped_rows_are_counted(table: LakeTable, flow: HandFlow, verify: Verify) -> None:

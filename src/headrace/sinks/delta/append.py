@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from headrace.errors import CheckpointBehindTableError, TableBehindCheckpointError
-from headrace.model.counts import BatchCounts
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.commit import commit_batch, commit_generation, commit_publicly
@@ -79,9 +78,10 @@ class _Appender:
         self._session = session
         self._transaction = transaction
         self._stamp = stamp
-        self._counts: BatchCounts | None = None
+        self._rows: SplitRows | None = None
         self._files: WrittenFiles | None = None
         self._kept: DataFrame | None = None
+        self._accepted = 0
 
     def __enter__(self) -> Self:
         return self
@@ -89,31 +89,32 @@ class _Appender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._files = self._kept = None
+        self._rows = self._files = self._kept = None
 
     def write(self, rows: SplitRows) -> None:
         if is_fast(rows.accepted, self._transaction, reads_target=self._target.reads_target):
             self._files = write_files(self._transaction, rows.accepted)
-            accepted = self._files.rows
         else:
             # The public writer takes the metadata with its counts before it writes.
             self._kept = rows.keep()
-            accepted = self._kept.count()
-        self._counts = rows.counts(accepted)
+            self._accepted = self._kept.count()
+        self._rows = rows
 
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
-        assert self._counts is not None, "the batch is written first"
+        assert self._rows is not None, "the batch is written first"
         stamp = self._stamp if ranges is None else replace(self._stamp, ranges=ranges)
         if self._files is not None:
-            version = commit_batch(self._session, self._transaction, self._files, stamp, self._counts)
+            counts = self._rows.counts(self._files.rows)
+            version = commit_batch(self._session, self._transaction, self._files, stamp, counts)
             statistics = self._files.statistics
         else:
             assert self._kept is not None
-            version = commit_publicly(self._kept, self._target.path, stamp, self._counts)
+            counts = self._rows.counts(self._accepted)
+            version = commit_publicly(self._kept, self._target.path, stamp, counts)
             statistics = ()
         if self._target.checkpointer is not None:
             self._target.checkpointer.offer(self._target.path, version)
-        return Committed(version=version, counts=self._counts, statistics=statistics)
+        return Committed(version=version, counts=counts, statistics=statistics)
 
 
 def is_fast(rows: DataFrame, transaction: Any, *, reads_target: bool) -> bool:

@@ -39,6 +39,18 @@ def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
     }
 
 
+def quarantine_metadata(stamp: BatchStamp, rows: int) -> dict[str, Any]:
+    """The user metadata of the commit of a batch's rejected rows."""
+    return {
+        "headrace": FORMAT,
+        "pipeline": stamp.pipeline,
+        "flow": stamp.flow,
+        "checkpoint": stamp.checkpoint,
+        "batch": stamp.batch,
+        "rejected": rows,
+    }
+
+
 def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
     """The user metadata of the commit that opens a generation."""
     opens: dict[str, Any] = {
@@ -67,7 +79,7 @@ def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
     return {**batch_metadata(stamp, BatchCounts(input=0, accepted=0)), "opens": opens}
 
 
-def refresh_metadata(stamp: RefreshStamp) -> dict[str, Any]:
+def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None) -> dict[str, Any]:
     """The user metadata of the commit that refreshes a materialized view."""
     return {
         "headrace": FORMAT,
@@ -76,6 +88,7 @@ def refresh_metadata(stamp: RefreshStamp) -> dict[str, Any]:
         "update": stamp.update,
         "definition": stamp.definition,
         "inputs": {name: dict(version) for name, version in stamp.inputs.items()},
+        **({} if counts is None else counts.to_json()),
     }
 
 
@@ -131,11 +144,57 @@ def commit_publicly(rows: DataFrame, table: Location, stamp: BatchStamp, counts:
     return commit.version
 
 
+def commit_quarantine(spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: BatchStamp) -> None:
+    """Commit the rejected rows of a batch to a quarantine table.
+
+    Raises:
+        BatchFencedError: Another driver has committed with this checkpoint meanwhile.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
+    operation = _operation(jvm, stamp.checkpoint, stamp.batch, quarantine_metadata(stamp, files.rows))
+    try:
+        transaction.commit(actions, operation)
+    except Exception as error:
+        if _CONFLICT in str(error):
+            raise _fenced(stamp) from error
+        raise
+
+
+def replace_quarantine(rows: DataFrame, table: Location, stamp: BatchStamp) -> int:
+    """Replace the rejected rows of a batch that an earlier attempt has committed.
+
+    Returns:
+        How many rows the batch has in the table now.
+    """
+    mine = f"checkpoint = '{stamp.checkpoint}' AND batch = {stamp.batch}"
+    kept = rows.persist()
+    try:
+        count = int(kept.count())
+        (
+            kept.write.format("delta")
+            .mode("overwrite")
+            .option("replaceWhere", mine)
+            .option("userMetadata", json.dumps(quarantine_metadata(stamp, count)))
+            .save(str(table))
+        )
+    finally:
+        kept.unpersist()
+    return count
+
+
+def replace_rejected(rows: DataFrame, table: Location, stamp: RefreshStamp) -> None:
+    """Replace the rows of a view's quarantine table by those that a refresh has rejected."""
+    metadata = json.dumps(refresh_metadata(stamp))
+    rows.write.format("delta").mode("overwrite").option("userMetadata", metadata).save(str(table))
+
+
 def commit_refresh(
     rows: DataFrame,
     table: Location,
     stamp: RefreshStamp,
     *,
+    counts: BatchCounts | None,
     partition_cols: tuple[str, ...],
     cluster_by: tuple[str, ...],
 ) -> int:
@@ -148,7 +207,7 @@ def commit_refresh(
         rows.write.format("delta")
         .mode("overwrite")
         .option("overwriteSchema", "true")
-        .option("userMetadata", json.dumps(refresh_metadata(stamp)))
+        .option("userMetadata", json.dumps(refresh_metadata(stamp, counts)))
     )
     if partition_cols:
         writer = writer.partitionBy(*partition_cols)

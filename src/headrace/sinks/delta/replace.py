@@ -54,6 +54,7 @@ class _Replacer:
         self._target = target
         self._stamp = stamp
         self._rows: SplitRows | None = None
+        self._counted: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -64,21 +65,26 @@ class _Replacer:
         self._rows = None
 
     def write(self, rows: SplitRows) -> None:
-        # Delta's writer computes, writes and commits the rows in one call.
+        # Delta's writer computes, writes and commits the rows in one call. Rows that are kept are counted
+        # before, for the commit's metadata.
         self._rows = rows
+        self._counted = rows.accepted.count() if rows.is_kept else None
 
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         assert self._rows is not None, "the rows are written first"
         target = self._target
+        counts = None if self._counted is None else self._rows.counts(self._counted)
         version = commit_refresh(
             self._rows.accepted,
             target.path,
             self._stamp,
+            counts=counts,
             partition_cols=target.partition_cols,
             # An existing table is clustered anew by ALTER TABLE.
             cluster_by=() if is_table(target.path) else target.cluster_by,
         )
-        return Committed(version=version, counts=self._rows.counts(count_added_rows(target.path, version)))
+        counts = counts or self._rows.counts(count_added_rows(target.path, version))
+        return Committed(version=version, counts=counts)
 
 
 @dataclass(frozen=True, kw_only=True)

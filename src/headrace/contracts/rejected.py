@@ -1,0 +1,152 @@
+"""Rejected rows as the quarantine table keeps them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+REASONS = "__headrace_reasons"
+"""The column with the names of the expectations that a row fails."""
+
+COLUMNS = """
+    id STRING COMMENT 'identifies the row in this table',
+    state STRING COMMENT 'quarantined, replaying, replayed or discarded',
+    reasons ARRAY<STRUCT<kind: STRING, name: STRING, message: STRING>> COMMENT 'why the row was rejected',
+    source STRUCT<
+        topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP,
+        key: BINARY, value: BINARY, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>,
+        path: STRING
+    > COMMENT 'the original record, where the row still has it',
+    row STRING COMMENT 'the row that the query returned, as JSON',
+    pipeline STRING,
+    flow STRING,
+    checkpoint STRING COMMENT 'the id of the checkpoint of the batch that rejected the row',
+    batch BIGINT COMMENT 'the batch that rejected the row',
+    update STRING COMMENT 'the update in which it ran',
+    query STRING COMMENT 'the hash of the query',
+    ranges STRING COMMENT 'what the batch has read, as JSON',
+    quarantined_at TIMESTAMP,
+    changed_at TIMESTAMP COMMENT 'when the state last changed',
+    replay STRING COMMENT 'the replay that changed it'
+"""
+"""The columns of a quarantine table, in SQL."""
+
+_RECORD = {
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "key": "BINARY",
+    "value": "BINARY",
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "path": "STRING",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """What has rejected some rows: a batch of a flow, or a refresh of a materialized view.
+
+    Args:
+        flow: The flow's name.
+        update: The update's id.
+        query: The hash of the flow's query.
+        ranges: What the batch has read, as its commit holds it; for a refresh the versions of its inputs.
+        checkpoint: The checkpoint's id; ``None`` for a refresh.
+        batch: The batch's number; ``None`` for a refresh.
+        coordinates: The columns (dotted paths) of each row's topic, partition and offset.
+    """
+
+    pipeline: str
+    flow: str
+    update: str
+    query: str
+    ranges: Any
+    checkpoint: str | None = None
+    batch: int | None = None
+    coordinates: Mapping[str, str] = field(default_factory=dict)
+
+
+def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
+    """Rows for the quarantine table.
+
+    Args:
+        rows: The rejected rows, with the column `REASONS`.
+        rejection: What has rejected them.
+    """
+    from pyspark.sql import functions as F
+
+    now = F.current_timestamp()
+    no_text = F.lit(None).cast("string")
+    returned = [name for name in rows.columns if name != REASONS]
+    reasons = F.transform(
+        REASONS,
+        lambda name: F.struct(
+            F.lit("expectation").alias("kind"), name.alias("name"), no_text.alias("message")
+        ),
+    )
+    number = rejection.update if rejection.checkpoint is None else rejection.checkpoint[-8:]
+    batch = [] if rejection.batch is None else [F.lit(rejection.batch)]
+    return rows.select(
+        F.concat_ws("-", F.lit(number), *batch, F.monotonically_increasing_id()).alias("id"),
+        F.lit("quarantined").alias("state"),
+        reasons.alias("reasons"),
+        _record(rows.schema, rejection.coordinates).alias("source"),
+        F.to_json(F.struct(*map(F.col, map(_quoted, returned))), {"ignoreNullFields": "false"}).alias("row"),
+        F.lit(rejection.pipeline).alias("pipeline"),
+        F.lit(rejection.flow).alias("flow"),
+        F.lit(rejection.checkpoint).cast("string").alias("checkpoint"),
+        F.lit(rejection.batch).cast("bigint").alias("batch"),
+        F.lit(rejection.update).alias("update"),
+        F.lit(rejection.query).alias("query"),
+        F.lit(json.dumps(rejection.ranges)).alias("ranges"),
+        now.alias("quarantined_at"),
+        now.alias("changed_at"),
+        no_text.alias("replay"),
+    )
+
+
+def _record(schema: StructType, coordinates: Mapping[str, str]) -> Column:
+    """The original record, as far as the rows still have it; NULL if they have nothing of it."""
+    from pyspark.sql import functions as F
+
+    held = _columns_of_record(schema) | {name: _path(path) for name, path in coordinates.items()}
+    fields = [
+        (F.col(held[name]) if name in held else F.lit(None)).cast(kind).alias(name)
+        for name, kind in _RECORD.items()
+    ]
+    if held:
+        return F.struct(*fields)
+    return F.lit(None).cast(f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _RECORD.items())}>")
+
+
+def _columns_of_record(schema: StructType) -> dict[str, str]:
+    """The column of each part of the record, of rows with the struct ``_source`` that our readers add.
+
+    The key and value of a raw record are columns of their own.
+    """
+    from pyspark.sql.types import StructType
+
+    source = next((field.dataType for field in schema.fields if field.name == "_source"), None)
+    if not isinstance(source, StructType):
+        return {}
+    names = set(source.fieldNames())
+    if not ({"topic", "partition", "offset"} <= names or "path" in names):
+        return {}
+    raw = {f.name for f in schema.fields if f.name in ("key", "value") and f.dataType.typeName() == "binary"}
+    return {name: name for name in raw} | {name: f"_source.{name}" for name in _RECORD if name in names}
+
+
+def _path(path: str) -> str:
+    """A dotted path as Spark reads it, whatever characters its parts have."""
+    return ".".join(map(_quoted, path.split(".")))
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

@@ -1,0 +1,176 @@
+"""Expectations on the rows of a dataset, under the names that Lakeflow gives them.
+
+A decorator may be above or below the one that declares the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from headrace.declare.arguments import Arguments
+from headrace.declare.registry import current_pipeline
+from headrace.model.expectations import Action, Expectation, NullRule
+from headrace.syntax.locations import caller
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+QueryT = TypeVar("QueryT", bound=Callable[[], Any])
+Conditions = Mapping[str, "str | Column"]
+_ACTIONS: Mapping[str, Action] = {
+    "expect_all": "warn",
+    "expect_all_or_drop": "drop",
+    "expect_all_or_quarantine": "quarantine",
+    "expect_all_or_fail": "fail",
+}
+
+
+def expect(
+    name: str, condition: str | Column, *, nulls: NullRule | None = None
+) -> Callable[[QueryT], QueryT]:
+    """Count the rows for which a condition is false; they are kept.
+
+    Args:
+        name: The expectation's name, unique in the dataset; it may have spaces.
+        condition: SQL text or a Column over the dataset's columns.
+        nulls: Whether a row for which the condition is NULL passes (``"pass"``) or fails (``"fail"``); by
+            default as ``expectations.nulls`` in ``headrace.yml`` says, else it passes.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.table
+        ... @hr.expect("amount is positive", "amount > 0")
+        ... def orders():
+        ...     return hr.read_kafka("orders", format="json", schema="id LONG, amount DOUBLE")
+    """
+    return _decorate("hr.expect", "warn", {name: condition}, nulls)
+
+
+def expect_or_drop(
+    name: str, condition: str | Column, *, nulls: NullRule | None = None
+) -> Callable[[QueryT], QueryT]:
+    """Drop the rows for which a condition is false, and count them. Arguments as in `expect`."""
+    return _decorate("hr.expect_or_drop", "drop", {name: condition}, nulls)
+
+
+def expect_or_quarantine(
+    name: str, condition: str | Column, *, nulls: NullRule | None = None
+) -> Callable[[QueryT], QueryT]:
+    """Move the rows for which a condition is false to the quarantine table. Arguments as in `expect`."""
+    return _decorate("hr.expect_or_quarantine", "quarantine", {name: condition}, nulls)
+
+
+def expect_or_fail(
+    name: str, condition: str | Column, *, nulls: NullRule | None = None
+) -> Callable[[QueryT], QueryT]:
+    """Stop the flow at the first batch with a row for which a condition is false; nothing of the batch is
+    written. Arguments as in `expect`."""
+    return _decorate("hr.expect_or_fail", "fail", {name: condition}, nulls)
+
+
+def expect_all(expectations: Conditions, *, nulls: NullRule | None = None) -> Callable[[QueryT], QueryT]:
+    """Several expectations, as `expect` declares one.
+
+    Args:
+        expectations: The conditions by name.
+        nulls: As in `expect`.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.table
+        ... @hr.expect_all({"has an id": "id IS NOT NULL", "amount is positive": "amount > 0"})
+        ... def orders():
+        ...     return hr.read_kafka("orders", format="json", schema="id LONG, amount DOUBLE")
+    """
+    return _decorate("hr.expect_all", "warn", expectations, nulls)
+
+
+def expect_all_or_drop(
+    expectations: Conditions, *, nulls: NullRule | None = None
+) -> Callable[[QueryT], QueryT]:
+    """Several expectations, as `expect_or_drop` declares one."""
+    return _decorate("hr.expect_all_or_drop", "drop", expectations, nulls)
+
+
+def expect_all_or_quarantine(
+    expectations: Conditions, *, nulls: NullRule | None = None
+) -> Callable[[QueryT], QueryT]:
+    """Several expectations, as `expect_or_quarantine` declares one."""
+    return _decorate("hr.expect_all_or_quarantine", "quarantine", expectations, nulls)
+
+
+def expect_all_or_fail(
+    expectations: Conditions, *, nulls: NullRule | None = None
+) -> Callable[[QueryT], QueryT]:
+    """Several expectations, as `expect_or_fail` declares one."""
+    return _decorate("hr.expect_all_or_fail", "fail", expectations, nulls)
+
+
+def checked_expectations(
+    arguments: Arguments, given: Mapping[str, Conditions | None]
+) -> tuple[Expectation, ...]:
+    """The expectations of a declaration without a function.
+
+    Args:
+        arguments: The call.
+        given: The conditions by the names of its arguments: ``expect_all``, ``expect_all_or_drop``, ...
+    """
+    return tuple(
+        one
+        for argument, conditions in given.items()
+        if conditions is not None
+        for one in _expectations(arguments, argument, _ACTIONS[argument], conditions, None)
+    )
+
+
+def _decorate(call: str, action: Action, conditions: Any, nulls: Any) -> Callable[[QueryT], QueryT]:
+    active = current_pipeline()
+    arguments = Arguments(call, caller(active.settings.root if active else None))
+    found = _expectations(arguments, "expectations", action, conditions, nulls)
+
+    def decorator(function: QueryT) -> QueryT:
+        arguments.decorated(function)
+        if active is not None and active.registry is not None:
+            active.registry.expect(function, found)
+        return function
+
+    return decorator
+
+
+def _expectations(
+    arguments: Arguments, argument: str, action: Action, conditions: Any, nulls: Any
+) -> tuple[Expectation, ...]:
+    if not isinstance(conditions, Mapping):
+        raise arguments.invalid(
+            argument, "must be a dict of conditions by name", 'write {"amount is positive": "amount > 0"}'
+        )
+    if nulls not in (None, "pass", "fail"):
+        raise arguments.invalid("nulls", f'must be "pass" or "fail", not {nulls!r}')
+    return tuple(
+        Expectation(
+            name=_name(arguments, name),
+            condition=_condition(arguments, name, condition),
+            action=action,
+            location=arguments.location,
+            nulls=nulls,
+        )
+        for name, condition in conditions.items()
+    )
+
+
+def _name(arguments: Arguments, name: Any) -> str:
+    text = arguments.text("name", name)
+    if not text.strip() or len(text) > 255 or not text.isprintable():
+        raise arguments.invalid("name", f"{text!r} is not a name of 1 to 255 printable characters")
+    return text
+
+
+def _condition(arguments: Arguments, name: str, condition: Any) -> Any:
+    if hasattr(condition, "_jc"):
+        return condition
+    if not isinstance(condition, str) or not condition.strip():
+        raise arguments.invalid(
+            f"the condition of `{name}`", "must be SQL text or a Column", 'write it as in "amount > 0"'
+        )
+    return condition

@@ -1,0 +1,73 @@
+"""Expectations: conditions that the rows of a dataset should fulfil."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from headrace.errors import SourceLocation
+
+Action = Literal["warn", "drop", "quarantine", "fail"]
+"""What happens to a row that fails: it is kept and counted, dropped, moved to the quarantine table, or it
+stops the flow."""
+
+NullRule = Literal["pass", "fail"]
+"""Whether a condition that is NULL for a row counts as passed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """A condition on the rows of one dataset.
+
+    Args:
+        name: Its name, unique in the dataset.
+        condition: SQL text, or a ``pyspark.sql.Column``.
+        action: What happens to rows that fail.
+        location: The line that declares it.
+        nulls: Whether NULL passes; ``None`` takes the pipeline's rule.
+    """
+
+    name: str
+    condition: Any
+    action: Action
+    location: SourceLocation
+    nulls: NullRule | None = None
+
+    @property
+    def text(self) -> str:
+        """The condition in SQL, for people."""
+        if isinstance(self.condition, str):
+            return " ".join(self.condition.split())
+        return str(self.condition._jc.toString())
+
+    @property
+    def rejects(self) -> bool:
+        """Whether a row that fails is kept out of the dataset."""
+        return self.action != "warn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectationCount:
+    """How many rows of a batch passed and failed one expectation.
+
+    Args:
+        name: The expectation.
+        dataset: The dataset that declares it: the flow's target, or a temporary view that it reads.
+        action: What happened to the rows that failed.
+    """
+
+    name: str
+    dataset: str
+    action: Action
+    passed: int
+    failed: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The count as a batch's commit holds it."""
+        return {
+            "name": self.name,
+            "dataset": self.dataset,
+            "action": self.action,
+            "passed": self.passed,
+            "failed": self.failed,
+        }

@@ -1,0 +1,132 @@
+"""Checks of expectations against the columns of their dataset, before anything runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from headrace.contracts.conditions import condition
+from headrace.errors import ExpectationInvalidError, HeadraceError
+from headrace.model.declarations import Dataset, Declarations, TemporaryView
+from headrace.model.expectations import Expectation
+from headrace.model.project import ProjectSettings
+from headrace.plan.evaluate import missing_column, shortened
+from headrace.plan.intercept import suspended
+from headrace.plan.logical import LogicalPlan, read_plan
+from headrace.plan.names import shown
+from headrace.plan.stages import Note
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "InSubquery", "LateralSubquery"})
+
+
+def check_declared_expectations(declarations: Declarations) -> Iterator[HeadraceError]:
+    """The errors that show without the columns: names that are used twice, and quarantine in a view."""
+    for dataset in declarations.datasets:
+        counted = Counter(one.name for one in dataset.expectations)
+        for one in {one.name: one for one in dataset.expectations}.values():
+            if counted[one.name] > 1:
+                yield _invalid(one, dataset, "is declared twice", "give each expectation its own name")
+            if one.action == "quarantine" and isinstance(dataset, TemporaryView):
+                yield _invalid(
+                    one,
+                    dataset,
+                    "would move rows of a temporary view to a quarantine table; a temporary view has none",
+                    "use it on the table that reads the view, or expect_or_drop here",
+                )
+
+
+def note_uncounted(declarations: Declarations) -> Iterator[Note]:
+    """One note for each temporary view: its expectations hold, and nobody counts them."""
+    for dataset in declarations.datasets:
+        if isinstance(dataset, TemporaryView) and dataset.expectations:
+            warns = any(one.action == "warn" for one in dataset.expectations)
+            yield Note(
+                level="warning" if warns else "note",
+                text=f"the rows that fail an expectation of the temporary view `{shown(dataset.name)}` are "
+                "not counted",
+                location=dataset.expectations[0].location,
+                remedy="to count them, put the expectation on the table that reads the view",
+            )
+
+
+def check_conditions(
+    session: SparkSession, frame: DataFrame, dataset: Dataset, settings: ProjectSettings
+) -> Iterator[HeadraceError]:
+    """The errors in the conditions of a dataset.
+
+    Args:
+        session: The session for planning.
+        frame: A query's rows.
+        dataset: The dataset that they are rows of.
+        settings: The pipeline's settings.
+    """
+    for expectation in dataset.expectations:
+        with suspended():
+            error = _check(session, frame, dataset, expectation, settings)
+        if error is not None:
+            yield error
+
+
+def _check(
+    session: SparkSession,
+    frame: DataFrame,
+    dataset: Dataset,
+    expectation: Expectation,
+    settings: ProjectSettings,
+) -> HeadraceError | None:
+    from pyspark.errors import PySparkException
+
+    try:
+        checked = frame.select(condition(expectation).alias("passes"))
+    except PySparkException as error:
+        missing = missing_column(error, shown(dataset.name), expectation.location, settings.root)
+        if missing is not None:
+            return missing.with_(
+                summary=f"the expectation `{expectation.name}` of `{shown(dataset.name)}` uses the column "
+                f"`{missing.params['column']}`, which the query does not return"
+            )
+        return _invalid(
+            expectation, dataset, f"cannot be resolved: {shortened(str(error))}", "correct the condition"
+        )
+    problem = _problem(read_plan(session, checked), checked)
+    return None if problem is None else _invalid(expectation, dataset, *problem)
+
+
+def _problem(plan: LogicalPlan, checked: DataFrame) -> tuple[str, str] | None:
+    """What is wrong with a condition, and the remedy."""
+    (column,) = checked.schema.fields
+    if column.dataType.typeName() not in ("boolean", "void"):
+        return (
+            f"gives {column.dataType.simpleString().upper()}, not BOOLEAN",
+            "compare the value, as in `amount > 0`",
+        )
+    if plan.root.kind != "Project":
+        return (
+            "needs other rows than the one it checks (an aggregate, a window or a generator)",
+            "compute the value in the query, or check it in a materialized view",
+        )
+    kinds = {node.kind for tree in plan.root.expressions("projectList") for node in tree.walk()}
+    if kinds & _SUBQUERIES:
+        return "has a subquery", "join the other table in the query, and compare the joined column"
+    if not plan.java_plan.expressions().head().deterministic():
+        return (
+            "is not deterministic: checked again, the same row could give another result",
+            "leave out rand(), uuid() and the like; current_timestamp() is allowed",
+        )
+    return None
+
+
+def _invalid(
+    expectation: Expectation, dataset: Dataset, problem: str, remedy: str
+) -> ExpectationInvalidError:
+    return ExpectationInvalidError(
+        f"the expectation `{expectation.name}` of `{shown(dataset.name)}` {problem}",
+        location=expectation.location,
+        facts=[f"condition: {expectation.text}"],
+        remedies=[remedy],
+        params={"dataset": str(dataset.name), "expectation": expectation.name},
+    )

@@ -1,0 +1,76 @@
+"""The quarantine table of a dataset: the rejected rows of each batch, committed before the dataset's own.
+
+A batch is keyed by its checkpoint and number. Until the dataset holds it, its rejected rows are pending, and
+a replay of the batch replaces them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.sinks.delta.commit import commit_quarantine, replace_quarantine, replace_rejected
+from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
+from headrace.sinks.target import BatchStamp, RefreshStamp
+from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantineTable:
+    """A quarantine table; it is created with its first rejected rows.
+
+    Args:
+        path: The table's folder.
+        columns: Its columns, in SQL.
+    """
+
+    path: Location
+    columns: str
+
+    @property
+    def exists(self) -> bool:
+        """Whether any batch has rejected rows."""
+        return is_table(self.path)
+
+    def write(self, session: SparkSession, rows: DataFrame, stamp: BatchStamp) -> int:
+        """Write and commit the rejected rows of a batch, in place of those of an earlier attempt.
+
+        Returns:
+            How many rows the batch has in the table now.
+
+        Raises:
+            BatchFencedError: Another driver has committed the batch meanwhile.
+        """
+        self._create(session)
+        transaction = start_transaction(session, self.path, stamp.checkpoint)
+        if held_batch(transaction, stamp.checkpoint, self.path) >= stamp.batch:
+            return replace_quarantine(rows, self.path, stamp)
+        files = write_files(transaction, rows)
+        commit_quarantine(session, transaction, files, stamp)
+        return files.rows
+
+    def replace(self, session: SparkSession, rows: DataFrame, stamp: RefreshStamp) -> None:
+        """Replace all rows by those that a refresh has rejected."""
+        self._create(session)
+        replace_rejected(rows, self.path, stamp)
+
+    def holds(self, session: SparkSession, stamp: BatchStamp) -> bool:
+        """Whether an earlier attempt has committed rejected rows of a batch."""
+        if not self.exists:
+            return False
+        transaction = start_transaction(session, self.path, stamp.checkpoint)
+        return held_batch(transaction, stamp.checkpoint, self.path) >= stamp.batch
+
+    def _create(self, session: SparkSession) -> None:
+        if self.exists:
+            return
+        try:
+            session.sql(f"CREATE TABLE IF NOT EXISTS delta.`{self.path}` ({self.columns}) USING delta")
+        except Exception:
+            # Another flow of the dataset may have created it meanwhile.
+            if not self.exists:
+                raise

@@ -1,0 +1,112 @@
+"""The quarantine table of a dataset, as far as the proof needs it: which batch rejected how many rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from headrace.verify.checkpoint_history import Lineage
+from headrace.verify.commits import Batches
+from headrace.verify.delta_log import has_log
+from headrace.verify.report import Judgement
+from headrace.verify.source_range import TopicPartition
+from headrace.verify.wording import counted
+
+BatchKey = tuple[str, int]
+"""The checkpoint and number of a batch."""
+
+_QUERY = """
+    SELECT checkpoint, batch, source['topic'] AS topic, source['partition'] AS partition,
+        source['offset'] AS offset
+    FROM rejected
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quarantine:
+    """The rows of a quarantine table, in every state.
+
+    Args:
+        rows: How many rows each batch has in it.
+        partitions: The offsets of these rows, where they still have coordinates.
+        damage: Why the table cannot be read.
+    """
+
+    rows: Mapping[BatchKey, int] = field(default_factory=dict)
+    partitions: Mapping[BatchKey, Mapping[TopicPartition, tuple[int, ...]]] = field(default_factory=dict)
+    damage: str = ""
+
+    def rows_of(self, batch: Batches) -> int:
+        """The rows that a batch, or several, have in it."""
+        return sum(self.rows.get((batch.checkpoint, n), 0) for n in range(batch.first, batch.last + 1))
+
+    def offsets_of(self, lineage: Lineage) -> dict[TopicPartition, list[int]]:
+        """The offsets of the rows of a flow's committed batches, where they still have coordinates."""
+        offsets: dict[TopicPartition, list[int]] = defaultdict(list)
+        for batch in lineage.batches:
+            for number in range(batch.first, batch.last + 1):
+                for partition, found in self.partitions.get((batch.checkpoint, number), {}).items():
+                    offsets[partition].extend(found)
+        return dict(offsets)
+
+    def pending(self, lineage: Lineage) -> int:
+        """Rows of a batch that the table does not hold yet."""
+        last = -1 if lineage.last is None else lineage.last.last
+        return sum(
+            count
+            for (checkpoint, number), count in self.rows.items()
+            if checkpoint == lineage.checkpoint and number > last
+        )
+
+
+def load_quarantine(path: Path) -> Quarantine:
+    """Read a quarantine table; a missing one is empty."""
+    if not has_log(path):
+        return Quarantine()
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+    from deltalake.exceptions import DeltaError
+
+    try:
+        found = QueryBuilder().register("rejected", DeltaTable(path)).execute(_QUERY).read_all()
+    except (DeltaError, OSError, ValueError) as error:
+        return Quarantine(damage=str(error).splitlines()[0])
+    return _build(pa.table(found))
+
+
+def _build(table: Any) -> Quarantine:
+    rows: dict[BatchKey, int] = defaultdict(int)
+    partitions: dict[BatchKey, dict[TopicPartition, list[int]]] = defaultdict(lambda: defaultdict(list))
+    columns = (table.column(name).to_pylist() for name in table.column_names)
+    for checkpoint, batch, topic, partition, offset in zip(*columns, strict=True):
+        rows[checkpoint, batch] += 1
+        if topic is not None and partition is not None and offset is not None:
+            partitions[checkpoint, batch][topic, partition].append(offset)
+    kept = {
+        key: {partition: tuple(offsets) for partition, offsets in found.items()}
+        for key, found in partitions.items()
+    }
+    return Quarantine(rows=dict(rows), partitions=kept)
+
+
+def judge_quarantine(batch: Batches, quarantine: Quarantine, found: Judgement) -> None:
+    """A batch has as many rows in the quarantine as its commit states."""
+    stated = batch.counts.quarantined
+    if stated and quarantine.damage:
+        text = f"{batch.name} quarantined {counted(stated, 'row')}; the quarantine table cannot be read: "
+        found.find("QUARANTINE_UNREADABLE", text + quarantine.damage, **batch.place)
+        return
+    held = quarantine.rows_of(batch)
+    if stated != held:
+        text = f"{batch.name} states that it quarantined {counted(stated, 'row')}; the quarantine table holds"
+        found.find("QUARANTINE_DIFFERS", f"{text} {held:,}", **batch.place)
+
+
+def describe_pending(lineage: Lineage, quarantine: Quarantine) -> Iterator[str]:
+    """Rejected rows of a batch that did not get as far as the table."""
+    rows = quarantine.pending(lineage)
+    if rows:
+        yield f"{counted(rows, 'row')} in quarantine pending: the next run repeats their batch"

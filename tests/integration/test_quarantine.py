@@ -1,0 +1,275 @@
+"""Rows that fail an expectation: counted, dropped, moved to the quarantine table, or the end of the flow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from headrace.model.events import BatchCommitted
+from proof.shop import Shop
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+ORDERS = """
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+
+@hr.table
+{expectations}
+def orders():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, name STRING, amount INT", \
+max_offsets_per_trigger={limit})
+"""
+
+RECORDS = [
+    {"id": 0, "name": "ada", "amount": 5},
+    {"id": 1, "name": "bob", "amount": -5},
+    {"id": 2, "name": None, "amount": 5},
+    {"id": 3, "name": "eve", "amount": None},
+    {"id": 4, "name": None, "amount": -1},
+]
+
+
+@pytest.fixture
+def orders(make_shop: Callable[..., Shop]) -> Callable[..., Shop]:
+    """A pipeline with one table of five records and these expectations."""
+
+    def make(expectations: str, code: str = ORDERS, limit: int = 500_000) -> Shop:
+        shop = make_shop(partitions=1)
+        shop.write(code.replace("{expectations}", expectations), limit=limit)
+        shop.ledger.produce_values(shop.topic, [(json.dumps(record).encode(), 0) for record in RECORDS])
+        return shop
+
+    return make
+
+
+def ids(shop: Shop, table: str = "orders") -> list[int]:
+    return sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/{table}"))
+
+
+def rows(shop: Shop, path: str) -> list[dict[str, Any]]:
+    table = deltalake.DeltaTable(shop.root / "lake" / path)
+    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
+    return pa.table(found).to_pylist()
+
+
+def quarantined(shop: Shop, table: str = "orders") -> list[dict[str, Any]]:
+    found = rows(shop, f"quarantine/{shop.database}/{table}")
+    return sorted(found, key=lambda row: row["source"]["offset"])
+
+
+def metadata(shop: Shop, table: str = "orders") -> dict[str, Any]:
+    """The metadata of the newest commit that has some."""
+    history = deltalake.DeltaTable(shop.table(table)).history()
+    return json.loads(next(commit["userMetadata"] for commit in history if "userMetadata" in commit))
+
+
+def test_an_expectation_only_counts(orders: Callable[..., Shop]) -> None:
+    shop = orders('@hr.expect("positive", "amount > 0")\n@hr.expect("a name", "name IS NOT NULL")')
+    shop.run_well()
+    assert ids(shop) == [0, 1, 2, 3, 4]
+    assert metadata(shop)["expectations"] == [
+        {
+            "name": "positive",
+            "dataset": f"{shop.database}.orders",
+            "action": "warn",
+            "passed": 3,
+            "failed": 2,
+        },
+        {"name": "a name", "dataset": f"{shop.database}.orders", "action": "warn", "passed": 3, "failed": 2},
+    ]
+    assert not (shop.root / "lake" / "quarantine").exists()
+
+
+def test_a_row_is_in_the_table_or_dropped_also_where_the_condition_is_null(
+    orders: Callable[..., Shop],
+) -> None:
+    """`NOT (a AND b)` would lose the row whose amount is NULL."""
+    shop = orders('@hr.expect_all_or_drop({"positive": "amount > 0", "a name": "name IS NOT NULL"})')
+    shop.run_well()
+    assert ids(shop) == [0, 3]
+    found = metadata(shop)
+    assert (found["input"], found["accepted"], found["dropped"]) == (5, 2, 3)
+
+
+def test_null_fails_where_the_expectation_or_the_spec_says_so(orders: Callable[..., Shop]) -> None:
+    shop = orders('@hr.expect_or_drop("positive", "amount > 0", nulls="fail")')
+    shop.run_well()
+    assert ids(shop) == [0, 2]
+    other = orders('@hr.expect_or_drop("positive", "amount > 0")')
+    other.spec["expectations"] = {"nulls": "fail"}
+    other.write(ORDERS.replace("{expectations}", '@hr.expect_or_drop("positive", "amount > 0")'))
+    other.run_well()
+    assert ids(other) == [0, 2]
+
+
+def test_rejected_rows_go_to_the_quarantine_with_their_record_and_reasons(
+    orders: Callable[..., Shop],
+) -> None:
+    shop = orders(
+        '@hr.expect_or_quarantine("positive", "amount > 0")\n'
+        '@hr.expect_or_drop("a name", "name IS NOT NULL")\n'
+        '@hr.expect("small", "id < 4")'
+    )
+    shop.run_well()
+    assert ids(shop) == [0, 3]
+    found = metadata(shop)
+    assert (found["input"], found["accepted"], found["quarantined"], found["dropped"]) == (5, 2, 2, 1)
+    first, second = quarantined(shop)
+    assert json.loads(first["row"])["id"] == 1
+    assert [reason["name"] for reason in first["reasons"]] == ["positive"]
+    # Every expectation that the row fails is a reason.
+    assert [reason["name"] for reason in second["reasons"]] == ["positive", "a name", "small"]
+    source = first["source"]
+    assert (source["topic"], source["partition"], source["offset"]) == (shop.topic, 0, 1)
+    assert json.loads(source["value"]) == RECORDS[1]
+    assert (first["state"], first["flow"], first["batch"]) == ("quarantined", "orders", 0)
+    assert first["checkpoint"] == found["checkpoint"]
+    (read,) = json.loads(first["ranges"])
+    assert read["until"] == found["sources"][0]["until"]
+    (event,) = shop.happened(BatchCommitted)
+    assert isinstance(event, BatchCommitted)
+    assert (event.rows, event.quarantined, event.dropped) == (2, 2, 1)
+    (judged,) = shop.verify().datasets[0].flows
+    assert [grade.text.partition(";")[0] for grade in judged.grades[1:]] == [
+        "5 in = 2 accepted + 2 quarantined + 1 dropped",
+        "5 read from Kafka = 2 in the table + 2 in quarantine + 1 dropped",
+    ]
+
+
+def test_fail_stops_the_flow_before_anything_is_written(orders: Callable[..., Shop]) -> None:
+    shop = orders(
+        '@hr.expect_or_quarantine("a name", "name IS NOT NULL")\n@hr.expect_or_fail("positive", "amount > 0")'
+    )
+    (error,) = shop.run().errors
+    text = str(error)
+    assert error.code == "EXPECTATION_FAILED"
+    assert "2 rows fail the expectation `positive`" in text
+    assert f'{shop.topic}/0 offset 1: {{"id": 1, "name": "bob", "amount": -5}}' in text
+    assert ids(shop) == []
+    assert not (shop.root / "lake" / "quarantine").exists()
+    assert error.location is not None and error.location.line == 8
+    # With another condition the flow goes on with the same batch.
+    shop.write(ORDERS.replace("{expectations}", '@hr.expect_or_quarantine("positive", "amount > 0")'))
+    shop.run_well()
+    assert ids(shop) == [0, 2, 3]
+    assert [row["source"]["offset"] for row in quarantined(shop)] == [1, 4]
+
+
+def test_batches_of_one_flow_share_a_quarantine(orders: Callable[..., Shop]) -> None:
+    shop = orders('@hr.expect_or_quarantine("positive", "amount > 0")', limit=2)
+    shop.run_well()
+    assert [(row["batch"], row["source"]["offset"]) for row in quarantined(shop)] == [(0, 1), (2, 4)]
+
+
+UPSTREAM = """
+@hr.table
+@hr.expect_or_quarantine("positive", "amount > 0")
+def totals():
+    return spark.readStream.table("orders").select("id", "amount")
+"""
+
+
+def test_quarantine_works_behind_the_first_table(orders: Callable[..., Shop]) -> None:
+    """A row that no longer has its record is kept as the query returned it."""
+    shop = orders("", ORDERS + UPSTREAM)
+    shop.run_well()
+    found = rows(shop, f"quarantine/{shop.database}/totals")
+    assert sorted(json.loads(row["row"])["id"] for row in found) == [1, 4]
+    assert all(row["source"] is None for row in found)
+    assert ids(shop, "totals") == [0, 2, 3]
+
+
+RANDOM = """
+@hr.table
+@hr.expect_or_quarantine("low", "x < 0.5")
+def drawn():
+    many = F.explode(F.sequence(F.lit(1), F.lit(200)))
+    return spark.readStream.table("orders").withColumn("n", many).select("id", "n", F.rand().alias("x"))
+"""
+
+
+def test_rows_of_a_query_that_is_not_deterministic_are_split_once(orders: Callable[..., Shop]) -> None:
+    shop = orders("", ORDERS + RANDOM)
+    shop.run_well()
+    accepted = {(row["id"], row["n"]) for row in rows(shop, f"tables/{shop.database}/drawn")}
+    kept_out = [json.loads(row["row"]) for row in rows(shop, f"quarantine/{shop.database}/drawn")]
+    rejected = {(row["id"], row["n"]) for row in kept_out}
+    assert len(accepted) + len(rejected) == 1_000
+    assert not accepted & rejected
+
+
+VIEW = """
+@hr.materialized_view
+{view}
+def valid():
+    return spark.read.table("orders").select("id", "amount")
+"""
+
+
+def test_a_materialized_view_counts_drops_and_quarantines(orders: Callable[..., Shop]) -> None:
+    """Its quarantine is replaced at each refresh; another expectation makes another refresh."""
+    rules = (
+        '@hr.expect_or_quarantine("positive", "amount > 0")\n'
+        '@hr.expect_or_drop("known", "amount IS NOT NULL")'
+    )
+    shop = orders("", ORDERS + VIEW.replace("{view}", rules))
+    shop.run_well()
+    assert ids(shop, "valid") == [0, 2]
+    found = metadata(shop, "valid")
+    assert (found["input"], found["accepted"], found["quarantined"], found["dropped"]) == (5, 2, 2, 1)
+    assert [(one["name"], one["passed"], one["failed"]) for one in found["expectations"]] == [
+        ("positive", 3, 2),
+        ("known", 4, 1),
+    ]
+    kept_out = rows(shop, f"quarantine/{shop.database}/valid")
+    assert sorted(json.loads(row["row"])["id"] for row in kept_out) == [1, 4]
+    assert {row["update"] for row in kept_out} == {found["update"]}
+    shop.verify()
+    assert shop.run_well().views[0].outcome == "up to date"
+    shop.write(ORDERS.replace("{expectations}", "") + VIEW.replace("{view}", '@hr.expect("any", "id > 3")'))
+    assert shop.run_well().views[0].outcome == "refreshed"
+    assert ids(shop, "valid") == [0, 1, 2, 3, 4]
+    assert rows(shop, f"quarantine/{shop.database}/valid") == []
+    shop.write(
+        ORDERS.replace("{expectations}", "") + VIEW.replace("{view}", '@hr.expect_or_fail("x", "id < 3")')
+    )
+    (error,) = shop.run().errors
+    assert error.code == "EXPECTATION_FAILED"
+    assert "2 rows fail the expectation `x`" in str(error)
+    assert ids(shop, "valid") == [0, 1, 2, 3, 4]
+
+
+TEMPORARY = """
+@hr.temporary_view
+{view}
+def small():
+    return spark.readStream.table("orders")
+
+@hr.table
+def copied():
+    return spark.readStream.table("small").select("id")
+"""
+
+
+def test_a_temporary_view_drops_rows_or_stops_what_reads_it(orders: Callable[..., Shop]) -> None:
+    code = ORDERS + TEMPORARY.replace("{view}", '@hr.expect_or_drop("positive", "amount > 0")')
+    shop = orders("", code)
+    shop.run_well()
+    assert ids(shop, "copied") == [0, 2, 3]
+    shop.write(
+        ORDERS.replace("{expectations}", "")
+        + TEMPORARY.replace("{view}", '@hr.expect_or_fail("x", "id < 3")')
+    )
+    shop.ledger.produce_values(shop.topic, [(json.dumps({"id": 9}).encode(), 0)])
+    (error,) = shop.run().errors
+    assert error.code == "EXPECTATION_FAILED", error
+    assert "fails the expectation `x`" in str(error)
+    assert '"id":9' in str(error)
+    assert ids(shop, "copied") == [0, 2, 3]

@@ -1,0 +1,61 @@
+"""A kill between the commit of a batch's rejected rows and the commit of its other rows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from proof.driver import start
+from proof.shop import Shop
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+CODE = """
+import headrace as hr
+
+@hr.table
+{expectations}
+def orders():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG")
+"""
+ODD = '@hr.expect_or_quarantine("even", "id % 2 = 0")'
+LARGE = '@hr.expect_or_quarantine("small", "id < 3")'
+
+
+def write(shop: Shop, expectations: str) -> None:
+    shop.write(CODE.replace("{expectations}", expectations))
+
+
+def rows(shop: Shop, folder: str) -> list[dict[str, Any]]:
+    table = deltalake.DeltaTable(shop.root / "lake" / folder / shop.database / "orders")
+    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
+    return pa.table(found).to_pylist()
+
+
+def rejected(shop: Shop) -> list[int]:
+    return sorted(json.loads(row["row"])["id"] for row in rows(shop, "quarantine"))
+
+
+@pytest.mark.parametrize("after", [ODD, LARGE, ""], ids=["the same", "another", "none"])
+def test_a_kill_between_both_commits_loses_and_doubles_nothing(shop: Shop, after: str) -> None:
+    """The rejected rows of the batch are replaced when it comes again, also by fewer and by none."""
+    write(shop, ODD)
+    shop.ledger.produce_values(shop.topic, [(json.dumps({"id": id}).encode(), 0) for id in range(5)])
+    with start(shop, pause=("before-commit", 0)) as driver:
+        driver.wait_at("before-commit")
+        driver.kill("both")
+        driver.wait_until_gone()
+    assert rejected(shop) == [1, 3], "the kill came before the rejected rows were committed"
+    assert rows(shop, "tables") == []
+    pending = next(note for one in shop.verify().datasets for flow in one.flows for note in flow.notes)
+    assert "2 rows in quarantine pending" in pending
+    write(shop, after)
+    shop.run_well()
+    expected = {ODD: [1, 3], LARGE: [3, 4], "": []}[after]
+    assert rejected(shop) == expected
+    assert sorted(row["id"] for row in rows(shop, "tables")) == sorted({0, 1, 2, 3, 4} - {*expected})
+    shop.verify()

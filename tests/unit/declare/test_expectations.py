@@ -1,0 +1,118 @@
+"""Decorators of expectations: which dataset gets them, in which order, and what they refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import headrace as hr
+from headrace.errors import ArgumentInvalidError, ExpectationInvalidError, PipelineFileFailedError
+from headrace.model.declarations import Declarations
+
+Load = Callable[..., Declarations]
+
+HEAD = "import headrace as hr\n"
+
+
+def expectations(declared: Declarations) -> list[tuple[str, str, str]]:
+    (dataset,) = declared.datasets
+    return [(one.name, one.action, one.text) for one in dataset.expectations]
+
+
+@pytest.mark.parametrize("decorator", ["@hr.table", "@hr.materialized_view()", "@hr.temporary_view"])
+@pytest.mark.parametrize("above", [True, False])
+def test_a_decorator_may_be_above_or_below_the_table(load: Load, decorator: str, above: bool) -> None:
+    expected = '@hr.expect("has an id", "id IS  NOT\\n NULL")'
+    lines = [expected, decorator] if above else [decorator, expected]
+    declared = load(HEAD + "\n".join([*lines, "def orders():", "    ..."]))
+    assert expectations(declared) == [("has an id", "warn", "id IS NOT NULL")]
+
+
+def test_expectations_keep_the_order_in_which_they_are_read(load: Load) -> None:
+    declared = load(
+        HEAD
+        + """
+@hr.expect_or_drop("one", "a > 1")
+@hr.table
+@hr.expect_all_or_fail({"two": "a > 2", "three": "a > 3"})
+@hr.expect_or_quarantine("four", "a > 4", nulls="fail")
+def orders(): ...
+"""
+    )
+    assert expectations(declared) == [
+        ("one", "drop", "a > 1"),
+        ("two", "fail", "a > 2"),
+        ("three", "fail", "a > 3"),
+        ("four", "quarantine", "a > 4"),
+    ]
+    (dataset,) = declared.datasets
+    assert [one.nulls for one in dataset.expectations] == [None, None, None, "fail"]
+    assert [one.location.line for one in dataset.expectations] == [3, 5, 5, 6]
+
+
+def test_a_table_of_append_flows_takes_them_as_arguments(load: Load) -> None:
+    declared = load(
+        HEAD
+        + """
+hr.create_streaming_table("orders", expect_all={"a": "x > 0"}, expect_all_or_quarantine={"b": "y > 0"})
+@hr.append_flow(target="orders")
+def europe(): ...
+"""
+    )
+    assert expectations(declared) == [("a", "warn", "x > 0"), ("b", "quarantine", "y > 0")]
+
+
+def test_files_of_spark_pipelines_may_use_them(load: Load) -> None:
+    declared = load(
+        HEAD
+        + """
+from pyspark import pipelines as dp
+@dp.table
+@hr.expect("a", "x > 0")
+def orders(): ...
+"""
+    )
+    assert expectations(declared) == [("a", "warn", "x > 0")]
+
+
+def test_an_append_flow_has_no_expectations_of_its_own(load: Load) -> None:
+    with pytest.raises(ExpectationInvalidError) as caught:
+        load(
+            HEAD
+            + """
+hr.create_streaming_table("orders")
+@hr.append_flow(target="orders")
+@hr.expect("a", "x > 0")
+def europe(): ...
+"""
+        )
+    assert "`europe` has expectations and declares no dataset" in str(caught.value)
+    assert caught.value.location is not None and caught.value.location.line == 5
+    assert "expect_all={..}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "problem"),
+    [
+        ('hr.expect("", "x > 0")', "not a name"),
+        ('hr.expect("a\\nb", "x > 0")', "not a name"),
+        ("hr.expect(1, 'x > 0')", "name must be text"),
+        ('hr.expect("a", True)', "must be SQL text or a Column"),
+        ('hr.expect("a", " ")', "must be SQL text or a Column"),
+        ('hr.expect("a", "x > 0", nulls="drop")', 'nulls must be "pass" or "fail"'),
+        ('hr.expect_all("x > 0")', "must be a dict of conditions by name"),
+    ],
+)
+def test_wrong_arguments_are_refused(load: Load, call: str, problem: str) -> None:
+    with pytest.raises((ArgumentInvalidError, PipelineFileFailedError), match=problem):
+        load(f"{HEAD}@hr.table\n@{call}\ndef orders(): ...\n")
+
+
+def test_outside_of_a_pipeline_the_function_stays_as_it_is() -> None:
+    def orders() -> int:
+        return 7
+
+    assert hr.expect("a", "x > 0")(orders) is orders
+    with pytest.raises(ArgumentInvalidError, match="must be put on a function"):
+        hr.expect("a", "x > 0")(None)  # type: ignore[type-var]
