@@ -103,6 +103,27 @@ def test_it_stands_until_something_changes(pipeline: Pipeline, bootstrap: str) -
     assert not is_standing(pipeline), "a batch has no commit in its checkpoint"
 
 
+NAMES = """
+@hr.materialized_view
+def named():
+    names = spark.read.schema("partition INT, name STRING").csv("names.csv")
+    return spark.read.table("counted").join(names, "partition").select("name")
+"""
+
+
+def test_a_view_that_also_reads_files_is_refreshed_by_each_run(pipeline: Pipeline) -> None:
+    root = pipeline.settings.root
+    code = root / "transformations" / "raw.py"
+    code.write_text(code.read_text() + NAMES)
+    for name in ("first", "second"):
+        (root / "names.csv").write_text(f"0,{name}\n1,{name}\n")
+        changed = Pipeline.load(root)
+        outcomes = {view.dataset.name: view.outcome for view in changed.run().views}
+        assert outcomes == {"counted": "up to date", "named": "refreshed"}
+        assert set(hr.read_delta("named", project=root)["name"].to_pylist()) == {name}
+        assert not is_standing(changed), "the file may change, and only Spark reads it"
+
+
 def test_a_query_that_reads_the_environment_is_never_taken_to_stand(
     pipeline: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:

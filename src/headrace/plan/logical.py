@@ -142,7 +142,12 @@ class LogicalPlan:
     @property
     def opaque(self) -> bool:
         """Whether the text omits code, rows or file paths of the query."""
-        return not _OPAQUE.isdisjoint(_kinds(self.root)) or _FILES.search(self.text) is not None
+        return not _OPAQUE.isdisjoint(_kinds(self.root)) or self.reads_files
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether a batch read takes something that is not a table of the catalog, such as plain files."""
+        return _FILES.search(self.text) is not None
 
 
 def _keeps_state(node: Node) -> bool:

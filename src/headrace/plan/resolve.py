@@ -222,12 +222,14 @@ def _planned_refresh(
     flow: RefreshFlow, resolver: Resolver, code: CodeDigest, declarations: Declarations
 ) -> PlannedRefresh:
     resolved = resolver.flows[flow.name]
+    views = [resolver.views[name] for name in resolved.views]
     return PlannedRefresh(
         flow=flow,
         schema=resolved.plan.schema,
         reads=resolved.reads,
         fingerprint=fingerprint(resolved.plan, (), code, _rejecting(flow.target, declarations)),
         through=resolved.views,
+        reads_files=any(one.plan.reads_files for one in (resolved, *views)),
     )
 
 

@@ -91,6 +91,8 @@ class PlannedRefresh:
     """A refresh flow whose query has been resolved.
 
     Args:
+        reads_files: Whether the query reads files too. Their changes are not known, so each update refreshes
+            the view.
         reads: The tables that the query reads, also through temporary views.
         through: The temporary views that the query reads, also through each other.
     """
@@ -100,6 +102,7 @@ class PlannedRefresh:
     reads: tuple[TableRead, ...]
     fingerprint: str
     through: tuple[TableName, ...] = ()
+    reads_files: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

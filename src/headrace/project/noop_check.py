@@ -90,7 +90,10 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         {
             "view": [planned.flow.target.schema, planned.flow.target.name],
             "definition": planned.fingerprint,
-            "inputs": [[name.schema, name.name] for name in inputs_of(planned, plan)],
+            # Without inputs a view is never up to date.
+            "inputs": []
+            if planned.reads_files
+            else [[name.schema, name.name] for name in inputs_of(planned, plan)],
         }
         for planned in plan.refreshes
     ]

@@ -49,6 +49,8 @@ class RefreshStamp:
         update: The update's id.
         definition: The fingerprint of the view's query.
         inputs: The version of each table that the query reads, by name.
+        reads_files: Whether the query reads something else too, so that equal inputs do not mean that the
+            view is up to date.
     """
 
     pipeline: str
@@ -56,6 +58,7 @@ class RefreshStamp:
     update: str
     definition: str
     inputs: Mapping[str, Mapping[str, Any]]
+    reads_files: bool = False
 
 
 def _nothing() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -61,6 +62,13 @@ def test_what_has_changed(view: Path, definition: str, inputs: dict[str, Any], e
 def test_rows_of_another_writer_make_a_view_stale(view: Path) -> None:
     commit(view, 1, None)
     assert find_stale(locate(view), "abc", {"sales": SALES}) == Stale(part="table")
+
+
+def test_a_view_that_also_reads_files_is_refreshed_each_time(view: Path) -> None:
+    target, same = ReplaceTarget(path=locate(view)), stamp(sales=SALES)
+    unused = cast(Any, None)
+    assert target.begin(unused, same) is None
+    assert target.begin(unused, replace(same, reads_files=True)) is not None
 
 
 def test_a_view_without_inputs_is_refreshed_each_time(view: Path) -> None:

@@ -40,9 +40,13 @@ class ReplaceTarget:
     def begin(self, session: SparkSession, stamp: RefreshStamp) -> BatchWriter | None:
         """Begin a refresh; ``None`` if the view is up to date.
 
-        A query without inputs is never up to date: it reads something else than tables.
+        A query that reads something else than tables is never up to date.
         """
-        if stamp.inputs and find_stale(self.path, stamp.definition, stamp.inputs) is None:
+        if (
+            stamp.inputs
+            and not stamp.reads_files
+            and find_stale(self.path, stamp.definition, stamp.inputs) is None
+        ):
             return None
         return _Replacer(self, stamp)
 
