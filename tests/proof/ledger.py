@@ -153,11 +153,22 @@ def expire(bootstrap: str, topic: str, before: dict[int, int]) -> None:
 
 
 def end_offsets(bootstrap: str, topic: str, partitions: int) -> dict[int, int]:
-    """The offset after the last record of each partition."""
+    """The offset after the last record of each partition, as soon as each has a leader."""
+    from confluent_kafka import KafkaException
+    from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
+
     consumer = Consumer({**settings(bootstrap), "group.id": "test"})
+    retrying = Retrying(
+        retry=retry_if_exception_type(KafkaException),
+        stop=stop_after_delay(TIMEOUT_S),
+        wait=wait_fixed(0.05),
+        reraise=True,
+    )
     try:
         return {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)[1]
+            partition: retrying(consumer.get_watermark_offsets, TopicPartition(topic, partition), TIMEOUT_S)[
+                1
+            ]
             for partition in range(partitions)
         }
     finally:
