@@ -45,7 +45,7 @@ def is_secret_key(name: str) -> bool:
 class Redactor:
     """Strikes secrets out of texts, in every form that they take on the way.
 
-    One for each pipeline that is loaded; the spec fills it, and whoever writes something out asks it.
+    One for each pipeline that is loaded; the spec fills it, and all output goes through it.
 
     Example:
         >>> redactor = Redactor(["hunter2!"])

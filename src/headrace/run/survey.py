@@ -164,7 +164,7 @@ def find_unfinished(folder: Location, table: TableState) -> Location | None:
     try:
         identity = load_identity(known[-1])
     except HeadraceError:
-        # Not one that was just made; whoever is to go on with it will say what is wrong with it.
+        # A checkpoint that was just made is left out: opening it reports what is wrong with it.
         return None
     if identity.checkpoint in table.checkpoints.values() or identity.checkpoint in table.transactions:
         return None

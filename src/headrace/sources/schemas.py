@@ -25,7 +25,7 @@ _POSITION = re.compile(r"line (\d+),? pos (\d+)")
 
 @dataclass(frozen=True)
 class SchemaFile:
-    """A schema's file, read and not yet parsed, so that whoever holds it needs no pyspark.
+    """A schema's file, read and not yet parsed, so that it needs no pyspark.
 
     Args:
         path: As the user would type it.

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 class LogCheckpointer:
     """Writes the checkpoints of the tables that an update commits to.
 
-    A failure is no failure of the flow: the table is whole without a checkpoint, and the next
+    A failure does not fail the flow: the table is whole without a checkpoint, and the next
     offer tries again.
     """
 

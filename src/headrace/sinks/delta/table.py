@@ -82,7 +82,7 @@ def read_state(spark: SparkSession, path: Location) -> TableState:
 def checksum_transactions(snapshot: Any) -> Any | None:
     """The transactions of a snapshot as its checksum carries them, in the JVM.
 
-    Whoever goes by them asks the commits whether they bear them out (`checksum_matches_log`).
+    They are used only where the commits say the same (`checksum_matches_log`).
 
     Returns:
         ``None`` where there is no checksum, or where it carries none (a foreign writer, more than 100 ids).

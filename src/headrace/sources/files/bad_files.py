@@ -75,7 +75,7 @@ def explain_bad_file(
     return FileUnreadableError(
         f"flow {flow.name}: the file {path} cannot be read",
         location=flow.location,
-        facts=(f"Spark says: {reason}", NOT_COMMITTED),
+        facts=(f"Spark's message: {reason}", NOT_COMMITTED),
         remedies=("repair or replace the file; the batch is read again at the next start",),
         params={"flow": str(flow.name), "path": path},
     )
@@ -148,7 +148,7 @@ def _unparseable(
     return RecordUnparseableError(
         f"flow {flow.name}: the record does not match the declared schema ({where})",
         location=flow.location,
-        facts=(*begins, f"Spark says: {reason}", NOT_COMMITTED),
+        facts=(*begins, f"Spark's message: {reason}", NOT_COMMITTED),
         remedies=(*_print_remedy(path, line), *_REMEDIES),
         params={"flow": str(flow.name), "path": path, "line": line},
     )

@@ -215,7 +215,7 @@ class FileGuard(Guard):
             location=flow.location,
             facts=(*paths[1:_SHOWN], "the rows are in the table, and nothing was written"),
             remedies=(
-                "put it back, as it was",
+                "restore the file as it was read",
                 f"or read everything again:   headrace full-refresh {flow.target.short}",
             ),
             params={"flow": flow.name, "paths": paths},
@@ -321,7 +321,7 @@ class FileGuard(Guard):
             location=self.run.flow.location,
             facts=(*paths[1:_SHOWN], NOT_COMMITTED),
             remedies=(
-                "put it back, as it was",
+                "restore the file as it was read",
                 "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
                 "and the ledger keeps its name",
             ),

@@ -317,7 +317,7 @@ def inference_failed(error: Exception, folder: FileFolder, format: str) -> Headr
     words = " ".join(str(error).split("JVM stacktrace")[0].split())[:300]
     return FilesNotFoundError(
         f"the columns of the {format} files of {folder.path} cannot be inferred",
-        facts=(f"Spark says: {words}",),
+        facts=(f"Spark's message: {words}",),
         remedies=(
             'give the columns: hr.read_files(.., schema="id LONG, name STRING")',
             "or repair the file",

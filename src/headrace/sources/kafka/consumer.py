@@ -136,7 +136,7 @@ class TopicReader:
                 for message in messages:
                     partition = message.partition()
                     if (error := message.error()) is not None:
-                        # The end of a partition: what lies before `end` and is no record is a marker.
+                        # The end of a partition: what is left before `end` are transaction markers.
                         if self._is_end(error) and not follow:
                             left.discard(partition)
                         continue

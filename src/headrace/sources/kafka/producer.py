@@ -109,7 +109,7 @@ class TopicProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not issubclass(kind, Exception):
-            # Whoever breaks it off does not wait for what is on its way.
+            # Ctrl-C does not wait for records that were not acknowledged yet.
             self._producer.purge()
 
     def send(self, value: bytes, key: bytes | None, name: str, stopping: Callable[[], bool]) -> None:
