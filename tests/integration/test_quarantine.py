@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.events import BatchCommitted
+from headrace.project.pipeline import Pipeline
 from proof.shop import Shop
 
 pytestmark = pytest.mark.usefixtures("spark")
@@ -166,6 +167,18 @@ def test_batches_of_one_flow_share_a_quarantine(orders: Callable[..., Shop]) -> 
     shop = orders('@hr.expect_or_quarantine("positive", "amount > 0")', limit=2)
     shop.run_well()
     assert [(row["batch"], row["source"]["offset"]) for row in quarantined(shop)] == [(0, 1), (2, 4)]
+
+
+def test_a_full_refresh_empties_the_quarantine(orders: Callable[..., Shop]) -> None:
+    shop = orders('@hr.expect_or_quarantine("positive", "amount > 0")')
+    shop.run_well()
+    before = {row["checkpoint"] for row in quarantined(shop)}
+    with Pipeline.load(shop.root) as pipeline:
+        assert "its quarantine is emptied" in "".join(pipeline.plan_refresh(["orders"]).lines())
+        assert pipeline.full_refresh(["orders"]).outcome == "completed"
+    assert [row["source"]["offset"] for row in quarantined(shop)] == [1, 4]
+    assert before.isdisjoint(row["checkpoint"] for row in quarantined(shop))
+    shop.verify()
 
 
 UPSTREAM = """

@@ -19,6 +19,7 @@ from headrace.run.context import UpdateContext
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey
 from headrace.run.tables import open_table, register_tables, set_coordinates
+from headrace.run.targets import quarantine_of
 from headrace.run.views import inputs_of
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
@@ -80,7 +81,10 @@ class RefreshPlan:
             return "the table does not exist yet"
         rows, size = self.sizes[name]
         count = "all rows" if rows is None else "its 1 row" if rows == 1 else f"all {rows:,} rows"
-        return f"one commit removes {count} ({size_text(size)})"
+        quarantine = (
+            ", its quarantine is emptied" if is_table(self.plan.project.storage.quarantine(name)) else ""
+        )
+        return f"one commit removes {count} ({size_text(size)}){quarantine}"
 
 
 def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_table: ReadTable) -> RefreshPlan:
@@ -230,3 +234,5 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             opener = make_opener(planned, plan, context)
             opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
         set_coordinates(opening, storage.table(name), context.spark)
+        # After the table: if the process ends in between, rows of a fenced checkpoint are left, and ignored.
+        quarantine_of(name, storage).clear(context.spark)

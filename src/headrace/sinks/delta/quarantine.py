@@ -58,6 +58,11 @@ class QuarantineTable:
         self._create(session)
         replace_rejected(rows, self.path, stamp)
 
+    def clear(self, session: SparkSession) -> None:
+        """Remove all rows."""
+        if self.exists:
+            session.sql(f"DELETE FROM delta.`{self.path}`")
+
     def holds(self, session: SparkSession, stamp: BatchStamp) -> bool:
         """Whether an earlier attempt has committed rejected rows of a batch."""
         if not self.exists:
