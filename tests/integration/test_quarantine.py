@@ -130,6 +130,7 @@ def test_rejected_rows_go_to_the_quarantine_with_their_record_and_reasons(
     source = first["source"]
     assert (source["topic"], source["partition"], source["offset"]) == (shop.topic, 0, 1)
     assert json.loads(source["value"]) == RECORDS[1]
+    assert first["update"] == shop.events[0].update
     assert (first["state"], first["flow"], first["batch"]) == ("quarantined", "orders", 0)
     assert first["checkpoint"] == found["checkpoint"]
     (read,) = json.loads(first["ranges"])
@@ -285,4 +286,8 @@ def test_a_temporary_view_drops_rows_or_stops_what_reads_it(orders: Callable[...
     assert error.code == "EXPECTATION_FAILED", error
     assert "fails the expectation `x`" in str(error)
     assert '"id":9' in str(error)
+    # What stops the flow is not dropped before.
+    both = '@hr.expect_or_drop("known", "amount IS NOT NULL")\n@hr.expect_or_fail("x", "id < 3")'
+    shop.write(ORDERS.replace("{expectations}", "") + TEMPORARY.replace("{view}", both))
+    assert [error.code for error in shop.run().errors] == ["EXPECTATION_FAILED"]
     assert ids(shop, "copied") == [0, 2, 3]

@@ -59,3 +59,20 @@ def test_a_kill_between_both_commits_loses_and_doubles_nothing(shop: Shop, after
     assert rejected(shop) == expected
     assert sorted(row["id"] for row in rows(shop, "tables")) == sorted({0, 1, 2, 3, 4} - {*expected})
     shop.verify()
+
+
+def test_rejected_rows_of_an_abandoned_batch_go_with_its_checkpoint(shop: Shop) -> None:
+    """A batch that a new checkpoint reads again has its rejected rows in the quarantine once."""
+    write(shop, ODD)
+    shop.ledger.produce_values(shop.topic, [(json.dumps({"id": id}).encode(), 0) for id in range(5)])
+    with start(shop, pause=("before-commit", 0)) as driver:
+        driver.wait_at("before-commit")
+        driver.kill("both")
+        driver.wait_until_gone()
+    assert rejected(shop) == [1, 3], "the kill came before the rejected rows were committed"
+    write(shop, LARGE)
+    shop.run_well(generation="orders")
+    assert rejected(shop) == [3, 4]
+    assert sorted(row["id"] for row in rows(shop, "tables")) == [0, 1, 2]
+    (proof,) = shop.verify().datasets
+    assert not [note for note in proof.notes if "quarantine" in note]

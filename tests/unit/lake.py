@@ -489,3 +489,12 @@ def z85(data: bytes) -> str:
 def _key(action: Mapping[str, Any]) -> tuple[str, str]:
     vector = action.get("deletionVector")
     return (action["path"], "" if vector is None else vector["pathOrInlineDv"])
+
+
+def edit(table: LakeTable, version: int, **words: Any) -> None:
+    """Change what a commit says of itself."""
+    path = table.log / f"{version:020d}.json"
+    info, *actions = [json.loads(line) for line in path.read_text().splitlines()]
+    said = json.loads(info["commitInfo"]["userMetadata"])
+    info["commitInfo"]["userMetadata"] = json.dumps(said | words)
+    path.write_text("\n".join(json.dumps(line) for line in [info, *actions]))

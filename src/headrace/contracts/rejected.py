@@ -37,6 +37,13 @@ COLUMNS = """
 """
 """The columns of a quarantine table, in SQL."""
 
+_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""Spark's own formats would leave out microseconds."""
+
 _RECORD = {
     "topic": "STRING",
     "partition": "INT",
@@ -98,7 +105,7 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         F.lit("quarantined").alias("state"),
         reasons.alias("reasons"),
         _record(rows.schema, rejection.coordinates).alias("source"),
-        F.to_json(F.struct(*map(F.col, map(_quoted, returned))), {"ignoreNullFields": "false"}).alias("row"),
+        F.to_json(F.struct(*map(F.col, map(_quoted, returned))), _JSON).alias("row"),
         F.lit(rejection.pipeline).alias("pipeline"),
         F.lit(rejection.flow).alias("flow"),
         F.lit(rejection.checkpoint).cast("string").alias("checkpoint"),
@@ -129,7 +136,7 @@ def _record(schema: StructType, coordinates: Mapping[str, str]) -> Column:
 def _columns_of_record(schema: StructType) -> dict[str, str]:
     """The column of each part of the record, of rows with the struct ``_source`` that our readers add.
 
-    The key and value of a raw record are columns of their own.
+    The value of a raw record is a column of its own, which the query may have changed: it is in ``row``.
     """
     from pyspark.sql.types import StructType
 
@@ -139,8 +146,7 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     names = set(source.fieldNames())
     if not ({"topic", "partition", "offset"} <= names or "path" in names):
         return {}
-    raw = {f.name for f in schema.fields if f.name in ("key", "value") and f.dataType.typeName() == "binary"}
-    return {name: name for name in raw} | {name: f"_source.{name}" for name in _RECORD if name in names}
+    return {name: f"_source.{name}" for name in _RECORD if name in names}
 
 
 def _path(path: str) -> str:

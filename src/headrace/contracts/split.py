@@ -79,6 +79,18 @@ class RowSplit:
         """How many rows go to the quarantine; after `accepted` has been computed."""
         return 0 if self._observation is None else int(self._observation.get[_QUARANTINED])
 
+    @property
+    def stopping_expectations(self) -> tuple[Expectation, ...]:
+        """The expectations that stop the flow; after `accepted` has been computed."""
+        if self._observation is None:
+            return ()
+        seen = self._observation.get
+        return tuple(
+            one
+            for index, one in enumerate(self._expectations)
+            if one.action == "fail" and seen[check_name(index)]
+        )
+
     def counts(self, accepted: int) -> BatchCounts:
         """The batch's counts; after `accepted` has been computed.
 

@@ -1,8 +1,10 @@
-"""Expectations of temporary views: counted, and their rows dropped or refused, inside of the query."""
+"""Expectations of temporary views: rows are dropped, or stop the query, inside of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from headrace.contracts.conditions import passes
@@ -19,18 +21,14 @@ def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
+    # One condition: Spark may change the order of several, and a dropped row would not stop the flow.
+    kept = reduce(and_, (passes(one) for one in expectations if one.action == "drop"), F.lit(True))
     for one in expectations:
-        match one.action:
-            case "drop" | "quarantine":
-                rows = rows.where(passes(one))
-            case "fail":
-                text = F.concat(
-                    F.lit(f"{FAILED}{one.name}: "), F.coalesce(F.to_json(F.struct("*")), F.lit("{}"))
-                )
-                rows = rows.where(F.when(passes(one), True).otherwise(F.raise_error(text).cast("boolean")))
-            case "warn":
-                continue
-    return rows
+        if one.action == "fail":
+            row = F.coalesce(F.to_json(F.struct("*")), F.lit("{}"))
+            error = F.raise_error(F.concat(F.lit(f"{FAILED}{one.name}: "), row)).cast("boolean")
+            kept = F.when(passes(one), kept).otherwise(error)
+    return rows.where(kept) if any(one.rejects for one in expectations) else rows
 
 
 FAILED = "[HEADRACE_EXPECTATION] "

@@ -150,13 +150,18 @@ def _expectations(
     return tuple(
         Expectation(
             name=_name(arguments, name),
-            condition=_condition(arguments, name, condition),
+            condition=(checked := _condition(arguments, name, condition)),
+            text=_text(checked),
             action=action,
             location=arguments.location,
             nulls=nulls,
         )
         for name, condition in conditions.items()
     )
+
+
+def _text(condition: Any) -> str:
+    return " ".join((condition if isinstance(condition, str) else str(condition._jc.toString())).split())
 
 
 def _name(arguments: Arguments, name: Any) -> str:

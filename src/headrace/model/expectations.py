@@ -22,6 +22,7 @@ class Expectation:
     Args:
         name: Its name, unique in the dataset.
         condition: SQL text, or a ``pyspark.sql.Column``.
+        text: The condition in SQL, for people; a Column is known only while Spark runs.
         action: What happens to rows that fail.
         location: The line that declares it.
         nulls: Whether NULL passes; ``None`` takes the pipeline's rule.
@@ -29,16 +30,10 @@ class Expectation:
 
     name: str
     condition: Any
+    text: str
     action: Action
     location: SourceLocation
     nulls: NullRule | None = None
-
-    @property
-    def text(self) -> str:
-        """The condition in SQL, for people."""
-        if isinstance(self.condition, str):
-            return " ".join(self.condition.split())
-        return str(self.condition._jc.toString())
 
     @property
     def rejects(self) -> bool:

@@ -13,6 +13,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.flow_start import FlowStart, prepare_flow, prepare_full_refresh
 from headrace.run.survey import FlowSurveyor, find_unfinished
+from headrace.run.targets import quarantine_of
 from headrace.sinks.delta.table import TableState
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.answers import Seed
@@ -196,6 +197,9 @@ class FlowOpener:
                 replaces=table.checkpoints.get(flow.name),
             )
         )
+        if opening.fences is not None:
+            held = table.transactions.get(opening.fences, -1)
+            quarantine_of(flow.target, storage).forget(self.spark, opening.fences, held)
         (path / QUERY).replace_json({"fingerprint": self._planned.fingerprint})
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 

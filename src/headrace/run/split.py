@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.contracts.conditions import with_checks
@@ -11,7 +10,6 @@ from headrace.contracts.rejected import REASONS, Rejection, as_rejected
 from headrace.contracts.split import RowSplit
 from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
 from headrace.model.declarations import Flow
-from headrace.model.expectations import Expectation
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
@@ -92,7 +90,7 @@ class ExpectationSplit:
         planned = self._planned
         if split.stopping_rows:
             what = f"batch {stamp.batch} was not written"
-            raise _failed(split, planned.flow, planned.expectations, what, planned.coordinates)
+            raise _failed(split, planned.flow, what, planned.coordinates)
         counted = split.quarantined_rows
         if not counted and not (is_first and self._quarantine.holds(split.session, stamp)):
             return
@@ -153,7 +151,7 @@ class RefreshSplit:
     def _settle(self, split: RowSplit, stamp: RefreshStamp) -> None:
         stage = self._stage
         if split.stopping_rows:
-            raise _failed(split, stage.planned.flow, stage.view.expectations, "the view keeps its rows", None)
+            raise _failed(split, stage.planned.flow, "the view keeps its rows", None)
         if split.quarantined_rows or self._quarantine.exists:
             rejection = Rejection(
                 pipeline=stamp.pipeline,
@@ -168,7 +166,6 @@ class RefreshSplit:
 def _failed(
     split: RowSplit,
     flow: Flow,
-    expectations: Sequence[Expectation],
     outcome: str,
     coordinates: Coordinates | None,
 ) -> ExpectationFailedError:
@@ -177,13 +174,11 @@ def _failed(
     Args:
         split: The rows.
         flow: The flow.
-        expectations: The expectations of its target.
         outcome: What was not written.
         coordinates: The columns of each row's coordinates.
     """
     first = split.stopping.limit(_SHOWN_ROWS).collect()
-    stopping = [one for one in expectations if one.action == "fail"]
-    failed = [one for one in stopping if any(one.name in row[REASONS] for row in first)] or stopping
+    failed = split.stopping_expectations
     names = ", ".join(f"`{one.name}`" for one in failed)
     count = split.stopping_rows
     rows = "1 row fails" if count == 1 else f"{count:,} rows fail"

@@ -17,6 +17,7 @@ from headrace.verify.claims import (
     clusters_of,
     join_claims,
     topics_of,
+    with_rejected,
 )
 from headrace.verify.coordinates import (
     Columns,
@@ -104,7 +105,8 @@ class RecordsJudge:
         for lineage in evidence.lineages:
             try:
                 _check_clusters(evidence, lineage)
-                claims[lineage.flow] = self._claims(evidence, lineage)
+                found = self._claims(evidence, lineage)
+                claims[lineage.flow] = with_rejected(found, lineage, evidence.quarantine, evidence.since)
             except _CannotJudgeError as error:
                 # No other flow can be judged either: its rows cannot be separated from theirs.
                 return self._unjudged(evidence, str(error), applies=error.applies)
@@ -151,12 +153,7 @@ class RecordsJudge:
             columns,
             all_files=derived or evidence.baseline.expected is not None,
         )
-        batches = [batch for lineage in evidence.lineages for batch in lineage.batches]
-        table = replace(
-            table,
-            quarantined=_quarantined(evidence),
-            dropped=sum(batch.counts.dropped for batch in batches),
-        )
+        table = replace(table, quarantined=_quarantined(evidence))
         together = join_claims(claims.values())
         asked = offsets_to_ask(together, table, READ_WHOLE)
         topics: dict[str, Topic | None] = {}
@@ -183,9 +180,11 @@ class RecordsJudge:
                 compared,
                 table,
                 is_first=number == 0,
-                readers=sum(
-                    not one.partitions.keys().isdisjoint(other.partitions) for other in claims.values()
-                ),
+                sharing=[
+                    other
+                    for name, other in claims.items()
+                    if name != flow and not one.partitions.keys().isdisjoint(other.partitions)
+                ],
             )
             for number, (flow, one) in enumerate(claims.items())
         }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.coordinates import ANY, Present
 from headrace.verify.offsets import Topic
+from headrace.verify.quarantine import Quarantine
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
 
@@ -43,6 +44,9 @@ class Claims:
         excused: Rows that may be in the table although no range names them: they were removed upstream, or
             read by batches that neither log nor ledger holds.
         unread: Offsets on the broker that the flow has not read yet.
+        quarantined: Rows of its judged batches in the quarantine.
+        dropped: Rows of its judged batches that expectations have dropped.
+        drops: The ranges of each batch with dropped rows, and their number.
     """
 
     partitions: Mapping[TopicPartition, Claim] = field(default_factory=dict)
@@ -50,6 +54,9 @@ class Claims:
     upstream: str | None = None
     excused: int = 0
     unread: int = 0
+    quarantined: int = 0
+    dropped: int = 0
+    drops: tuple[tuple[Mapping[TopicPartition, tuple[int, int]], int], ...] = ()
 
     def total(self, layer: str) -> int:
         """Offsets in one layer of all partitions."""
@@ -71,6 +78,25 @@ def join_claims(several: Iterable[Claims]) -> dict[TopicPartition, Claim]:
         )
         for key, found in parts.items()
     }
+
+
+def with_rejected(claims: Claims, lineage: Lineage, quarantine: Quarantine, since: int | None) -> Claims:
+    """The claims of a flow with the rows that its expectations kept out of the table."""
+    batches = [batch for batch in lineage.batches if since is None or batch.first_version >= since]
+    drops = []
+    for batch in batches:
+        if batch.counts.dropped:
+            ranges: dict[TopicPartition, tuple[int, int]] = {}
+            for source in batch.sources:
+                starts = source.starts
+                ranges |= {key: (starts.get(key, end), end) for key, end in source.ends.items()}
+            drops.append((ranges, batch.counts.dropped))
+    return replace(
+        claims,
+        quarantined=sum(quarantine.rows_of(batch) for batch in batches),
+        dropped=sum(batch.counts.dropped for batch in batches),
+        drops=tuple(drops),
+    )
 
 
 def build_kafka_claims(

@@ -80,12 +80,16 @@ class Refresh:
 
     Args:
         rows: Rows written, if the commit states them.
+        update: The id of its update.
+        quarantined: Rows that it moved to the quarantine.
         inputs: The id and the version of each table that it was computed from.
     """
 
     version: int
     rows: int | None
     inputs: Mapping[str, tuple[str, int]]
+    update: str = ""
+    quarantined: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +261,9 @@ def read_opening(
 def _refresh(metadata: Mapping[str, Any], commit: Commit) -> Refresh:
     return Refresh(
         version=commit.version,
-        rows=None if metadata.get("rows") is None else int(metadata["rows"]),
+        rows=None if metadata.get("accepted") is None else int(metadata["accepted"]),
+        update=str(metadata.get("update", "")),
+        quarantined=int(metadata.get("quarantined", 0)),
         inputs={
             name: (str(value["table_id"]), int(value["version"]))
             for name, value in metadata["inputs"].items()

@@ -101,14 +101,12 @@ class TableRecords:
     Args:
         unreadable: Active files whose coordinates cannot be read, with the reason.
         quarantined: The rows of its batches that are in the quarantine.
-        dropped: The rows of its batches that expectations have dropped.
     """
 
     present: Present
     others: Others = field(default_factory=Others)
     unreadable: tuple[str, ...] = ()
     quarantined: Present = field(default_factory=Present)
-    dropped: int = 0
 
     @property
     def partitions(self) -> set[TopicPartition]:
@@ -117,11 +115,6 @@ class TableRecords:
     def at(self, key: TopicPartition) -> Spans:
         """The offsets of one partition, in the table and in the quarantine."""
         return Spans.joined([self.present.at(key), self.quarantined.at(key)])
-
-    @property
-    def without_place(self) -> int:
-        """Rows that are accounted for, and are none of those with known coordinates."""
-        return self.dropped + self.quarantined.without
 
 
 class CoordinatesUnreadableError(Exception):

@@ -43,7 +43,7 @@ from headrace.verify.expected import (
 )
 from headrace.verify.file_lists import judge_lists
 from headrace.verify.layout import Storage, find_upstream
-from headrace.verify.quarantine import describe_pending, judge_quarantine
+from headrace.verify.quarantine import describe_pending, judge_quarantine, judge_refresh
 from headrace.verify.ranges import judge_ranges
 from headrace.verify.report import (
     DatasetProof,
@@ -195,6 +195,8 @@ class _DatasetJudge:
         files = judge_files(evidence.balance, evidence.facts)
         found = Judgement()
         view = judge_view(evidence.metadata, evidence.balance, self._find_input, found)
+        for refresh in evidence.metadata.refreshes[-1:]:
+            judge_refresh(refresh, evidence.quarantine, found)
         for file, reason in evidence.ledger.damaged.items():
             found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", file=file)
         table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
@@ -265,6 +267,10 @@ def _notes(evidence: Evidence, undecoded: int) -> list[str]:
     notes = describe_others(evidence.balance)
     if evidence.since is not None:
         notes.append(f"judged from version {evidence.since} on")
+    refresh = evidence.metadata.refreshes[-1].update if evidence.metadata.refreshes else None
+    unclaimed = evidence.quarantine.unclaimed(evidence.lineages, refresh)
+    if unclaimed:
+        notes.append(f"{counted(unclaimed, 'row')} in quarantine of batches that the table never held")
     if undecoded:
         notes.append(
             f"strings were decoded in the newest {DECODED_BYTES >> 20} MiB of files, "

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headrace.verify.checkpoint_history import Lineage
-from headrace.verify.commits import Batches
+from headrace.verify.commits import Batches, Refresh
 from headrace.verify.delta_log import has_log
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.wording import counted
 
 BatchKey = tuple[str, int]
-"""The checkpoint and number of a batch."""
+"""The checkpoint and number of a batch; of a refresh its update, and -1."""
 
 _QUERY = """
-    SELECT checkpoint, batch, source['topic'] AS topic, source['partition'] AS partition,
+    SELECT coalesce(checkpoint, update) AS checkpoint, coalesce(batch, -1) AS batch,
+        source['topic'] AS topic, source['partition'] AS partition,
         source['offset'] AS offset
     FROM rejected
 """
@@ -54,12 +55,29 @@ class Quarantine:
 
     def pending(self, lineage: Lineage) -> int:
         """Rows of a batch that the table does not hold yet."""
-        last = -1 if lineage.last is None else lineage.last.last
+        last = max((one.last for one in lineage.batches if one.checkpoint == lineage.checkpoint), default=-1)
         return sum(
             count
             for (checkpoint, number), count in self.rows.items()
             if checkpoint == lineage.checkpoint and number > last
         )
+
+    def unclaimed(self, lineages: Iterable[Lineage], refresh: str | None) -> int:
+        """Rows of batches and refreshes that the table does not hold, without those that are pending.
+
+        Args:
+            lineages: The flows of the table.
+            refresh: The update of a view's last refresh.
+        """
+        known = {refresh}
+        claimed = {
+            (batch.checkpoint, number)
+            for lineage in lineages
+            for batch in lineage.batches
+            for number in range(batch.first, batch.last + 1)
+        }
+        known |= {one.checkpoint for one in lineages}
+        return sum(count for key, count in self.rows.items() if key not in claimed and key[0] not in known)
 
 
 def load_quarantine(path: Path) -> Quarantine:
@@ -68,11 +86,10 @@ def load_quarantine(path: Path) -> Quarantine:
         return Quarantine()
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder
-    from deltalake.exceptions import DeltaError
 
     try:
         found = QueryBuilder().register("rejected", DeltaTable(path)).execute(_QUERY).read_all()
-    except (DeltaError, OSError, ValueError) as error:
+    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
         return Quarantine(damage=str(error).splitlines()[0])
     return _build(pa.table(found))
 
@@ -103,6 +120,18 @@ def judge_quarantine(batch: Batches, quarantine: Quarantine, found: Judgement) -
     if stated != held:
         text = f"{batch.name} states that it quarantined {counted(stated, 'row')}; the quarantine table holds"
         found.find("QUARANTINE_DIFFERS", f"{text} {held:,}", **batch.place)
+
+
+def judge_refresh(refresh: Refresh, quarantine: Quarantine, found: Judgement) -> None:
+    """A view has as many rows in the quarantine as its last refresh states."""
+    held = quarantine.rows.get((refresh.update, -1), 0)
+    if refresh.quarantined and quarantine.damage:
+        text = f"the quarantine table cannot be read: {quarantine.damage}"
+        found.find("QUARANTINE_UNREADABLE", text, version=refresh.version)
+    elif refresh.quarantined != held:
+        text = f"the refresh of version {refresh.version} states that it quarantined "
+        text += f"{counted(refresh.quarantined, 'row')}; the quarantine table holds {held:,}"
+        found.find("QUARANTINE_DIFFERS", text, version=refresh.version)
 
 
 def describe_pending(lineage: Lineage, quarantine: Quarantine) -> Iterator[str]:

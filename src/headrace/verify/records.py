@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -96,7 +96,7 @@ def judge_records(
     table: TableRecords,
     *,
     is_first: bool,
-    readers: int = 1,
+    sharing: Sequence[Claims] = (),
 ) -> GradeReport:
     """Judge the third grade of one flow.
 
@@ -105,13 +105,15 @@ def judge_records(
         compared: The whole table's comparison; this flow's partitions are taken from it.
         table: What the table holds.
         is_first: Whether rows that no flow claims are to be reported here.
-        readers: The flows of the table that have read the same partitions: their rows are reported together.
+        sharing: The other flows of the table that have read the same partitions: their rows are reported
+            together.
     """
     mine = {
         key: compared[key]
         for key in sorted(compared)
         if key in claims.partitions or (is_first and compared[key].strangers)
     }
+    mine = _without_dropped(mine, [claims, *sharing])
     found = Judgement()
     found.reasons += claims.reasons
     _judge_missing(mine, claims, table, found)
@@ -126,7 +128,7 @@ def judge_records(
             for name in ("missing", "twice", "strangers", "phantoms")
         },
     }
-    report = found.report("records", _text(claims, mine, table, found, readers), figures)
+    report = found.report("records", _text(claims, mine, table, found, sharing), figures)
     checked = claims.total("live") + claims.total("derived")
     is_past = report.verdict == "partial" and not checked and claims.total("past") > 0
     return replace(report, verdict="unjudged") if is_past else report
@@ -160,6 +162,32 @@ def _repeated(layers: Layers, counts: np.ndarray[tuple[int], np.dtype[np.int64]]
     return Spans.joined([layers.where(counts >= times) for times in range(1, most + 1)])
 
 
+def _without_dropped(
+    mine: Mapping[TopicPartition, Comparison], flows: Sequence[Claims]
+) -> dict[TopicPartition, Comparison]:
+    """The comparison without the missing records that expectations have dropped.
+
+    Which records a batch has dropped is not kept, only how many. So as many may be missing in its ranges.
+    Batches of a table upstream have no ranges of offsets: there the sum counts.
+    """
+    missing = {key: one.missing for key, one in mine.items()}
+    for claims in flows:
+        if claims.upstream is not None and sum(map(_total, missing.values())) <= claims.dropped:
+            missing = dict.fromkeys(missing, _NONE)
+        for ranges, dropped in claims.drops:
+            inside = {key: missing[key].within(*ends) for key, ends in ranges.items() if key in missing}
+            if sum(map(_total, inside.values())) <= dropped:
+                for key in inside:
+                    low, high = ranges[key]
+                    rest = [missing[key].within(None, low), missing[key].within(high, None)]
+                    missing[key] = Spans.joined(rest)
+    return {key: replace(one, missing=missing[key]) for key, one in mine.items()}
+
+
+def _total(spans: Spans) -> int:
+    return spans.total
+
+
 def _judge_missing(
     mine: Mapping[TopicPartition, Comparison],
     claims: Claims,
@@ -168,7 +196,7 @@ def _judge_missing(
 ) -> None:
     missing = {key: one.missing for key, one in mine.items() if one.missing}
     total = sum(spans.total for spans in missing.values())
-    if total <= table.without_place:
+    if not total:
         return
     if total <= table.others.gone_unknown:
         found.reasons.append(
@@ -250,7 +278,7 @@ def _text(
     mine: Mapping[TopicPartition, Comparison],
     table: TableRecords,
     found: Judgement,
-    readers: int,
+    sharing: Sequence[Claims],
 ) -> str:
     present, came, gone = (
         sum(one.at(key).total for key in claims.partitions)
@@ -260,19 +288,20 @@ def _text(
     held = sum(one.held for one in mine.values())
     others = f" (and {came:,} by other writers)" if came else ""
     others += f" + {gone:,} erased by other writers" if gone else ""
-    others += f" + {table.quarantined.rows:,} in quarantine" if table.quarantined.rows else ""
-    others += f" + {table.dropped:,} dropped" if table.dropped else ""
+    quarantined = sum(one.quarantined for one in (claims, *sharing))
+    dropped = sum(one.dropped for one in (claims, *sharing))
+    others += f" + {quarantined:,} in quarantine" if quarantined else ""
+    others += f" + {dropped:,} dropped" if dropped else ""
     unread = f"; {claims.unread:,} unread" if claims.unread else ""
     if not claims.partitions:
         return f"no record yet{unread}"
     if not claims.total("live") and not claims.total("derived"):
         twice = any(one.twice or one.strangers for one in mine.values())
         return f"{counted(rows, 'row')} in the table{others}" + ("" if twice else ", none twice")
-    missing = sum(one.missing.total for one in mine.values()) > table.without_place
-    equal = not missing and not any(one.twice or one.phantoms or one.strangers for one in mine.values())
+    equal = not any(one.missing or one.twice or one.phantoms or one.strangers for one in mine.values())
     sign = "=" if equal else "and" if not found.findings else "≠"
-    if readers > 1:
-        sign = f"by each of {readers} flows {sign}"
+    if sharing:
+        sign = f"by each of {len(sharing) + 1} flows {sign}"
     if claims.upstream is not None:
         return f"{held:,} in {claims.upstream} {sign} {rows:,} in the table{others}"
     if claims.total("past") or claims.total("may"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -10,7 +9,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lake import HandFlow, Lake, LakeTable, replace_file, rows
+from lake import HandFlow, Lake, LakeTable, edit, replace_file, rows
 
 from headrace.verify import data_files
 from headrace.verify.text import conclusion
@@ -67,6 +66,7 @@ def test_quarantined_rows_are_part_of_the_equation(table: LakeTable, flow: HandF
     rejected = {
         "checkpoint": [flow.checkpoint] * 3,
         "batch": [0, 0, 1],
+        "update": ["u1", "u1", "u2"],
         "source": [{"topic": "sales", "partition": 0, "offset": offset} for offset in (10, 11, 12)],
     }
     folder.parent.mkdir(parents=True)
@@ -509,15 +509,6 @@ def as_string(values: list[bytes | None]) -> pa.StringArray:
     _, *buffers = pa.array(values, pa.binary()).buffers()
     nulls = pa.array(values, pa.binary()).buffers()[0]
     return pa.StringArray.from_buffers(len(values), *buffers, nulls, -1)
-
-
-def edit(table: LakeTable, version: int, **words: Any) -> None:
-    """Change what a commit says of itself."""
-    path = table.log / f"{version:020d}.json"
-    info, *actions = [json.loads(line) for line in path.read_text().splitlines()]
-    said = json.loads(info["commitInfo"]["userMetadata"])
-    info["commitInfo"]["userMetadata"] = json.dumps(said | words)
-    path.write_text("\n".join(json.dumps(line) for line in [info, *actions]))
 
 
 def test_a_file_that_two_commits_add_counts_once(table: LakeTable, flow: HandFlow, verify: Verify) -> None:

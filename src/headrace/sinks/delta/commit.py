@@ -167,7 +167,8 @@ def replace_quarantine(rows: DataFrame, table: Location, stamp: BatchStamp) -> i
     Returns:
         How many rows the batch has in the table now.
     """
-    mine = f"checkpoint = '{stamp.checkpoint}' AND batch = {stamp.batch}"
+    # A flow's name has letters, digits, `_`, `-` and `.` only.
+    mine = f"flow = '{stamp.flow}' AND checkpoint = '{stamp.checkpoint}' AND batch = {stamp.batch}"
     kept = rows.persist()
     try:
         count = int(kept.count())

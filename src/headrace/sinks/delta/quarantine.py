@@ -58,10 +58,21 @@ class QuarantineTable:
         self._create(session)
         replace_rejected(rows, self.path, stamp)
 
+    def forget(self, session: SparkSession, checkpoint: str, after: int) -> None:
+        """Remove the rejected rows of batches that the dataset will never hold.
+
+        Args:
+            session: A session.
+            checkpoint: A checkpoint that no longer feeds the dataset.
+            after: Its last batch that the dataset holds.
+        """
+        if self.exists:
+            session.sql(f"DELETE FROM {self._name} WHERE checkpoint = '{checkpoint}' AND batch > {after}")
+
     def clear(self, session: SparkSession) -> None:
         """Remove all rows."""
         if self.exists:
-            session.sql(f"DELETE FROM delta.`{self.path}`")
+            session.sql(f"DELETE FROM {self._name}")
 
     def holds(self, session: SparkSession, stamp: BatchStamp) -> bool:
         """Whether an earlier attempt has committed rejected rows of a batch."""
@@ -70,11 +81,19 @@ class QuarantineTable:
         transaction = start_transaction(session, self.path, stamp.checkpoint)
         return held_batch(transaction, stamp.checkpoint, self.path) >= stamp.batch
 
+    @property
+    def _name(self) -> str:
+        return "delta.`" + str(self.path).replace("`", "``") + "`"
+
     def _create(self, session: SparkSession) -> None:
         if self.exists:
             return
         try:
-            session.sql(f"CREATE TABLE IF NOT EXISTS delta.`{self.path}` ({self.columns}) USING delta")
+            session.sql(
+                f"CREATE TABLE IF NOT EXISTS {self._name} ({self.columns}) USING delta "
+                # A batch that comes again replaces its own rows, beside the commits of other flows.
+                "PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false)"
+            )
         except Exception:
             # Another flow of the dataset may have created it meanwhile.
             if not self.exists:

@@ -89,8 +89,10 @@ class KafkaSource(Source):
         return f"{recorded}, {Start.of(self.options, default='latest').describe()}"
 
     def shares(self, other: Source, facts: Mapping[int, SourceFacts]) -> str | None:
-        if not isinstance(other, KafkaSource) or self.servers != other.servers:
+        if not isinstance(other, KafkaSource):
             return None
+        if self.servers != other.servers:
+            return _common_topic(facts.get(self.index), facts.get(other.index))
         if self.pattern is not None and self.pattern == other.pattern:
             return f"the pattern `{shown(self.pattern)}`"
 
@@ -206,3 +208,13 @@ def _compare_last(facts: KafkaFacts, history: History, cluster: KafkaCluster) ->
         if record.offset < facts.latest[topic][partition]
     }
     return replace(facts, last=last, reused=find_reused(last, cluster.times.read(held, _ANSWER_S)))
+
+
+def _common_topic(one: SourceFacts | None, two: SourceFacts | None) -> str | None:
+    """A topic that both read, by its id: a cluster can have several addresses."""
+    if not isinstance(one, KafkaFacts) or not isinstance(two, KafkaFacts):
+        return None
+    common = sorted(
+        name for name, found in one.ids.items() if found is not None and two.ids.get(name) == found
+    )
+    return f"the topic `{common[0]}`" if common else None
