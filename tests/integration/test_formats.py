@@ -6,14 +6,21 @@ import gzip
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from headrace.cli.main import run
 from headrace.errors import HeadraceError
 from headrace.run.update import RunResult
+from headrace.sources.decoders import InvalidUtf8, JsonDecoder
 from landing import Site
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 TopicFactory = Callable[..., str]
 
@@ -161,3 +168,35 @@ def test_text_and_invalid_utf8_of_files(site: Site) -> None:
     assert list(site.rows("lenient")[0]["_source"]) == ["path", "size", "modified"]
     for table in ("repaired", "cells"):
         assert [row["name"] for row in site.rows(table)] == ["a", "caf\ufffd"], table
+
+
+ONE = [1, None]
+"""The row of the record with the id 1."""
+
+
+@pytest.mark.parametrize("invalid_utf8", ["stop", "replace"])
+def test_only_one_whole_json_value_is_a_record(spark: SparkSession, invalid_utf8: InvalidUtf8) -> None:
+    """Text after the value is never ignored, and never replaces the record."""
+    expected = {
+        '{"id": 1}': ONE,
+        ' \t{"id": 1}\n ': ONE,
+        '{"id": 1, "other": 2}': ONE,
+        "{}": [None, None],
+        '{"id": 1}}': None,
+        '{"id": 1}]}': None,
+        '{"id": 1},"x": 5': None,
+        '{"id": 1},"_headrace_records": [{"id": 2}]': None,
+        'null,"_headrace_records": [{"id": 2}]': None,
+        '{"id": 1},{"id": 2}': None,
+        '{"id": 1} {"id": 2}': None,
+        '[{"id": 1}]': None,
+        "null": None,
+        "": None,
+        '{"id": 1': None,
+        '{"id": "x"}': None,
+    }
+    schema = StructType.fromDDL("id LONG, s STRING")
+    rows = spark.createDataFrame([(text,) for text in expected], "value STRING")
+    decoder = JsonDecoder(schema, invalid_utf8)
+    found = rows.select("value", decoder.decode(F.col("value").cast("binary")).alias("row")).collect()
+    assert {row.value: None if row.row is None else list(row.row) for row in found} == expected

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import deltalake
 import pyarrow as pa
@@ -12,7 +15,13 @@ import pytest
 
 from headrace.model.events import BatchCommitted
 from headrace.project.pipeline import Pipeline
+from headrace.sinks.delta.quarantine import QuarantineTable
+from headrace.sinks.target import BatchStamp
+from headrace.storage.locate import locate
 from proof.shop import Shop
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -186,7 +195,8 @@ UPSTREAM = """
 @hr.table
 @hr.expect_or_quarantine("positive", "amount > 0")
 def totals():
-    return spark.readStream.table("orders").select("id", "amount")
+    exact = F.expr("TIMESTAMP '2026-01-02 03:04:05.123456'").alias("at")
+    return spark.readStream.table("orders").select("id", "amount", exact)
 """
 
 
@@ -197,6 +207,7 @@ def test_quarantine_works_behind_the_first_table(orders: Callable[..., Shop]) ->
     found = rows(shop, f"quarantine/{shop.database}/totals")
     assert sorted(json.loads(row["row"])["id"] for row in found) == [1, 4]
     assert all(row["source"] is None for row in found)
+    assert all(json.loads(row["row"])["at"] == "2026-01-02T03:04:05.123456Z" for row in found)
     assert ids(shop, "totals") == [0, 2, 3]
 
 
@@ -247,6 +258,11 @@ def test_a_materialized_view_counts_drops_and_quarantines(orders: Callable[..., 
     assert {row["update"] for row in kept_out} == {found["update"]}
     shop.verify()
     assert shop.run_well().views[0].outcome == "up to date"
+    kept = shop.root / "lake" / "quarantine"
+    kept.rename(shop.root / "away")
+    with Pipeline.load(shop.root) as pipeline:
+        assert {one.code for one in pipeline.verify().findings} == {"QUARANTINE_DIFFERS"}
+    (shop.root / "away").rename(kept)
     shop.write(ORDERS.replace("{expectations}", "") + VIEW.replace("{view}", '@hr.expect("any", "id > 3")'))
     assert shop.run_well().views[0].outcome == "refreshed"
     assert ids(shop, "valid") == [0, 1, 2, 3, 4]
@@ -291,3 +307,28 @@ def test_a_temporary_view_drops_rows_or_stops_what_reads_it(orders: Callable[...
     shop.write(ORDERS.replace("{expectations}", "") + TEMPORARY.replace("{view}", both))
     assert [error.code for error in shop.run().errors] == ["EXPECTATION_FAILED"]
     assert ids(shop, "copied") == [0, 2, 3]
+
+
+def test_flows_of_one_table_replace_their_pending_rows_at_once(spark: SparkSession, tmp_path: Path) -> None:
+    """After a crash every flow of a table replaces rows of its own in the same quarantine."""
+    columns = "n INT, flow STRING, checkpoint STRING, batch BIGINT"
+    table = QuarantineTable(path=locate(tmp_path / "quarantine"), columns=columns)
+    flows = [f"flow-{number}" for number in range(4)]
+    start = threading.Barrier(len(flows))
+
+    def write(flow: str, count: int) -> int:
+        stamp = BatchStamp(pipeline="shop", flow=flow, checkpoint=f"c-{flow}", batch=0, ranges=())
+        session = spark.newSession()
+        values = [(n, flow, stamp.checkpoint, 0) for n in range(count)]
+        rows = session.createDataFrame(values, table.columns)
+        start.wait(60)
+        return table.write(session, rows, stamp)
+
+    with ThreadPoolExecutor(len(flows)) as pool:
+        assert list(pool.map(write, flows, [5] * 4)) == [5] * 4
+        assert list(pool.map(write, flows, range(4))) == [0, 1, 2, 3]
+    found = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(tmp_path / "quarantine"))
+    kept = pa.table(
+        found.execute("SELECT flow, count(*) AS rows FROM t GROUP BY flow").read_all()
+    ).to_pylist()
+    assert {row["flow"]: row["rows"] for row in kept} == {"flow-1": 1, "flow-2": 2, "flow-3": 3}

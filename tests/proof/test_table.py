@@ -378,3 +378,20 @@ def test_a_flow_that_is_still_declared_is_not_renamed(shop: Shop) -> None:
     error = shop.run(rename_flow={"new": "old"}).errors[0]
     assert error.code == "RENAME_IMPOSSIBLE"
     shop.check()
+
+
+def test_a_table_restored_to_before_its_new_checkpoint_is_read_whole_again(shop: Shop) -> None:
+    """To continue at any position of the new checkpoint would leave out what the old one had read."""
+    shop.produce(30)
+    shop.run_well()
+    shop.produce(30)
+    shop.run_well()
+    first = deltalake.DeltaTable(shop.table("bronze")).version() - 1
+    shop.produce(30)
+    shop.run_well(generation="bronze")
+    deltalake.DeltaTable(shop.table("bronze")).restore(first)
+    assert len(shop.bronze()) == 30, "the rows of the last two runs were not taken away"
+    for asked in ({}, {"resume": "bronze"}, {"generation": "bronze"}):
+        assert shop.refused(**asked).code == "TABLE_BEHIND_CHECKPOINT"
+    full_refresh(shop, "bronze")
+    shop.check()

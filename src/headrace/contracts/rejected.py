@@ -14,15 +14,23 @@ if TYPE_CHECKING:
 REASONS = "__headrace_reasons"
 """The column with the names of the expectations that a row fails."""
 
-COLUMNS = """
+_RECORD = {
+    "topic": "STRING",
+    "partition": "INT",
+    "offset": "BIGINT",
+    "timestamp": "TIMESTAMP",
+    "key": "BINARY",
+    "value": "BINARY",
+    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
+    "path": "STRING",
+}
+_SOURCE = f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _RECORD.items())}>"
+
+COLUMNS = f"""
     id STRING COMMENT 'identifies the row in this table',
     state STRING COMMENT 'quarantined, replaying, replayed or discarded',
     reasons ARRAY<STRUCT<kind: STRING, name: STRING, message: STRING>> COMMENT 'why the row was rejected',
-    source STRUCT<
-        topic: STRING, partition: INT, offset: BIGINT, timestamp: TIMESTAMP,
-        key: BINARY, value: BINARY, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>,
-        path: STRING
-    > COMMENT 'the original record, where the row still has it',
+    source {_SOURCE} COMMENT 'the original record, where the row still has it',
     row STRING COMMENT 'the row that the query returned, as JSON',
     pipeline STRING,
     flow STRING,
@@ -43,17 +51,6 @@ _JSON = {
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
 """Spark's own formats would leave out microseconds."""
-
-_RECORD = {
-    "topic": "STRING",
-    "partition": "INT",
-    "offset": "BIGINT",
-    "timestamp": "TIMESTAMP",
-    "key": "BINARY",
-    "value": "BINARY",
-    "headers": "ARRAY<STRUCT<key: STRING, value: BINARY>>",
-    "path": "STRING",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +127,7 @@ def _record(schema: StructType, coordinates: Mapping[str, str]) -> Column:
     ]
     if held:
         return F.struct(*fields)
-    return F.lit(None).cast(f"STRUCT<{', '.join(f'{name}: {kind}' for name, kind in _RECORD.items())}>")
+    return F.lit(None).cast(_SOURCE)
 
 
 def _columns_of_record(schema: StructType) -> dict[str, str]:

@@ -136,8 +136,8 @@ class RefreshSplit:
     def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
         """Split the rows of a refresh."""
         expectations = self._stage.view.expectations
-        if not expectations and not self._quarantine.exists:
-            return SplitRows(accepted=rows)
+        if not expectations:
+            return SplitRows(accepted=rows, settle=lambda: self._quarantine.clear(rows.sparkSession))
         kept = with_checks(rows, expectations).persist()
         split = RowSplit(kept, expectations, str(self._stage.view.name))
         return SplitRows(

@@ -21,7 +21,7 @@ from headrace.sinks.delta.table import REFRESHING_PROPERTY, TableState
 from headrace.sources.ranges import committed_positions, committed_sources, load_next_positions
 from headrace.sources.registry import describe_source
 from headrace.sources.systems import Past, Systems
-from headrace.state.facts import CheckpointFacts, FlowFacts, SourceFacts, TableFacts
+from headrace.state.facts import FENCED, CheckpointFacts, FlowFacts, SourceFacts, TableFacts
 from headrace.state.history import History, load_history
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
@@ -237,8 +237,9 @@ def _table_facts(
 ) -> TableFacts:
     current = table.checkpoints.get(flow.flow)
     last = None
-    if current is not None and current in table.transactions:
-        last = ledger.last_batch(path, current, table.transactions[current])
+    held = None if current is None else table.transactions.get(current)
+    if current is not None and held not in (None, FENCED):
+        last = ledger.last_batch(path, current, held)
     return TableFacts(
         table_id=table.table_id,
         fresh=table.version == 0,

@@ -20,7 +20,7 @@ NOT_UTF8: Final = "RECORD_NOT_UTF8"
 UNPARSEABLE: Final = "RECORD_UNPARSEABLE"
 
 _CORRUPT = "_headrace_corrupt"
-_RECORD = "r"
+_RECORDS, _END = "_headrace_records", "_headrace_end"
 _CHANGES_TYPES = ("dateformat", "timestampformat", "timestampntzformat")
 
 
@@ -76,18 +76,28 @@ class JsonDecoder(Decoder):
 
     def decode(self, value: Column) -> Column:
         from pyspark.sql import functions as F
-        from pyspark.sql.types import StringType, StructField, StructType
+        from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
         text = value.cast("string")
         # Spark's parser replaces invalid bytes silently, so they are checked before.
         text = F.make_valid_utf8(text) if self.invalid_utf8 == "replace" else text
-        checked = StructType([StructField(_RECORD, self.schema), StructField(_CORRUPT, StringType())])
+        checked = StructType(
+            [
+                StructField(_RECORDS, ArrayType(self.schema)),
+                StructField(_END, StringType()),
+                StructField(_CORRUPT, StringType()),
+            ]
+        )
         options = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-        # Spark reads one JSON value and ignores any text after it; within an object it does not.
-        parsed = F.from_json(F.concat(F.lit(f'{{"{_RECORD}":'), text, F.lit("}")), checked, options)
+        # Spark reads one JSON value and ignores any text after it. Within an array of an object of ours, such
+        # text is malformed, is a second record, or closes the object before its last field.
+        wrapped = F.concat(F.lit(f'{{"{_RECORDS}":['), text, F.lit(f'],"{_END}":""}}'))
+        parsed = F.from_json(wrapped, checked, options)
 
         def matching(parsed: Column) -> Column:
-            return F.when(parsed[_RECORD].isNotNull() & parsed[_CORRUPT].isNull(), parsed[_RECORD])
+            records = parsed[_RECORDS]
+            whole = parsed[_CORRUPT].isNull() & parsed[_END].isNotNull() & (F.size(records) == 1)
+            return F.when(whole & records[0].isNotNull(), records[0])
 
         # The array makes Spark parse once and use the result several times.
         record = F.transform(F.array(parsed), matching)[0]

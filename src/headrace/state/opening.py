@@ -19,6 +19,7 @@ from headrace.errors import (
 )
 from headrace.model.ranges import Position
 from headrace.state.facts import (
+    FENCED,
     CheckpointFacts,
     Continue,
     FlowFacts,
@@ -41,6 +42,8 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
     current = table.checkpoints.get(flow.flow)
     for facts in flow.sources:
         facts.check(flow)
+    if current is not None and table.transactions.get(current) == FENCED:
+        raise _restored(flow, table, current)
     if flow.rename_from is not None and (current is None or checkpoint is None):
         return _rename_flow(flow, flow.rename_from)
     if flow.new_checkpoint:
@@ -196,6 +199,24 @@ def _table_behind(flow: FlowFacts, lacks: str, found: str, numbers: Mapping[str,
         facts=(found, "an old copy of the table was restored; nothing was read or written"),
         remedies=resume_remedy(flow),
         params={"flow": flow.flow, **numbers},
+    )
+
+
+def _restored(flow: FlowFacts, table: TableFacts, current: str) -> HeadraceError:
+    """RESTORE brings back the properties of an older version, and keeps the newer transaction ids.
+
+    So the table names a checkpoint that was replaced, and does not say up to which batch it holds it.
+    """
+    return TableBehindCheckpointError(
+        f"flow {flow.flow}: the table {flow.short_dataset} was restored to a version from before its "
+        "checkpoint was replaced",
+        location=flow.location,
+        facts=(
+            f"version {table.version} names the replaced checkpoint {current}",
+            "nothing was read or written",
+        ),
+        remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
+        params={"flow": flow.flow, "dataset": flow.dataset, "checkpoint": current, "table": table.version},
     )
 
 

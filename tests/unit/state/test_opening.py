@@ -818,3 +818,13 @@ def test_a_table_of_which_an_older_copy_was_restored_is_refused() -> None:
     flow = replace(FLOW, sources=(facts,))
     error = refused(flow, fed_by((DELTA, UPSTREAM)), read_by(DELTA))
     assert (error.code, error.params["tables"]) == ("UPSTREAM_REWRITTEN", ["/lake/up"])
+
+
+@pytest.mark.parametrize("asked", [{}, {"resume": True}, {"new_checkpoint": True}], ids=str)
+def test_a_table_that_was_restored_to_before_a_new_checkpoint_is_refused(asked: dict[str, bool]) -> None:
+    """It names the old checkpoint again, whose fence stays; which batches it holds is not known."""
+    table = replace(TABLE, transactions={OURS: FENCED})
+    error = refused(replace(FLOW, **asked), table, CHECKPOINT)
+    assert error.code == "TABLE_BEHIND_CHECKPOINT"
+    (remedy,) = error.remedies
+    assert "full-refresh sales" in remedy

@@ -77,6 +77,8 @@ def test_quarantined_rows_are_part_of_the_equation(table: LakeTable, flow: HandF
     (judged,) = verify.dataset().flows
     (pending,) = (note for note in judged.notes if "pending" in note)
     assert pending.startswith("1 row in quarantine pending")
+    next(folder.glob("*.parquet")).unlink()
+    assert verify.codes("counts") == ["QUARANTINE_UNREADABLE"]
 
 
 def test_dropped_rows_are_counted(table: LakeTable, flow: HandFlow, verify: Verify) -> None:

@@ -29,11 +29,7 @@ _CONFLICT = "ConcurrentTransactionException"
 def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
     """The user metadata of a batch's commit."""
     return {
-        "headrace": FORMAT,
-        "pipeline": stamp.pipeline,
-        "flow": stamp.flow,
-        "checkpoint": stamp.checkpoint,
-        "batch": stamp.batch,
+        **_stamp_metadata(stamp),
         **counts.to_json(),
         "sources": [one.to_json() for one in stamp.ranges],
     }
@@ -41,14 +37,7 @@ def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
 
 def quarantine_metadata(stamp: BatchStamp, rows: int) -> dict[str, Any]:
     """The user metadata of the commit of a batch's rejected rows."""
-    return {
-        "headrace": FORMAT,
-        "pipeline": stamp.pipeline,
-        "flow": stamp.flow,
-        "checkpoint": stamp.checkpoint,
-        "batch": stamp.batch,
-        "rejected": rows,
-    }
+    return {**_stamp_metadata(stamp), "rejected": rows}
 
 
 def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
@@ -280,6 +269,16 @@ def _update_properties(jvm: Any, transaction: Any, opened: OpenedGeneration) -> 
         ),
         False,
     )
+
+
+def _stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
+    return {
+        "headrace": FORMAT,
+        "pipeline": stamp.pipeline,
+        "flow": stamp.flow,
+        "checkpoint": stamp.checkpoint,
+        "batch": stamp.batch,
+    }
 
 
 def _fenced(stamp: BatchStamp) -> BatchFencedError:

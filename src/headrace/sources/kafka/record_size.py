@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors
+from headrace.sources.kafka.single_records import SingleRecords
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer, Message
+    from confluent_kafka import Message
 
 _PARTITIONS = 4
 """So many partitions speak for all of them."""
@@ -33,8 +33,7 @@ class RecordSizes:
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
-        self._connection = connection
-        self._consumer: Consumer | None = None
+        self._records = SingleRecords(connection, "samples")
 
     def sample(self, positions: Mapping[str, Mapping[int, int]]) -> float | None:
         """Bytes of a record at these offsets, on average; ``None`` where none came in time.
@@ -54,7 +53,7 @@ class RecordSizes:
         sizes: list[int] = []
         ended: set[tuple[str | None, int | None]] = set()
         with contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
-            consumer = self._open()
+            consumer = self._records.open()
             consumer.assign(places)
             deadline = time.monotonic() + _ANSWER_S
             while max(len(sizes), len(ended)) < len(places) and time.monotonic() < deadline:
@@ -68,28 +67,7 @@ class RecordSizes:
 
     def close(self) -> None:
         """Leave the cluster."""
-        if self._consumer is not None:
-            self._consumer.close()
-            self._consumer = None
-
-    def _open(self) -> Consumer:
-        from confluent_kafka import Consumer
-
-        if self._consumer is None:
-            settings: dict[str, Any] = {
-                "group.id": "headrace-samples",
-                "enable.auto.commit": False,
-                "isolation.level": "read_committed",
-                # A batch waits for the answer: where a partition ends, it comes at once.
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 10,
-                # A few records of each partition, and no queue that fills behind them.
-                "fetch.message.max.bytes": 65_536,
-                "queued.min.messages": 1,
-                "queued.max.messages.kbytes": 1024,
-            }
-            self._consumer = ClientErrors(self._connection).open(Consumer, settings)
-        return self._consumer
+        self._records.close()
 
 
 def _size(message: Message) -> int:

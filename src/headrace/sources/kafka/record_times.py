@@ -6,11 +6,11 @@ import contextlib
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
-from headrace.runtime.kafka_client import ClientErrors
+from headrace.sources.kafka.single_records import SingleRecords
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, Message
@@ -37,8 +37,7 @@ class RecordTimes:
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
-        self._connection = connection
-        self._consumer: Consumer | None = None
+        self._records = SingleRecords(connection, "times")
         self._lock = threading.Lock()
 
     def read(
@@ -61,7 +60,7 @@ class RecordTimes:
             return {}
         found: dict[Partition, dict[int, int]] = {}
         with self._lock, contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
-            consumer = self._open()
+            consumer = self._records.open()
             consumer.assign([TopicPartition(*place, first) for place, (first, _) in spans.items()])
             try:
                 found = _read(consumer, spans, time.monotonic() + timeout_s)
@@ -72,30 +71,7 @@ class RecordTimes:
     def close(self) -> None:
         """Close the connection; `read` opens a new one."""
         with self._lock:
-            if self._consumer is not None:
-                self._consumer.close()
-                self._consumer = None
-
-    def _open(self) -> Consumer:
-        from confluent_kafka import Consumer
-
-        if self._consumer is None:
-            settings: dict[str, Any] = {
-                # librdkafka requires a name. Nothing is committed, so the broker does not see it.
-                "group.id": "headrace-times",
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",
-                # An offset that the broker does not hold is an error, and no reason to start elsewhere.
-                "auto.offset.reset": "error",
-                "fetch.wait.max.ms": 10,
-                "fetch.message.max.bytes": 65_536,
-                "queued.max.messages.kbytes": 1024,
-                # By default a new assignment waits up to a second for its first fetch (measured).
-                "fetch.queue.backoff.ms": 0,
-            }
-            self._consumer = ClientErrors(self._connection).open(Consumer, settings)
-        return self._consumer
+            self._records.close()
 
 
 def _read(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.sources.kafka.clusters import (
     KafkaClusters,
@@ -12,6 +13,8 @@ from headrace.sources.kafka.clusters import (
     other_cluster,
     same_servers,
 )
+from headrace.sources.kafka.facts import KafkaFacts
+from headrace.sources.kafka.source import KafkaSource
 
 PROFILE = KafkaConnection({"bootstrap.servers": "a:1,b:2", "sasl.password": "secret"})
 OTHER = KafkaConnection({"bootstrap.servers": "c:3,d:4", "sasl.password": "another"})
@@ -45,3 +48,21 @@ def test_each_cluster_has_one_client_and_its_own_login() -> None:
     assert clusters.at("c:3").connection == KafkaConnection({"bootstrap.servers": "c:3"})
     assert clusters.reach(OTHER).connection is OTHER
     assert clusters.knows("c:3") and clusters.at("c:3") is clusters.reach(OTHER)
+
+
+@pytest.mark.parametrize(("topic_id", "shared"), [("id-1", "the topic `sales`"), ("id-2", None)])
+def test_a_topic_that_is_read_at_two_addresses_of_one_cluster_is_read_twice(
+    topic_id: str, shared: str | None
+) -> None:
+    """Its id tells it from a topic of the same name in another cluster."""
+    here = SourceLocation("shop.py", 1)
+    profile, other = (
+        KafkaSource(index=index, folder=index, location=here, topics=("sales",), servers=servers)
+        for index, servers in enumerate([None, "localhost:9092"])
+    )
+    facts = {
+        0: KafkaFacts(source=profile.identity({"topics": {"sales": "id-1"}})),
+        1: KafkaFacts(source=other.identity({"topics": {"sales": topic_id}})),
+    }
+    assert profile.shares(other, facts) == shared
+    assert profile.shares(other, {}) is None
