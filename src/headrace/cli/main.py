@@ -34,6 +34,7 @@ COMMANDS = {
     "produce": "Write records to a topic",
     "consume": "Print the records of a topic",
     "read": "Show rows of a table",
+    "quarantine": "Show rejected rows, and decide what becomes of them",
     "full-refresh": "Rebuild a dataset from its sources",
     "broker": "Manage the embedded Kafka broker",
     "explain": "Explain an error code",

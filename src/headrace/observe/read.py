@@ -149,34 +149,22 @@ def read_rows(path: Location, selection: Selection = ALL) -> Rows:
         ReadVersionGoneError: A vacuum has removed the version's files.
         TableUnreadableError: The table is damaged, or has a feature that the reader does not support.
     """
-    from deltalake import DeltaTable
-    from deltalake.exceptions import DeltaError
-
     name, where, limit = path.name, selection.where, selection.limit
     version = find_version(path, version=selection.version, timestamp=selection.timestamp)
-    try:
-        table = DeltaTable(str(path), version=version)
-        schema = json.loads(table.schema().to_json())
-    except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(name, error) from error
+    table, schema = table_schema(path, version)
     chosen = tuple(dict.fromkeys(selection.columns)) or tuple(field["name"] for field in schema["fields"])
-    types = tuple(_type_of(schema, column, name) for column in chosen)
+    types = tuple(type_of(schema, column, name) for column in chosen)
     query = f"SELECT {', '.join(_selected(column) for column in chosen)} FROM t"
     if where is not None:
         query += f" WHERE ({where})"
     if limit is not None:
         query += f" LIMIT {limit + 1}"
     try:
-        rows = _execute(table, query)
+        rows = execute_query(table, query)
     except Exception as error:  # DataFusion's own errors come through arro3 without a class.
         if version is not None:
             check_files(path, version)
-        # A condition is also evaluated within the reader of files.
-        cast = "CastError" in str(error) or "Cannot cast" in str(error)
-        damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
-        if where is None or damaged or not _is_readable(table):
-            raise _unreadable(name, error) from error
-        raise _invalid(where, schema, name, error) from error
+        raise explain_failure(error, table, name, where) from error
     is_cut = limit is not None and rows.num_rows > limit
     return Rows(
         table=name,
@@ -187,7 +175,41 @@ def read_rows(path: Location, selection: Selection = ALL) -> Rows:
     )
 
 
-def _execute(table: DeltaTable, query: str) -> pa.Table:
+def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable, Mapping[str, Any]]:
+    """A version of a table, and its schema as Delta's JSON has it.
+
+    Raises:
+        TableUnreadableError: The table is damaged, or has a feature that the reader does not support.
+    """
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        table = DeltaTable(str(path), version=version)
+        return table, json.loads(table.schema().to_json())
+    except (DeltaError, OSError, ValueError) as error:
+        raise _unreadable(path.name, error) from error
+
+
+def explain_failure(error: Exception, table: DeltaTable, name: str, where: str | None) -> HeadraceError:
+    """The error for a failed query: the user's condition is wrong, or the table cannot be read.
+
+    Args:
+        error: The failure.
+        table: The table.
+        name: Its name.
+        where: The user's condition, if there is one.
+    """
+    # A condition is also evaluated within the reader of files.
+    cast = "CastError" in str(error) or "Cannot cast" in str(error)
+    damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
+    if where is None or damaged or not _is_readable(table):
+        return _unreadable(name, error)
+    return _invalid(where, json.loads(table.schema().to_json()), name, error)
+
+
+def execute_query(table: DeltaTable, query: str) -> pa.Table:
+    """Run a query on a table, which is `t` in SQL; names keep their case."""
     import pyarrow as pa
     from deltalake import QueryBuilder
 
@@ -219,7 +241,7 @@ def _plain_type(kind: Any) -> Any:
 def _is_readable(table: DeltaTable) -> bool:
     """Whether the rows can be read without the condition."""
     try:
-        _execute(table, "SELECT * FROM t LIMIT 1")
+        execute_query(table, "SELECT * FROM t LIMIT 1")
     except Exception:
         return False
     return True
@@ -269,7 +291,7 @@ def _selected(column: str) -> str:
     return f'"{quoted}"{inner} AS "{column}"' if rest else f'"{quoted}"'
 
 
-def _type_of(schema: Mapping[str, Any], column: str, table: str) -> str:
+def type_of(schema: Mapping[str, Any], column: str, table: str) -> str:
     """The type of a column by its dotted path.
 
     Raises:

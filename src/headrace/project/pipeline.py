@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.observe.snapshot import Snapshot
     from headrace.plan.stages import Plan
     from headrace.project.preview import Preview
+    from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
@@ -366,6 +367,17 @@ class Pipeline:
 
         path = find_table(table, self.settings.storage, self.settings.database)
         return read_rows(path, Selection(where=where, limit=limit, columns=columns))
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The rejected rows: list, show and export them.
+
+        Example:
+            >>> pipeline.quarantine.list()  # doctest: +SKIP
+        """
+        from headrace.project.quarantine import Quarantine
+
+        return Quarantine(self.settings)
 
     def status(self) -> Snapshot:
         """The state of the pipeline, from its storage and the broker; starts no JVM.

@@ -24,6 +24,7 @@ THIS_MACHINE = {
     "project/pipeline.py": "the pipeline's files",
     "project/preview.py": "logs",
     "sources/files/sample.py": "files that are read",
+    "project/quarantine.py": "files that are exported",
     "project/reading.py": "the pipeline's files",
     "project/query_code.py": "the pipeline's files",
     "run/context.py": "logs",

@@ -1,0 +1,232 @@
+"""`headrace quarantine`: the rejected rows of a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from headrace.cli.completion import complete_dataset
+from headrace.cli.output import Result
+from headrace.cli.rows import counted
+from headrace.cli.verb import Invocation, VerbGroup, verb
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+    from headrace.model.names import TableName
+    from headrace.observe.quarantine import QuarantineSummary, RowFilter
+    from headrace.observe.read import Rows
+
+_CHARACTERS = 2000
+"""The maximum number of a record's characters in the text form of `show`."""
+_STATES = ("pending", "quarantined", "replaying", "replayed", "discarded")
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@click.group(
+    "quarantine",
+    cls=VerbGroup,
+    examples=("headrace quarantine list", 'headrace quarantine show orders --reason "positive amount"'),
+)
+def command() -> None:
+    """Show rejected rows, and decide what becomes of them.
+
+    A row that fails `expect_or_quarantine` is moved to the quarantine of its table, with its reasons and
+    its original record.
+    """
+
+
+def _chosen(function: Command) -> Command:
+    """The options that choose rows."""
+    options = (
+        click.option("--reason", metavar="NAME", help="Rows with this reason: an expectation, or a kind."),
+        click.option("--flow", metavar="NAME", help="Rows that this flow rejected."),
+        click.option("--where", metavar="SQL", help="Rows that match this condition."),
+        click.option("--id", "ids", multiple=True, metavar="ID", help="The row with this id; repeatable."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+_state = click.option(
+    "--state", "states", multiple=True, type=click.Choice(_STATES), help="Rows in this state; repeatable."
+)
+_dataset = click.argument("dataset", shell_complete=complete_dataset)
+
+
+@verb(name="list", examples=("headrace quarantine list", "headrace quarantine list orders --json"))
+@click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
+def list_rows(invocation: Invocation, datasets: tuple[str, ...]) -> Result:
+    """Count rejected rows by state, flow and reason.
+
+    Rows are pending until the table holds the batch that rejected them. Starts no Spark.
+    """
+    with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
+        found = pipeline.quarantine.list(datasets)
+    schema = pipeline.settings.database
+    return Result(
+        data=[one.to_json() for one in found],
+        text=lambda: _listed(found, schema) if found else "No row was rejected.",
+    )
+
+
+@verb(
+    name="show",
+    examples=(
+        "headrace quarantine show orders --limit 5",
+        'headrace quarantine show orders --reason "positive amount" --state quarantined --json',
+        "headrace quarantine show orders --where \"source['partition'] = 0\"",
+    ),
+)
+@_dataset
+@_chosen
+@_state
+@click.option(
+    "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
+)
+def show(
+    invocation: Invocation,
+    dataset: str,
+    reason: str | None,
+    flow: str | None,
+    where: str | None,
+    ids: tuple[str, ...],
+    states: tuple[str, ...],
+    limit: int,
+) -> Result:
+    """Show rejected rows with their reasons and records.
+
+    The oldest rows come first. Starts no Spark.
+    """
+    with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
+        rows = pipeline.quarantine.show(dataset, _filter(where, reason, flow, ids, states), limit=limit)
+    data = {"rows": [], "cut": False} if rows is None else rows.to_json()
+    return Result(data=data, text=lambda: _shown(rows, dataset))
+
+
+@verb(
+    name="export",
+    examples=(
+        "headrace quarantine export orders rejected.parquet",
+        "headrace quarantine export orders rejected.jsonl --state quarantined --records",
+    ),
+)
+@_dataset
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE")
+@_chosen
+@_state
+@click.option(
+    "--records", is_flag=True, help="Write the original records alone, for `headrace produce --file`."
+)
+def export(
+    invocation: Invocation,
+    dataset: str,
+    file: Path,
+    reason: str | None,
+    flow: str | None,
+    where: str | None,
+    ids: tuple[str, ...],
+    states: tuple[str, ...],
+    records: bool,
+) -> Result:
+    """Write rejected rows to a .jsonl or .parquet file.
+
+    The file has all columns of the quarantine. With --records each line is an original record, or the row
+    where the record was not kept: correct the file, send it with `headrace produce`, and discard the rows.
+    Starts no Spark.
+    """
+    file = file.absolute()
+    with invocation.pipeline() as pipeline, invocation.output.progress("Writing"):
+        chosen = _filter(where, reason, flow, ids, states)
+        done = pipeline.quarantine.export(dataset, file, chosen, records=records)
+    skipped = f"; {counted(done.skipped)} without a value skipped" if done.skipped else ""
+    return Result(
+        data={"file": str(done.path), "rows": done.rows, "skipped": done.skipped},
+        text=f"Wrote {counted(done.rows)} to {done.path}{skipped}",
+    )
+
+
+for _verb in (list_rows, show, export):
+    command.add_command(_verb)
+
+
+def _filter(
+    where: str | None, reason: str | None, flow: str | None, ids: tuple[str, ...], states: Sequence[Any] = ()
+) -> RowFilter:
+    from headrace.observe.quarantine import RowFilter
+
+    return RowFilter(where=where, reason=reason, flow=flow, ids=ids, states=tuple(states))
+
+
+def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    parts: list[Text | Table] = []
+    for one in found:
+        states = ", ".join(f"{rows:,} {state}" for state, rows in one.states.items()) or "no rejected rows"
+        parts.append(Text.assemble((_short(one.dataset, schema), "bold"), f"  {states}"))
+        if one.oldest is not None and one.newest is not None:
+            table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+            for _ in range(2):
+                table.add_column()
+            table.add_column(justify="right")
+            for head, counts in (("flow", one.flows), ("reason", one.reasons)):
+                for name, rows in counts.items():
+                    table.add_row(Text(f"  {head}", style="dim"), Text(name), Text(f"{rows:,}"))
+            parts.append(table)
+            times = [f"{at:%Y-%m-%d %H:%M:%S}" for at in (one.oldest, one.newest)]
+            parts.append(Text(f"  rejected from {times[0]} to {times[1]} UTC", style="dim"))
+    return Group(*parts)
+
+
+def _shown(rows: Rows | None, dataset: str) -> Group | str:
+    from rich.console import Group
+    from rich.text import Text
+
+    if rows is None or not rows.rows:
+        return f"No rejected row of {dataset} matches."
+    lines: list[Text] = []
+    for row in rows.arrow.to_pylist():
+        style = "dim" if row["state"] in ("replayed", "discarded") else "bold"
+        lines.append(Text.assemble((row["id"], style), f"  {row['state']}  {'  '.join(_facts(row))}"))
+        lines += [Text(f"  {reason}", style="yellow") for reason in _reasons(row)]
+        lines.append(Text(f"  {_record(row)}"))
+    more = "; use --limit to see more" if rows.is_cut else ""
+    return Group(*lines, Text(f"{counted(len(rows.rows))} of {dataset}{more}", style="dim"))
+
+
+def _facts(row: Mapping[str, Any]) -> Iterator[str]:
+    """Where a row comes from."""
+    source = row["source"] or {}
+    if source.get("offset") is not None:
+        yield f"{source['topic']}/{source['partition']} offset {source['offset']}"
+    elif source.get("path") is not None:
+        yield str(source["path"])
+    yield f"flow {row['flow']}"
+    yield f"{row['quarantined_at']:%Y-%m-%d %H:%M:%S}"
+
+
+def _reasons(row: Mapping[str, Any]) -> Iterator[str]:
+    for one in row["reasons"]:
+        kind = [] if one["kind"] == "expectation" else [one["kind"]]
+        yield ": ".join(str(part) for part in (*kind, one["name"], one["message"]) if part is not None)
+
+
+def _record(row: Mapping[str, Any]) -> str:
+    from headrace.project.quarantine import record_text
+
+    text = record_text(row) if row["row"] is None else str(row["row"])
+    if text is None:
+        return "(no value)"
+    return text if len(text) <= _CHARACTERS else f"{text[:_CHARACTERS]}.."
+
+
+def _short(name: TableName, schema: str) -> str:
+    return name.name if name.schema == schema else str(name)

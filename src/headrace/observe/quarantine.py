@@ -1,0 +1,260 @@
+"""The rejected rows of a dataset, read without Spark: how many there are, why, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from headrace.model.names import TableName
+from headrace.observe.read import Rows, execute_query, explain_failure, table_schema, type_of
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+from headrace.storage.table_log import is_table, newest_commits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+RowState = Literal["pending", "quarantined", "replaying", "replayed", "discarded"]
+"""What became of a rejected row. It is ``pending`` until the dataset holds its batch; only this module
+derives that, a quarantine table says ``quarantined``."""
+
+STATES: tuple[RowState, ...] = get_args(RowState)
+_DONE = ("replayed", "discarded")
+_REASONS = 10
+"""The number of reasons in a summary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowFilter:
+    """Chooses rows of a quarantine table; a row must match all that is given.
+
+    Args:
+        where: A condition in SQL, over the columns of the quarantine table.
+        reason: The name of an expectation, or a kind of reason, that the row has.
+        flow: The flow that rejected the row.
+        states: What became of the row.
+        ids: The ids of rows.
+    """
+
+    where: str | None = None
+    reason: str | None = None
+    flow: str | None = None
+    states: tuple[RowState, ...] = ()
+    ids: tuple[str, ...] = ()
+
+    def with_states(self, *states: RowState) -> RowFilter:
+        """The same rows, of these states only."""
+        return RowFilter(where=self.where, reason=self.reason, flow=self.flow, states=states, ids=self.ids)
+
+    def conditions(self) -> Iterator[str]:
+        """The conditions in SQL."""
+        if self.where is not None:
+            yield f"({self.where})"
+        if self.reason is not None:
+            reason = _text(self.reason)
+            yield (
+                "id IN (SELECT id FROM (SELECT id, unnest(reasons) AS reason FROM t) "
+                f"WHERE reason['name'] = {reason} OR reason['kind'] = {reason})"
+            )
+        if self.flow is not None:
+            yield f"flow = {_text(self.flow)}"
+        for column, values in (("state", self.states), ("id", self.ids)):
+            if values:
+                yield f"{column} IN ({', '.join(map(_text, values))})"
+
+
+EVERY_ROW = RowFilter()
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuarantineSummary:
+    """The rejected rows of a dataset.
+
+    Args:
+        dataset: The dataset.
+        states: The number of rows in each state.
+        flows: The rows that are not replayed or discarded, by flow.
+        reasons: The same rows by reason, the most frequent first; a row can have several.
+        oldest: When the oldest of these rows was rejected.
+        newest: When the newest of these rows was rejected.
+    """
+
+    dataset: TableName
+    states: Mapping[RowState, int] = field(default_factory=dict)
+    flows: Mapping[str, int] = field(default_factory=dict)
+    reasons: Mapping[str, int] = field(default_factory=dict)
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset": [self.dataset.schema, self.dataset.name],
+            "rows": {state: self.states.get(state, 0) for state in STATES},
+            "flows": dict(self.flows),
+            "reasons": [{"reason": reason, "rows": rows} for reason, rows in self.reasons.items()],
+            "oldest": None if self.oldest is None else self.oldest.isoformat(),
+            "newest": None if self.newest is None else self.newest.isoformat(),
+        }
+
+
+@dataclass(frozen=True)
+class RejectedRows:
+    """The quarantine table of a dataset, as it is now.
+
+    Args:
+        dataset: The dataset.
+        path: The folder of the quarantine table, which exists.
+        target: The folder of the dataset.
+    """
+
+    dataset: TableName
+    path: Location
+    target: Location
+
+    @cached_property
+    def table(self) -> DeltaTable:
+        """The newest version. It is read before the dataset: a batch is committed here first."""
+        return table_schema(self.path)[0]
+
+    def summary(self) -> QuarantineSummary:
+        """Count the rows."""
+        open_rows = f"SELECT * FROM {self._rows} WHERE state NOT IN {_DONE}"
+        counts = self._query(f"SELECT state, count(*) AS rows FROM {self._rows} GROUP BY state")
+        flows = self._query(
+            "SELECT flow, count(*) AS rows, min(quarantined_at) AS oldest, max(quarantined_at) AS newest "
+            f"FROM ({open_rows}) GROUP BY flow ORDER BY flow"
+        ).to_pylist()
+        # A reason counts once for a row. Messages differ from row to row, and are not part of it.
+        reasons = self._query(
+            "SELECT reason, count(DISTINCT id) AS rows FROM (SELECT id, "
+            "CASE WHEN one['kind'] = 'expectation' THEN one['name'] "
+            "ELSE concat_ws(': ', one['kind'], one['name']) END AS reason "
+            f"FROM (SELECT id, unnest(reasons) AS one FROM ({open_rows}))) "
+            f"GROUP BY reason ORDER BY rows DESC, reason LIMIT {_REASONS}"
+        )
+        found = {one["state"]: one["rows"] for one in counts.to_pylist()}
+        return QuarantineSummary(
+            dataset=self.dataset,
+            states={state: found[state] for state in STATES if state in found},
+            flows={one["flow"]: one["rows"] for one in flows},
+            reasons={one["reason"]: one["rows"] for one in reasons.to_pylist()},
+            oldest=min((one["oldest"] for one in flows), default=None),
+            newest=max((one["newest"] for one in flows), default=None),
+        )
+
+    def read(self, chosen: RowFilter = EVERY_ROW, limit: int | None = None) -> Rows:
+        """Read rows, the oldest first.
+
+        Raises:
+            ReadColumnUnknownError: The condition names a column that the table does not have.
+            ReadConditionInvalidError: The condition cannot be evaluated.
+            TableUnreadableError: The quarantine table is damaged.
+        """
+        table, schema = table_schema(self.path)
+        columns = tuple(one["name"] for one in schema["fields"])
+        order = "quarantined_at, source['path'], source['partition'], source['offset'], id"
+        rows = self._chosen(", ".join(f'"{name}"' for name in columns), chosen, order, limit)
+        is_cut = limit is not None and rows.num_rows > limit
+        return Rows(
+            table=self.path.name,
+            version=table.version(),
+            arrow=rows.slice(0, limit) if is_cut else rows,
+            types=tuple(type_of(schema, name, self.path.name) for name in columns),
+            is_cut=is_cut,
+        )
+
+    def choose(self, chosen: RowFilter) -> pa.Table:
+        """The id, flow and state of rows, and whether their batch or refresh was of a view."""
+        return self._chosen("id, flow, state, checkpoint IS NULL AS of_view", chosen, "id", None)
+
+    def _chosen(self, columns: str, chosen: RowFilter, order: str, limit: int | None) -> pa.Table:
+        query = f"SELECT {columns} FROM {self._rows}"
+        if conditions := " AND ".join(chosen.conditions()):
+            query += f" WHERE {conditions}"
+        query += f" ORDER BY {order}"
+        return self._query(query if limit is None else f"{query} LIMIT {limit + 1}", chosen.where)
+
+    def _query(self, query: str, where: str | None = None) -> pa.Table:
+        try:
+            return execute_query(self.table, query)
+        except Exception as error:  # DataFusion's own errors come through arro3 without a class.
+            raise explain_failure(error, self.table, self.path.name, where) from error
+
+    @cached_property
+    def _rows(self) -> str:
+        """The rows with the states of this module, as a subquery."""
+        columns = [one.name for one in self.table.schema().fields]
+        chosen = ", ".join(
+            f"{self._state()} AS state" if name == "state" else f'"{name}"' for name in columns
+        )
+        return f"(SELECT {chosen} FROM t) AS q"
+
+    def _state(self) -> str:
+        """The state of a row in SQL, derived from what the dataset holds."""
+        batches = self._query(
+            "SELECT checkpoint, max(batch) AS batch FROM t WHERE checkpoint IS NOT NULL GROUP BY checkpoint"
+        )
+        replays = self._query("SELECT DISTINCT replay FROM t WHERE state = 'replaying'").to_pylist()
+        held = _Held(self.target)
+        pending = [
+            f"(checkpoint = {_text(one['checkpoint'])} AND batch > {batch})"
+            for one in batches.to_pylist()
+            if one["batch"] > (batch := held.batch(one["checkpoint"]))
+        ]
+        of_view = self._query("SELECT 1 FROM t WHERE checkpoint IS NULL LIMIT 1").num_rows > 0
+        if of_view and (refresh := held.refresh()) is not None:
+            pending.append(f"(checkpoint IS NULL AND update <> {_text(refresh)})")
+        finished = [_text(one["replay"]) for one in replays if held.batch(one["replay"]) == 0]
+        cases = [f"WHEN {' OR '.join(pending)} THEN 'pending'"] if pending else []
+        if finished:
+            cases.append(f"WHEN state = 'replaying' AND replay IN ({', '.join(finished)}) THEN 'replayed'")
+        return f"CASE {' '.join(cases)} ELSE state END" if cases else '"state"'
+
+
+class _Held:
+    """What a dataset holds.
+
+    Args:
+        target: Its folder.
+    """
+
+    def __init__(self, target: Location) -> None:
+        from deltalake import DeltaTable
+
+        self._target = target
+        self._table = DeltaTable(str(target)) if is_table(target) else None
+
+    def batch(self, checkpoint: str) -> int:
+        """The last batch of a checkpoint; -1 if there is none."""
+        held = None if self._table is None else self._table.transaction_version(checkpoint)
+        return -1 if held is None else int(held)
+
+    def refresh(self) -> str | None:
+        """The update of a materialized view's last refresh; ``None`` if the log has none."""
+        for commit in newest_commits(self._target):
+            if commit.metadata is not None and "view" in commit.metadata:
+                return str(commit.metadata["update"])
+        return None
+
+
+def find_quarantines(storage: Storage) -> Iterator[RejectedRows]:
+    """The datasets that have rejected rows."""
+    for schema in storage.quarantines.list_folders():
+        for name in (storage.quarantines / schema).list_folders():
+            if (found := find_quarantine(TableName(schema, name), storage)) is not None:
+                yield found
+
+
+def find_quarantine(dataset: TableName, storage: Storage) -> RejectedRows | None:
+    """The rejected rows of a dataset; ``None`` if no row was ever rejected."""
+    path = storage.quarantine(dataset)
+    return RejectedRows(dataset, path, storage.table(dataset)) if is_table(path) else None
+
+
+def _text(value: str) -> str:
+    """A text as a literal in SQL."""
+    return "'" + value.replace("'", "''") + "'"

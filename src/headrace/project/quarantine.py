@@ -1,0 +1,166 @@
+"""The rejected rows of a pipeline: list, show and export them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ArgumentInvalidError
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.observe.quarantine import (
+    EVERY_ROW,
+    QuarantineSummary,
+    RejectedRows,
+    RowFilter,
+    find_quarantine,
+    find_quarantines,
+)
+from headrace.observe.read import Rows, find_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_FORMS = (".jsonl", ".parquet")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """A file with rejected rows.
+
+    Args:
+        rows: The number of rows or records in the file.
+        skipped: With ``records``: rows without a value, which have no line.
+    """
+
+    path: Path
+    rows: int
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Quarantine:
+    """The rejected rows of a pipeline.
+
+    Args:
+        settings: The pipeline.
+
+    Example:
+        >>> pipeline.quarantine.list()[0].states       # doctest: +SKIP
+        {'quarantined': 12}
+        >>> pipeline.quarantine.show("orders").rows    # doctest: +SKIP
+    """
+
+    settings: ProjectSettings
+
+    def list(self, datasets: Sequence[str] = ()) -> tuple[QuarantineSummary, ...]:
+        """Count the rejected rows of each dataset that has some; starts no JVM.
+
+        Args:
+            datasets: The datasets; all by default.
+
+        Raises:
+            TableUnknownError: The storage holds no such dataset.
+        """
+        if not datasets:
+            return tuple(one.summary() for one in find_quarantines(self.settings.storage))
+        found = [(self._name(text), self._find(text)) for text in datasets]
+        return tuple(QuarantineSummary(dataset=name) if one is None else one.summary() for name, one in found)
+
+    def show(self, dataset: str, chosen: RowFilter = EVERY_ROW, *, limit: int | None = None) -> Rows | None:
+        """Read rejected rows of a dataset, the oldest first; starts no JVM.
+
+        Args:
+            dataset: The dataset.
+            chosen: Which rows; all by default.
+            limit: The maximum number of rows; all by default.
+
+        Returns:
+            The rows with the columns of the quarantine table; ``None`` if no row was ever rejected.
+
+        Raises:
+            UsageError: There is no such dataset, or the condition cannot be evaluated.
+        """
+        found = self._find(dataset)
+        return None if found is None else found.read(chosen, limit)
+
+    def export(
+        self,
+        dataset: str,
+        file: str | Path,
+        chosen: RowFilter = EVERY_ROW,
+        *,
+        records: bool = False,
+    ) -> Exported:
+        """Write rejected rows to a file; starts no JVM.
+
+        Args:
+            dataset: The dataset.
+            file: The file, whose name ends in ``.jsonl`` or ``.parquet``; it is replaced.
+            chosen: Which rows; all by default.
+            records: Whether each line is an original record, or the row where the record was not kept, and
+                nothing else. `headrace produce` sends such a file.
+
+        Raises:
+            UsageError: There is no such dataset, or an argument has an invalid value.
+        """
+        path = Path(file).expanduser()
+        if path.suffix not in (_FORMS[:1] if records else _FORMS):
+            forms = _FORMS[0] if records else " or ".join(_FORMS)
+            raise ArgumentInvalidError(
+                f"the name of the file must end in {forms}: {path.name}",
+                params={"argument": "file", "value": str(path)},
+            )
+        rows = self.show(dataset, chosen)
+        count = 0 if rows is None else rows.arrow.num_rows
+        if path.suffix == ".parquet":
+            if rows is None:
+                return Exported(path=path, rows=0)
+            import pyarrow.parquet
+
+            pyarrow.parquet.write_table(rows.arrow, path)
+            return Exported(path=path, rows=count)
+        lines = [] if rows is None else list(_records(rows.arrow) if records else _lines(rows))
+        path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+        return Exported(path=path, rows=len(lines), skipped=count - len(lines))
+
+    def _name(self, dataset: str) -> TableName:
+        return TableName.parse(dataset, self.settings.database)
+
+    def _find(self, dataset: str) -> RejectedRows | None:
+        """The rejected rows of a dataset; ``None`` if no row was ever rejected.
+
+        Raises:
+            TableUnknownError: The storage holds no such dataset.
+        """
+        found = find_quarantine(self._name(dataset), self.settings.storage)
+        if found is None:
+            find_table(dataset, self.settings.storage, self.settings.database)
+        return found
+
+
+def record_text(row: Mapping[str, Any]) -> str | None:
+    """The original record of a rejected row as text, or the row as JSON; ``None`` for a null value."""
+    source = row["source"]
+    if source is not None and source["value"] is not None:
+        value: bytes = source["value"]
+        return value.decode("utf-8", errors="backslashreplace")
+    text: str | None = row["row"]
+    return text
+
+
+def _lines(rows: Rows) -> Iterator[str]:
+    for row in rows.to_json()["rows"]:
+        yield json.dumps(row, ensure_ascii=False, default=str)
+
+
+def _records(rows: pa.Table) -> Iterator[str]:
+    """The records, one on each line."""
+    for row in rows.select(["source", "row"]).to_pylist():
+        text = record_text(row)
+        if text is not None:
+            # A JSON text has no line break within a string, so that a space means the same.
+            yield " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
