@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 import headrace as hr
@@ -100,6 +101,53 @@ def test_a_log_that_was_rolled_back_is_refused_and_reported_and_then_read_whole(
     with Pipeline.load(shop.root) as pipeline:
         assert pipeline.full_refresh(["bronze"]).outcome == "completed"
     shop.check()
+
+
+AT_MS = 1_700_000_000_000
+
+
+def produce_at(shop: Shop, values: list[str]) -> None:
+    """Records with the same timestamp, each acknowledged before the next."""
+    producer = Producer(settings(shop.ledger.bootstrap))
+    for value in values:
+        producer.produce(shop.topic, value, partition=0, timestamp=AT_MS)
+        assert producer.flush(TIMEOUT_S) == 0
+
+
+def wait_for_end(shop: Shop, offset: int) -> None:
+    """Waits for the markers of transactions, which the broker writes after it has confirmed the commit."""
+    until(lambda: end_offsets(shop.ledger.bootstrap, shop.topic, 1) == {0: offset}, "the markers are written")
+
+
+@pytest.mark.parametrize("now", ["another record with its timestamp", "a transaction marker"])
+def test_a_log_that_was_rolled_back_is_refused_whatever_is_at_the_offset_now(
+    make_shop: Callable[..., Shop], broker: Broker, now: str
+) -> None:
+    shop = make_shop(partitions=1)
+    produce_at(shop, ["0", "1", "2"])
+    shop.run_well()
+    with stopped(broker):
+        copies = keep_log(broker, shop.topic)
+    # The batch ends with three markers, and with the record 6 before them.
+    transactions = [shop.ledger.begin(shop.topic, 1, 1) for _ in range(3)]
+    produce_at(shop, ["6"])
+    for transaction in transactions:
+        transaction.commit()
+    wait_for_end(shop, 10)
+    shop.run_well()
+    with stopped(broker):
+        restore_log(broker, copies)
+    if now == "a transaction marker":
+        produce_at(shop, ["x", "y"])
+        shop.ledger.begin(shop.topic, 1, 1).commit()
+        wait_for_end(shop, 7)
+    produce_at(shop, list("abcdefg"))
+    error = shop.refused()
+    assert (error.code, error.params["partition"], error.params["offset"]) == ("OFFSETS_REUSED", 0, 6)
+    assert error.params["now_ms"] == (None if now == "a transaction marker" else AT_MS)
+    with Pipeline.load(shop.root) as pipeline:
+        found = pipeline.verify().findings
+    assert ("OFFSETS_REUSED", 6) in {(one.code, one.place.get("offset")) for one in found}
 
 
 @contextmanager

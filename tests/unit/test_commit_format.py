@@ -33,7 +33,7 @@ RANGES = (
         identity={"topics": {"t": "id-1"}},
         start=KafkaOffsets({"t": {0: 10, 1: 0}}),
         until=KafkaOffsets({"t": {0: 15, 1: 2}}),
-        marks={"last": {"t": {"0": [14, 1700000000000], "1": [1, 1700000000001]}}},
+        marks={"last": {"t": {"0": [14, 1700000000000, 4294967295], "1": [1, 1700000000001]}}},
     ),
     SourceRange(
         index=1,

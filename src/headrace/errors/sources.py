@@ -199,9 +199,9 @@ class OffsetsBeyondEndError(RefusedError):
 class OffsetsReusedError(RefusedError):
     """The broker's log was rolled back and its offsets were used again for other records.
 
-    An older copy of the log was restored, or an unclean leader election dropped its end. The record at an
-    offset that was read has another timestamp now. The flow has not read the new records below its position,
-    and the table has records that the broker has lost.
+    An older copy of the log was restored, or an unclean leader election dropped its end. An offset that was
+    read has another record now, or none. The flow has not read the new records below its position, and the
+    table has records that the broker has lost.
 
     `headrace full-refresh DATASET` reads everything again. To restore the log that the flow has read ends the
     refusal, too. `headrace verify` reports this code for the same difference between commits and the broker.

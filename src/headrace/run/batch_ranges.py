@@ -63,6 +63,10 @@ class BatchRanges:
         """Note that the target holds the batch."""
         self._guards.committed()
 
+    def close(self) -> None:
+        """End what the checks have begun and no batch waits for any more."""
+        self._guards.close()
+
     def check_replay(self, stamp: BatchStamp) -> None:
         """Check that a replayed batch has the ranges that were committed.
 

@@ -114,6 +114,7 @@ class FlowRunner:
             try:
                 return self._wait(query, session, opened, late, state, stop)
             finally:
+                function.ranges.close()
                 self.progress.late += late.rows
 
     @contextmanager

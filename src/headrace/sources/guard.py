@@ -100,3 +100,7 @@ class Guard:
     def check_same_rows(self, batch: int) -> None:
         """Check that a batch which the target holds would give the same rows if it were computed again."""
         return
+
+    def close(self) -> None:
+        """End what the guard has begun and nobody waits for any more."""
+        return

@@ -67,6 +67,11 @@ class SourceGuards:
         for guard in self._guards.values():
             guard.check_same_rows(batch)
 
+    def close(self) -> None:
+        """End the guards' own work; see `Guard.close`."""
+        for guard in self._guards.values():
+            guard.close()
+
 
 def _of(kind: str, ranges: Sequence[SourceRange]) -> list[SourceRange]:
     return [one for one in ranges if one.kind == kind]

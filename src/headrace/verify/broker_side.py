@@ -116,7 +116,7 @@ class RecordsJudge:
             return self._unjudged(evidence, str(error))
 
     def compare_marks(self, evidence: Evidence) -> dict[str, list[Finding]]:
-        """Compare the timestamps of the last records of each flow's batches with the broker.
+        """Compare the marks of the last records of each flow's batches with the broker.
 
         The newest one of each partition is asked for. The others are compared where `judge` has read them.
         """
@@ -136,10 +136,15 @@ class RecordsJudge:
                 asked = {
                     place: Spans.of([(offset, offset + 1) for offset in offsets])
                     for place, offsets in newest.items()
-                    if not offsets & broker.times.get(place, {}).keys()
+                    if not offsets & broker.marks.get(place, {}).keys()
                 }
-                broker.load(asked, newest)
-                found.setdefault(lineage.flow, []).extend(compare_marks(marks, broker.times))
+                topics = broker.topics or {}
+                answered = broker.load(asked, newest) is not None
+                compacted = {
+                    name for name, one in topics.items() if one is None or one.compacted is not False
+                }
+                findings = compare_marks(marks, broker.marks, newest if answered else {}, compacted)
+                found.setdefault(lineage.flow, []).extend(findings)
         return found
 
     def _judge_claims(

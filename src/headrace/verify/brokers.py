@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
+from headrace.model.marks import RecordMark
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.source_range import TopicPartition
@@ -24,7 +25,7 @@ class Broker:
         unanswered: The reason to give if it does not answer; ``None`` takes that of the error.
         topics: Its topics; ``None`` as long as it has not answered.
         silence: Why it has not answered.
-        times: The timestamps that were read, by partition and offset.
+        marks: The marks that were read, by partition and offset.
     """
 
     connection: KafkaConnection
@@ -33,7 +34,7 @@ class Broker:
     unanswered: str | None = None
     topics: Mapping[str, Topic | None] | None = None
     silence: str = ""
-    times: dict[TopicPartition, dict[int, int]] = field(default_factory=dict)
+    marks: dict[TopicPartition, dict[int, RecordMark]] = field(default_factory=dict)
 
     def ask_topics(self, names: Iterable[str]) -> None:
         """Ask for topics."""
@@ -49,7 +50,7 @@ class Broker:
 
         Args:
             asked: The offsets that are asked for.
-            watched: The offsets whose timestamps are kept in ``times``.
+            watched: The offsets whose marks are kept in ``marks``.
         """
         if not asked:
             return {}
@@ -58,8 +59,8 @@ class Broker:
         except BrokerUnreachableError as error:
             self._note_silence(error)
             return None
-        for place, times in found.times.items():
-            self.times.setdefault(place, {}).update(times)
+        for place, marks in found.marks.items():
+            self.marks.setdefault(place, {}).update(marks)
         return found.spans
 
     def _note_silence(self, error: BrokerUnreachableError) -> None:

@@ -1,83 +1,100 @@
-"""The timestamps of the last records of batches: a broker whose log was rolled back holds other records."""
+"""The marks of the last records of batches: a broker whose log was rolled back has other records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from datetime import UTC, datetime
 
+from headrace.model.marks import RecordMark
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.offsets import Topic
 from headrace.verify.report import Finding
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.wording import counted
 
-Times = Mapping[TopicPartition, Mapping[int, int]]
-"""The timestamps of records in milliseconds, by partition and offset."""
+Marks = Mapping[TopicPartition, Mapping[int, RecordMark]]
+"""The marks of records, by partition and offset."""
 
 
 def find_marks(
     lineage: Lineage, servers: str | None, topics: Mapping[str, Topic | None]
-) -> dict[TopicPartition, dict[int, int]]:
-    """The timestamps that a flow's commits and the ledger have, of records that the broker may still hold.
+) -> dict[TopicPartition, dict[int, RecordMark]]:
+    """The marks that a flow's commits and the ledger have, of records that the broker may still have.
 
     Args:
         lineage: The flow with all its batches.
         servers: The brokers of the cluster; ``None`` for the profile's.
         topics: Its topics; records of an earlier topic of the same name are left out.
     """
-    found: dict[TopicPartition, dict[int, int]] = {}
+    found: dict[TopicPartition, dict[int, RecordMark]] = {}
     for source in (source for batch in lineage.batches for source in batch.sources):
         for topic, partitions in (source.last or {}).items():
             now = topics.get(topic)
             if now is None or source.servers != servers or source.topic_id(topic) != now.id:
                 continue
-            for number, (offset, timestamp_ms) in partitions.items():
+            for number, (offset, *mark) in partitions.items():
                 key = (topic, int(number))
                 if now.low.get(key[1], 0) <= offset < now.high.get(key[1], 0):
-                    found.setdefault(key, {})[int(offset)] = int(timestamp_ms)
+                    found.setdefault(key, {})[int(offset)] = RecordMark(*map(int, mark))
     return found
 
 
-def newest_marks(marks: Times) -> dict[TopicPartition, Set[int]]:
+def newest_marks(marks: Marks) -> dict[TopicPartition, Set[int]]:
     """The offset of the newest mark of each partition."""
     return {key: {max(offsets)} for key, offsets in marks.items() if offsets}
 
 
-def compare_marks(marks: Times, times: Times) -> list[Finding]:
-    """The partitions whose records have other timestamps than those that were read.
+def compare_marks(
+    marks: Marks, held: Marks, asked: Mapping[TopicPartition, Set[int]], compacted: Collection[str]
+) -> list[Finding]:
+    """The partitions that have other records, or none, at offsets that were read.
 
     Args:
-        marks: The timestamps in the commits.
-        times: What the broker holds. An offset that is missing here was not asked for, or holds no record.
+        marks: The marks in the commits.
+        held: The broker's marks.
+        asked: The offsets that the broker was asked for. Other offsets that are missing in `held` have
+            an unknown record.
+        compacted: The topics that are compacted, or about which this is not known.
     """
     findings = []
     for key, offsets in sorted(marks.items()):
-        held = times.get(key, {})
-        other = sorted(offset for offset, read_ms in offsets.items() if held.get(offset, read_ms) != read_ms)
-        if other:
-            findings.append(_finding(key, other, offsets, held))
+        now = held.get(key, {})
+        other = {offset for offset, mark in offsets.items() if offset in now and mark.is_other(now[offset])}
+        gone = set() if key[0] in compacted else (asked.get(key, set()) & offsets.keys()) - now.keys()
+        if other or gone:
+            findings.append(_finding(key, sorted(other | gone), offsets, now))
     return findings
 
 
 def _finding(
-    key: TopicPartition, other: list[int], marks: Mapping[int, int], held: Mapping[int, int]
+    key: TopicPartition,
+    other: list[int],
+    marks: Mapping[int, RecordMark],
+    held: Mapping[int, RecordMark],
 ) -> Finding:
     topic, partition = key
     first = other[0]
-    more = f" ({counted(len(other), 'compared offset')} with another timestamp)" if len(other) > 1 else ""
+    more = f" ({counted(len(other), 'compared offset')} with another record)" if len(other) > 1 else ""
+    read, now = marks[first], held.get(first)
+    if now is None:
+        difference = "the broker has no record there, and the topic is not compacted"
+    elif now.timestamp_ms == read.timestamp_ms:
+        difference = "the broker's record has the same timestamp and another key or value"
+    else:
+        difference = f"the broker's record has {_shown(now.timestamp_ms)}"
     return Finding(
         code="OFFSETS_REUSED",
         text=(
             f"{topic}/{partition}: the record that was read at offset {first} has the timestamp "
-            f"{_shown(marks[first])}, and the broker's record has {_shown(held[first])}{more}: the broker's "
-            "log was rolled back and its offsets were used again"
+            f"{_shown(read.timestamp_ms)}, and {difference}{more}: the broker's log was rolled back and its "
+            "offsets were used again"
         ),
         place={
             "topic": topic,
             "partition": partition,
             "offset": first,
-            "timestamp_ms": marks[first],
-            "now_ms": held[first],
+            "timestamp_ms": read.timestamp_ms,
+            "now_ms": None if now is None else now.timestamp_ms,
         },
     )
 

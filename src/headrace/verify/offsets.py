@@ -12,15 +12,16 @@ import numpy as np
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
+from headrace.model.marks import NO_TIMESTAMP, RecordMark
 from headrace.verify.broker_requests import BrokerRequests, Explain, unexplained
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
 
 if TYPE_CHECKING:
-    from confluent_kafka import Consumer
+    from confluent_kafka import Consumer, Message
 
 _AT_ONCE = 10_000
-_NO_TIMESTAMP = 0
+_UNTIMED = 0
 """librdkafka's type of a timestamp that a record does not have."""
 
 _KNOCK_S = 2.0
@@ -34,11 +35,11 @@ class HeldOffsets:
 
     Args:
         spans: The offsets that hold a committed record.
-        times: The timestamps in milliseconds of those records that were watched for.
+        marks: The marks of those records that were watched for.
     """
 
     spans: Mapping[TopicPartition, Spans] = field(default_factory=dict)
-    times: Mapping[TopicPartition, Mapping[int, int]] = field(default_factory=dict)
+    marks: Mapping[TopicPartition, Mapping[int, RecordMark]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ def load_offsets(
         asked: Spans that do not overlap, all of them between the watermarks.
         stall_s: Give up when the broker sends nothing for so long.
         explain: Explains why it turns this client away.
-        watched: The offsets whose timestamps are wanted.
+        watched: The offsets whose marks are wanted.
 
     Raises:
         BrokerUnreachableError: It stopped answering.
@@ -140,7 +141,7 @@ def load_offsets(
     from confluent_kafka import Consumer, KafkaException
 
     found: dict[TopicPartition, list[Spans]] = {key: [] for key in asked}
-    times: dict[TopicPartition, dict[int, int]] = {key: {} for key in watched or {}}
+    marks: dict[TopicPartition, dict[int, RecordMark]] = {key: {} for key in watched or {}}
     todo = {key: spans.pairs() for key, spans in asked.items()}
     asking = BrokerRequests(connection, explain)
     settings: dict[str, Any] = {
@@ -155,13 +156,13 @@ def load_offsets(
         try:
             while todo := {key: spans for key, spans in todo.items() if spans}:
                 wanted = {key: spans.pop(0) for key, spans in todo.items()}
-                _read_round(consumer, wanted, found, stall_s, watched or {}, times)
+                _read_round(consumer, wanted, found, stall_s, watched or {}, marks)
         finally:
             consumer.close()
     except (KafkaException, TimeoutError) as error:
         raise asking.explained(error) or _unreachable(connection, error) from error
     spans = {key: Spans.joined(several).merged() for key, several in found.items()}
-    return HeldOffsets(spans, times)
+    return HeldOffsets(spans, marks)
 
 
 def _connection_errors(connection: KafkaConnection) -> None:
@@ -183,7 +184,7 @@ def _read_round(
     found: dict[TopicPartition, list[Spans]],
     stall_s: float,
     watched: Mapping[TopicPartition, Set[int]],
-    times: Mapping[TopicPartition, dict[int, int]],
+    marks: Mapping[TopicPartition, dict[int, RecordMark]],
 ) -> None:
     """Read one span of each partition, all partitions at once."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -211,12 +212,18 @@ def _read_round(
                 offset = message.offset()
                 if offset < left[key][1]:
                     offsets[key].append(offset)
-                    if offset in watched.get(key, ()) and message.timestamp()[0] != _NO_TIMESTAMP:
-                        times[key][offset] = message.timestamp()[1]
+                    if offset in watched.get(key, ()):
+                        marks[key][offset] = _mark(message)
                 if offset >= left[key][1] - 1:
                     _finish(consumer, left, key)
     for key, several in offsets.items():
         found[key].append(Spans.of_offsets(np.array(several, dtype=np.int64)))
+
+
+def _mark(message: Message) -> RecordMark:
+    kind, timestamp_ms = message.timestamp()
+    at_ms = NO_TIMESTAMP if kind == _UNTIMED else timestamp_ms
+    return RecordMark.of(at_ms, message.key(), message.value())
 
 
 def _finish(consumer: Consumer, left: dict[TopicPartition, tuple[int, int]], key: TopicPartition) -> None:

@@ -39,7 +39,7 @@ class SourceRange:
             ledger, and the ``total`` of files up to here. ``carried`` marks the list of a seeded
             checkpoint: files that earlier ones have read.
         last: The last record that was read of Kafka partitions:
-            ``{"<topic>": {"<partition>": [<offset>, <timestamp in ms>]}}``.
+            ``{"<topic>": {"<partition>": [<offset>, <timestamp in ms>, <CRC-32 of key and value>]}}``.
     """
 
     index: int

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.marks import RecordMark
 from headrace.model.ranges import OpaquePosition, Position
 from headrace.sources.delta.facts import DeltaFacts
 from headrace.sources.delta.position import DeltaPosition
@@ -327,7 +328,8 @@ def test_a_broker_that_lost_what_was_read_is_refused() -> None:
 
 @pytest.mark.parametrize("asked", [{}, {"new_checkpoint": True}, {"resume": True}], ids=str)
 def test_a_log_that_was_rolled_back_and_used_again_is_refused(asked: dict[str, bool]) -> None:
-    reused = ReusedOffset("sales", 0, LastRecord(39, 1_700_000_000_000), 1_700_000_001_234)
+    read = LastRecord(39, RecordMark(1_700_000_000_000))
+    reused = ReusedOffset("sales", 0, read, RecordMark(1_700_000_001_234))
     error = refused(change(FLOW, kafka=broker(reused=(reused,)), **asked), TABLE, CHECKPOINT)
     assert error.code == "OFFSETS_REUSED"
     assert error.params == {

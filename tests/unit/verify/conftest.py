@@ -13,6 +13,7 @@ from lake import Lake
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
+from headrace.model.marks import RecordMark
 from headrace.verify import brokers, verify_pipeline
 from headrace.verify.offsets import HeldOffsets, Topic
 from headrace.verify.report import DatasetProof, GradeReport, Proof
@@ -29,7 +30,7 @@ class HeldTopic:
     low: dict[int, int] = field(default_factory=dict)
     high: dict[int, int] = field(default_factory=dict)
     compacted: bool | None = False
-    times: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    marks: Mapping[tuple[int, int], RecordMark] = field(default_factory=dict)
 
 
 class HandBroker:
@@ -80,18 +81,18 @@ class HandBroker:
     ) -> HeldOffsets:
         self.asked = dict(asked)
         found = {}
-        times: dict[TopicPartition, dict[int, int]] = {}
+        marks: dict[TopicPartition, dict[int, RecordMark]] = {}
         for (topic, partition), spans in asked.items():
             wanted = {offset for low, high in spans.pairs() for offset in range(low, high)}
             held = sorted(wanted & self.topics[topic].offsets[partition])
             found[topic, partition] = Spans.of_offsets(np.array(held, dtype=np.int64))
-            moments = self.topics[topic].times
-            times[topic, partition] = {
-                offset: moments.get((partition, offset), 0)
+            now = self.topics[topic].marks
+            marks[topic, partition] = {
+                offset: now.get((partition, offset), RecordMark(0))
                 for offset in held
                 if offset in watched.get((topic, partition), ())
             }
-        return HeldOffsets(found, times)
+        return HeldOffsets(found, marks)
 
 
 @pytest.fixture

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from lake import HandFlow, Lake, LakeTable, rows
 
+from headrace.model.marks import RecordMark
 from headrace.model.names import TableName
 
 Verify = Any
@@ -478,8 +478,10 @@ def merged(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [opening, first]
 
 
-MARKS = {"last": {"sales": {"0": [9, 1_700_000_000_000]}}}
+MARKS = {"last": {"sales": {"0": [9, 1_700_000_000_000, 5]}}}
 """The mark of a batch that ends at offset 10."""
+
+SAME = RecordMark(1_700_000_000_000, 5)
 
 
 def append_marked(flow: HandFlow, first: int, end: int, **marks: Any) -> None:
@@ -488,23 +490,41 @@ def append_marked(flow: HandFlow, first: int, end: int, **marks: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "now_ms", "codes"),
+    ("now", "compacted", "codes"),
     [
-        (range(20), 1_700_000_000_000, []),
-        (range(20), 1_700_000_000_001, ["OFFSETS_REUSED"]),
-        ([*range(9), *range(10, 20)], 1_700_000_000_001, []),
+        (SAME, False, []),
+        (RecordMark(1_700_000_000_001, 5), False, ["OFFSETS_REUSED"]),
+        (RecordMark(1_700_000_000_000, 6), False, ["OFFSETS_REUSED"]),
+        (None, False, ["OFFSETS_REUSED"]),
+        (None, True, []),
+        (None, None, []),
     ],
-    ids=["the same record", "another record", "a record that was compacted"],
+    ids=[
+        *(
+            "the same record",
+            "another record",
+            "another record with the same timestamp",
+            "a transaction marker",
+        ),
+        *("a record that was compacted", "a topic whose settings are not known"),
+    ],
 )
 def test_the_last_record_that_was_read_is_compared_with_the_broker_s(
-    lake: Lake, verify: Verify, broker: Broker, held: Iterable[int], now_ms: int, codes: list[str]
+    lake: Lake,
+    verify: Verify,
+    broker: Broker,
+    now: RecordMark | None,
+    compacted: bool | None,
+    codes: list[str],
 ) -> None:
     append_marked(lake.table().flow(), 0, 10, **MARKS)
-    broker.holds({0: held}, times={(0, 9): now_ms}, compacted=True)
+    held = {*range(20)} - ({9} if now is None else set())
+    broker.holds({0: held}, marks={} if now is None else {(0, 9): now}, compacted=compacted)
     assert verify.codes("ranges") == codes
     for finding in verify.grade("ranges").findings:
         assert finding.place["offset"] == 9
-        assert finding.place["timestamp_ms"] == 1_700_000_000_000 != finding.place["now_ms"]
+        assert finding.place["timestamp_ms"] == 1_700_000_000_000
+        assert finding.place["now_ms"] == (None if now is None else now.timestamp_ms)
 
 
 def test_an_older_mark_is_compared_where_the_topic_is_read_whole(
@@ -513,7 +533,7 @@ def test_an_older_mark_is_compared_where_the_topic_is_read_whole(
     flow = lake.table().flow()
     append_marked(flow, 0, 10, **MARKS)
     append_marked(flow, 10, 20, last={"sales": {"0": [19, 5]}})
-    broker.holds({0: range(20)}, times={(0, 9): 7, (0, 19): 5})
+    broker.holds({0: range(20)}, marks={(0, 9): RecordMark(7), (0, 19): RecordMark(5)})
     (finding,) = verify.grade("ranges").findings
     assert (finding.code, finding.place["offset"]) == ("OFFSETS_REUSED", 9)
 
@@ -523,7 +543,7 @@ def test_a_flow_without_coordinates_is_compared_by_its_newest_mark(
 ) -> None:
     flow = lake.table(coordinates=False).flow()
     append_marked(flow, 0, 10, **MARKS)
-    broker.holds({0: range(20)}, times={(0, 9): 7})
+    broker.holds({0: range(20)}, marks={(0, 9): RecordMark(7)})
     assert verify.codes("ranges") == ["OFFSETS_REUSED"]
     assert {place: spans.pairs() for place, spans in broker.asked.items()} == {("sales", 0): [(9, 10)]}
 
@@ -532,5 +552,5 @@ def test_a_mark_of_an_earlier_topic_of_the_same_name_is_not_compared(
     lake: Lake, verify: Verify, broker: Broker
 ) -> None:
     append_marked(lake.table().flow(), 0, 10, **MARKS)
-    broker.holds({0: range(20)}, times={(0, 9): 7}, id="another")
+    broker.holds({0: range(20)}, marks={(0, 9): RecordMark(7)}, id="another")
     assert verify.codes("ranges") == []

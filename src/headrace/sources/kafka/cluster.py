@@ -12,7 +12,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.runtime.kafka_client import ClientErrors
 from headrace.runtime.kafka_faults import find_fault
 from headrace.runtime.network import connection_errors
-from headrace.sources.kafka.record_times import RecordTimes
+from headrace.sources.kafka.record_marks import RecordMarks
 from headrace.sources.kafka.subscription import is_topic_name, matching
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class KafkaCluster:
         self._answered = False
         self._client_errors = ClientErrors(connection)
         self._client: AdminClient | None = None
-        self.times = RecordTimes(connection)
+        self.marks = RecordMarks(connection)
         """Reads the timestamps of its records."""
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str | None]:
@@ -120,6 +120,15 @@ class KafkaCluster:
 
     def largest_record(self, topic: str) -> int | None:
         """The most bytes that the topic takes at once; ``None`` where the cluster does not tell."""
+        value = self._setting(topic, "max.message.bytes")
+        return None if value is None else int(value)
+
+    def is_compacted(self, topic: str) -> bool | None:
+        """Whether the topic is compacted; ``None`` if the cluster does not tell."""
+        value = self._setting(topic, "cleanup.policy")
+        return None if value is None else "compact" in value
+
+    def _setting(self, topic: str, name: str) -> str | None:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType
 
@@ -127,16 +136,16 @@ class KafkaCluster:
         try:
             futures = self._admin().describe_configs(asked, request_timeout=self._timeout_s)
             (found,) = [self._wait(future) for future in futures.values()]
-            return int(found["max.message.bytes"].value)
-        except (KafkaException, TimeoutError, KeyError, ValueError):
-            # Not everybody who may write to a topic may ask for its settings.
+            return str(found[name].value)
+        except (KafkaException, HeadraceError, TimeoutError, KeyError):
+            # A client that may read or write a topic may be forbidden to ask for its settings.
             return None
 
     def close(self) -> None:
         """Let go of all clients and their connections; a further question opens new ones."""
         with self._lock:
             self._client = None
-        self.times.close()
+        self.marks.close()
 
     def ping(self) -> None:
         """Ask the cluster whether it answers.

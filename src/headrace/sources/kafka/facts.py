@@ -21,7 +21,7 @@ from headrace.sources.facts import Facts
 from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.record_times import Partition
+from headrace.sources.kafka.record_marks import Partition
 from headrace.state.facts import FlowFacts, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
@@ -39,7 +39,7 @@ class KafkaFacts(Facts):
         earliest: The first offset that the broker still holds, by topic and partition.
         latest: The offset after the last record.
         last: The last record that the flow has read of each partition, as its commits say.
-        reused: The offsets of those records that hold other records now.
+        reused: The offsets of those records at which the broker has another record now, or none.
         on_data_loss: The policy of this source alone; ``None`` takes the flow's.
     """
 
@@ -204,7 +204,7 @@ def topic_recreated(
         ),
         remedies=(
             f"keep the rows and continue with the new topic:   headrace run --new-checkpoint {flow}",
-            "or correct the topic in the flow's query",
+            "or correct the topic in the flow's query, or the connection if it points to another cluster",
         ),
         params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
     )

@@ -40,7 +40,7 @@ class KafkaGuard(Guard):
         in between comes from these topics.
         """
         for one in ranges:
-            self._last.begin(one, self._cluster(one).times)
+            self._last.begin(one, self._cluster(one))
             if "pattern" not in one.identity:
                 yield one
                 continue
@@ -73,7 +73,7 @@ class KafkaGuard(Guard):
         """Mark the last record that was read of each partition.
 
         Raises:
-            OffsetsReusedError: A record that an earlier batch has read is another one now.
+            OffsetsReusedError: The broker has another record, or none, at an offset that was read.
         """
         flow = self.run.flow
         for one in ranges:
@@ -82,3 +82,6 @@ class KafkaGuard(Guard):
                 done = "the batch was not committed"
                 raise offsets_reused(flow.name, flow.target.short, flow.location, reused[0], done=done)
             yield replace(one, marks=marks)
+
+    def close(self) -> None:
+        self._last.close()

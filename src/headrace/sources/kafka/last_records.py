@@ -1,35 +1,42 @@
 """The last record that was read of each partition, by which a broker's rolled-back log is recognized.
 
 A restored copy of the log or an unclean leader election gives offsets to other records. A commit marks each
-partition that moved with the offset and the timestamp of the last record read.
+partition that moved with the offset, the timestamp and the checksum of the last record read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 from headrace.errors import OffsetsReusedError, SourceLocation
+from headrace.model.marks import RecordMark
 from headrace.model.ranges import SourceRange
+from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.position import KafkaOffsets
-from headrace.sources.kafka.record_times import Partition, RecordTimes, Times
+from headrace.sources.kafka.record_marks import Marks, Partition
 from headrace.state.history import History
 
 MARK = "last"
-"""The key of a range in a commit: ``{"<topic>": {"<partition>": [<offset>, <timestamp in ms>]}}``."""
+"""The key of a range in a commit.
 
-_BACK = 2
-"""Offsets before the end of a range that are read: the last one can be a transaction marker."""
+``{"<topic>": {"<partition>": [<offset>, <timestamp in ms>, <CRC-32 of key and value>]}}``
+"""
+
+_BACK = (2, 16, 128, 1024)
+"""Offsets before the end of a range that are read until they hold a record: the last ones can be transaction
+markers and aborted records."""
 
 _NEAR = 8
 """Up to this distance one read reaches from the last record of the batch before to the end of the range."""
 
 _READ_S = 2.0
 _WAIT_S = 0.1
-"""How long a commit waits for the timestamps. Normally they are there before the rows are written."""
+"""How long a commit waits for the marks. Normally they are there before the rows are written."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +44,24 @@ class LastRecord:
     """The last record that was read of a partition."""
 
     offset: int
-    timestamp_ms: int
+    mark: RecordMark
+
+    def to_json(self) -> list[int]:
+        return [self.offset, *self.mark.to_json()]
 
 
 @dataclass(frozen=True)
 class ReusedOffset:
-    """An offset that a flow has read, and that holds another record now."""
+    """An offset that a flow has read, and at which the broker has another record now, or none.
+
+    Args:
+        now: The mark of the broker's record; ``None`` if the broker has no record at the offset.
+    """
 
     topic: str
     partition: int
     read: LastRecord
-    now_ms: int
+    now: RecordMark | None
 
 
 def read_marks(history: History) -> dict[str, dict[int, LastRecord]]:
@@ -58,19 +72,33 @@ def read_marks(history: History) -> dict[str, dict[int, LastRecord]]:
         for topic, partitions in read.marks.get(MARK, {}).items():
             if ids.get(topic) is not None:
                 known = found.setdefault(ids[topic], {})
-                known.update({int(number): LastRecord(*record) for number, record in partitions.items()})
+                known.update(
+                    (int(number), LastRecord(offset, RecordMark(*mark)))
+                    for number, (offset, *mark) in partitions.items()
+                )
     return found
 
 
 def find_reused(
-    known: Mapping[Partition, LastRecord], times: Mapping[Partition, Times]
+    known: Mapping[Partition, LastRecord],
+    held: Mapping[Partition, Marks],
+    is_compacted: Callable[[str], bool | None],
 ) -> tuple[ReusedOffset, ...]:
-    """The records that have another timestamp now. A record that is not there any more is none of them."""
-    return tuple(
-        ReusedOffset(*place, record, times[place][record.offset])
-        for place, record in sorted(known.items(), key=lambda item: item[0])
-        if times.get(place, {}).get(record.offset, record.timestamp_ms) != record.timestamp_ms
-    )
+    """The records in whose place the broker has another record now, or none.
+
+    Args:
+        known: The records that were read.
+        held: The broker's records at these offsets; without the partitions that were not read again.
+        is_compacted: Whether a topic is compacted. Compaction also removes a record that was read.
+    """
+    found = []
+    for place, record in sorted(known.items(), key=lambda item: item[0]):
+        if place not in held:
+            continue
+        now = held[place].get(record.offset)
+        if record.mark.is_other(now) if now is not None else is_compacted(place[0]) is False:
+            found.append(ReusedOffset(*place, record, now))
+    return tuple(found)
 
 
 def offsets_reused(
@@ -86,13 +114,13 @@ def offsets_reused(
         done: What was not done.
     """
     topic, partition, offset = reused.topic, reused.partition, reused.read.offset
+    now = "no record" if reused.now is None else "another record"
     return OffsetsReusedError(
-        f"flow {flow}: topic `{topic}`, partition {partition} has another record at offset {offset} "
-        "than the one that the flow has read",
+        f"flow {flow}: topic `{topic}`, partition {partition} has {now} at offset {offset}, "
+        "where the flow has read one",
         location=location,
         facts=(
-            f"the record that was read has the timestamp {_shown(reused.read.timestamp_ms)}; "
-            f"the broker's record has {_shown(reused.now_ms)}",
+            _difference(reused),
             "the broker's log was rolled back and its offsets were used again; the flow has not read the new "
             "records below its position",
             done,
@@ -106,9 +134,24 @@ def offsets_reused(
             "topic": topic,
             "partition": partition,
             "offset": offset,
-            "timestamp_ms": reused.read.timestamp_ms,
-            "now_ms": reused.now_ms,
+            "timestamp_ms": reused.read.mark.timestamp_ms,
+            "now_ms": None if reused.now is None else reused.now.timestamp_ms,
         },
+    )
+
+
+def _difference(reused: ReusedOffset) -> str:
+    read_at = _shown(reused.read.mark.timestamp_ms)
+    if reused.now is None:
+        return (
+            f"the record that was read has the timestamp {read_at}; the log begins before it, the topic is "
+            "not compacted, and the offset has a transaction marker or an aborted record"
+        )
+    if reused.now.timestamp_ms == reused.read.mark.timestamp_ms:
+        return f"both records have the timestamp {read_at}, and another key or value"
+    return (
+        f"the record that was read has the timestamp {read_at}; "
+        f"the broker's record has {_shown(reused.now.timestamp_ms)}"
     )
 
 
@@ -121,52 +164,89 @@ class LastRecordReader:
 
     def __init__(self, known: Mapping[int, Mapping[Partition, LastRecord]]) -> None:
         self._known = {index: dict(records) for index, records in known.items()}
-        self._reading: dict[int, Future[dict[Partition, dict[int, int]]]] = {}
+        self._reading: dict[int, Future[_Found]] = {}
         self._thread = ThreadPoolExecutor(1, "headrace-last-records")
 
-    def begin(self, one: SourceRange, times: RecordTimes) -> None:
+    def begin(self, one: SourceRange, cluster: KafkaCluster) -> None:
         """Begin to read the last records of a range, and the last records before it again."""
         known = dict(self._known.get(one.index, {}))
-        self._reading[one.index] = self._thread.submit(_read, one, known, times)
+        if one.index in self._reading:
+            self._reading[one.index].cancel()
+        self._reading[one.index] = self._thread.submit(_read, one, known, cluster)
 
     def finish(self, one: SourceRange) -> tuple[dict[str, Any], tuple[ReusedOffset, ...]]:
-        """The marks of a range, and the offsets of earlier batches that hold other records now."""
-        known = self._known.setdefault(one.index, {})
+        """The marks of a range, and the offsets of earlier batches where the broker has other records now."""
         try:
-            times = self._reading.pop(one.index).result(_WAIT_S)
+            found = self._reading.pop(one.index).result(_WAIT_S)
         except TimeoutError:
             return {}, ()
-        reused = find_reused(known, times)
+        self._known.setdefault(one.index, {}).update(found.last)
         marks: dict[str, dict[str, list[int]]] = {}
-        for topic, partition, first, end in _moved(one):
-            read = [o for o in times.get((topic, partition), {}) if first <= o < end]
-            if read:
-                last = LastRecord(max(read), times[topic, partition][max(read)])
-                known[topic, partition] = last
-                marks.setdefault(topic, {})[str(partition)] = [last.offset, last.timestamp_ms]
-        return ({MARK: marks} if marks else {}), reused
+        for (topic, partition), record in found.last.items():
+            marks.setdefault(topic, {})[str(partition)] = record.to_json()
+        return ({MARK: marks} if marks else {}), found.reused
+
+    def close(self) -> None:
+        """End the thread. A read that has not begun is cancelled."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _read(
-    one: SourceRange, known: Mapping[Partition, LastRecord], times: RecordTimes
-) -> dict[Partition, dict[int, int]]:
-    """The timestamps of the last records of a range, and of the last records before it."""
-    ends, before = {}, {}
-    for topic, partition, first, end in _moved(one):
-        place = (topic, partition)
-        ends[place] = (max(first, end - _BACK), end)
-        if place in known:
-            before[place] = (known[place].offset, known[place].offset + 1)
+@dataclass(frozen=True)
+class _Found:
+    """What was read of one range.
+
+    Args:
+        last: The last record of each partition.
+        reused: The records before it in whose place the broker has other records.
+    """
+
+    last: Mapping[Partition, LastRecord]
+    reused: tuple[ReusedOffset, ...]
+
+
+def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: KafkaCluster) -> _Found:
+    """Read the last records of a range, and compare the last records before it."""
+    spans = {(topic, partition): (first, end) for topic, partition, first, end in _moved(one)}
+    before = {place: known[place].offset for place in spans if place in known}
     joined = {
-        place: (low, ends[place][1]) for place, (low, _) in before.items() if ends[place][1] - low <= _NEAR
+        place: (low, spans[place][1]) for place, low in before.items() if spans[place][1] - low <= _NEAR
     }
-    found = times.read({**ends, **joined}, _READ_S)
-    # A span from an offset that has expired since gives nothing.
-    again = {place: span for place, span in ends.items() if place in joined and not found.get(place)}
-    far = {place: span for place, span in before.items() if place not in joined}
-    for place, records in times.read({**far, **again}, _READ_S).items():
-        found[place] = {**found.get(place, {}), **records}
-    return found
+    found = cluster.marks.read({**_ends(spans, _BACK[0]), **joined}, _READ_S)
+    far = {
+        place: (offset, offset + 1)
+        for place, offset in before.items()
+        if place not in joined or place not in found
+    }
+    again = {place: found[place] for place in joined if place in found} | cluster.marks.read(far, _READ_S)
+    last = _latest(spans, found)
+    for back, further in pairwise(_BACK):
+        # A span that was not read begins with an offset that has expired since.
+        left = {
+            place: (first, end)
+            for place, (first, end) in spans.items()
+            if place not in last and (place not in found or end - first > back)
+        }
+        found = cluster.marks.read(_ends(left, further), _READ_S)
+        last |= _latest(left, found)
+    return _Found(last, find_reused(known, again, cluster.is_compacted))
+
+
+def _ends(spans: Mapping[Partition, tuple[int, int]], count: int) -> dict[Partition, tuple[int, int]]:
+    """The last offsets of each span."""
+    return {place: (max(first, end - count), end) for place, (first, end) in spans.items()}
+
+
+def _latest(
+    spans: Mapping[Partition, tuple[int, int]], found: Mapping[Partition, Marks]
+) -> dict[Partition, LastRecord]:
+    """The last record of each span that has one."""
+    last = {}
+    for place, marks in found.items():
+        first, end = spans[place]
+        inside = [offset for offset in marks if first <= offset < end]
+        if inside:
+            last[place] = LastRecord(max(inside), marks[max(inside)])
+    return last
 
 
 def _moved(one: SourceRange) -> Iterator[tuple[str, int, int, int]]:

@@ -207,7 +207,8 @@ def _compare_last(facts: KafkaFacts, history: History, cluster: KafkaCluster) ->
         for (topic, partition), record in last.items()
         if record.offset < facts.latest[topic][partition]
     }
-    return replace(facts, last=last, reused=find_reused(last, cluster.times.read(held, _ANSWER_S)))
+    now = cluster.marks.read(held, _ANSWER_S)
+    return replace(facts, last=last, reused=find_reused(last, now, cluster.is_compacted))
 
 
 def _common_topic(one: SourceFacts | None, two: SourceFacts | None) -> str | None:

@@ -1,4 +1,4 @@
-"""The timestamps of single records: what tells a record from another one that got its offset later."""
+"""Reads the marks of single records: timestamp and checksum."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
 from headrace.model.connections import KafkaConnection
+from headrace.model.marks import NO_TIMESTAMP, RecordMark
 from headrace.sources.kafka.single_records import SingleRecords
 
 if TYPE_CHECKING:
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 Partition = tuple[str, int]
 """A topic and the number of a partition."""
 
-Times = Mapping[int, int]
-"""Timestamps in milliseconds, by offset."""
+Marks = Mapping[int, RecordMark]
+"""Marks by offset."""
 
 _AT_ONCE = 500
 _POLL_S = 0.1
@@ -27,23 +28,23 @@ _NO_TIMESTAMP = 0
 """librdkafka's type of a timestamp that a record does not have."""
 
 
-class RecordTimes:
-    """Reads the timestamps of a cluster's records, with one consumer that stays open.
+class RecordMarks:
+    """Reads the marks of a cluster's records, with one consumer that stays open.
 
-    The caller must do without a timestamp that cannot be read. No error is raised.
+    The caller must do without a mark that cannot be read. No error is raised.
 
     Args:
         connection: The cluster.
     """
 
     def __init__(self, connection: KafkaConnection) -> None:
-        self._records = SingleRecords(connection, "times")
+        self._records = SingleRecords(connection, "marks")
         self._lock = threading.Lock()
 
     def read(
         self, spans: Mapping[Partition, tuple[int, int]], timeout_s: float
-    ) -> dict[Partition, dict[int, int]]:
-        """The timestamps of the committed records within spans of offsets.
+    ) -> dict[Partition, dict[int, RecordMark]]:
+        """The marks of the committed records within spans of offsets.
 
         Transaction markers, aborted records and compacted records have none.
 
@@ -52,13 +53,14 @@ class RecordTimes:
             timeout_s: The longest that it may take, in seconds.
 
         Returns:
-            The timestamps by partition. A partition that was not read to the end of its span is left out.
+            The marks by partition. A partition is left out if its span was not read to the end, or if the
+            broker no longer holds the span's first offset.
         """
         from confluent_kafka import KafkaException, TopicPartition
 
         if not spans:
             return {}
-        found: dict[Partition, dict[int, int]] = {}
+        found: dict[Partition, dict[int, RecordMark]] = {}
         with self._lock, contextlib.suppress(KafkaException, RuntimeError, HeadraceError):
             consumer = self._records.open()
             consumer.assign([TopicPartition(*place, first) for place, (first, _) in spans.items()])
@@ -76,8 +78,8 @@ class RecordTimes:
 
 def _read(
     consumer: Consumer, spans: Mapping[Partition, tuple[int, int]], deadline: float
-) -> dict[Partition, dict[int, int]]:
-    times: dict[Partition, dict[int, int]] = {place: {} for place in spans}
+) -> dict[Partition, dict[int, RecordMark]]:
+    marks: dict[Partition, dict[int, RecordMark]] = {place: {} for place in spans}
     left = {place: end for place, (_, end) in spans.items()}
     while left and time.monotonic() < deadline:
         # `consume` alone would wait for its whole timeout unless so many records came.
@@ -86,18 +88,34 @@ def _read(
             continue
         for message in [first, *consumer.consume(_AT_ONCE, 0)]:
             place = (message.topic() or "", message.partition() or 0)
-            if place in left and _take(message, left[place], times[place]):
+            if place not in left:
+                continue
+            if message.error() is None:
+                ended = _take(message, left[place], marks[place])
+            else:
+                # The span was read if the partition ends after it. Other errors: the broker does not have
+                # the span's first offset, or cannot be asked.
+                ended = True
+                if not _is_end(message, left[place]):
+                    del marks[place]
+            if ended:
                 del left[place]
-    return {place: found for place, found in times.items() if place not in left}
+    return {place: found for place, found in marks.items() if place not in left}
 
 
-def _take(message: Message, end: int, times: dict[int, int]) -> bool:
-    """Keep a record's timestamp; returns whether the span has ended."""
-    offset = message.offset()
-    if message.error() is not None or offset is None:
-        # The partition has ended, or it does not hold the span's first offset any more.
-        return True
-    kind, timestamp_ms = message.timestamp()
-    if offset < end and kind != _NO_TIMESTAMP:
-        times[offset] = timestamp_ms
-    return bool(offset >= end - 1)
+def _is_end(message: Message, end: int) -> bool:
+    """Whether a message says that the partition ends at `end` or later."""
+    from confluent_kafka import KafkaError
+
+    error = message.error()
+    return error is not None and error.code() == KafkaError._PARTITION_EOF and (message.offset() or 0) >= end
+
+
+def _take(message: Message, end: int, marks: dict[int, RecordMark]) -> bool:
+    """Keep a record's mark; returns whether the span has ended."""
+    offset = message.offset() or 0
+    if offset < end:
+        kind, timestamp_ms = message.timestamp()
+        at_ms = NO_TIMESTAMP if kind == _NO_TIMESTAMP else timestamp_ms
+        marks[offset] = RecordMark.of(at_ms, message.key(), message.value())
+    return offset >= end - 1
