@@ -66,6 +66,9 @@ def test_a_file_that_is_not_there_is_named_with_one_that_is(root: Path) -> None:
     assert (caught.value.location, caught.value.remedies) == (HERE, ("did you mean orders.ddl?",))
     with pytest.raises(SchemaInvalidError):
         load_schema("orders.avsc", root, HERE)
+    with pytest.raises(SchemaInvalidError) as caught:
+        load_schema("schemas/sales.json", root, HERE)
+    assert caught.value.remedies[-1].endswith("headrace infer sales")
 
 
 def test_text_in_the_user_s_code_is_pinpointed(root: Path) -> None:

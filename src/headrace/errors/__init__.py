@@ -138,6 +138,7 @@ from headrace.errors.sources import (
     RecordNotUtf8Error as RecordNotUtf8Error,
     RecordUnparseableError as RecordUnparseableError,
     SampleSchemaInvalidError as SampleSchemaInvalidError,
+    SchemaNotInferredError as SchemaNotInferredError,
     StartInvalidError as StartInvalidError,
     TopicNotFoundError as TopicNotFoundError,
     TopicRecreatedError as TopicRecreatedError,

@@ -124,6 +124,15 @@ class RecordNotUtf8Error(RunError):
     code = "RECORD_NOT_UTF8"
 
 
+class SchemaNotInferredError(UsageError):
+    """`headrace infer` found no record from which a schema can be inferred; no file was written.
+
+    The message counts the records that are not JSON objects, and shows the first of them.
+    """
+
+    code = "SCHEMA_NOT_INFERRED"
+
+
 class FilesNotFoundError(UsageError):
     """The folder of a files source does not exist, or holds no file from which a schema can be inferred.
 

@@ -95,7 +95,10 @@ def read_schema(given: Schema, root: Path, location: SourceLocation) -> Schema:
             f"the schema file {name} cannot be read: {error.strerror or error}",
             location=location,
             facts=[f"looked for {path.absolute()}"],
-            remedies=[_nearest(path) or "name a file in the pipeline's folder, such as schemas/orders.ddl"],
+            remedies=[
+                _nearest(path) or "name a file in the pipeline's folder, such as schemas/orders.ddl",
+                *([f"infer it from the records:   headrace infer {path.stem}"] if _is_inferred(path) else ()),
+            ],
             params={"file": name},
         ) from error
 
@@ -231,6 +234,11 @@ def _place(location: SourceLocation, content: str, index: int) -> SourceLocation
 def _users_text(location: SourceLocation, root: Path) -> str:
     path = Path(location.path)
     return "".join(linecache.getlines(str(path if path.is_absolute() else root / path)))
+
+
+def _is_inferred(path: Path) -> bool:
+    """Whether `headrace infer TOPIC` writes a file of this path."""
+    return path.suffix == ".json" and path.parent.name == "schemas"
 
 
 def _nearest(path: Path) -> str | None:

@@ -22,6 +22,7 @@ THIS_MACHINE = {
     "plan/notes.py": "the pipeline's files",
     "project/engine.py": "logs",
     "project/pipeline.py": "the pipeline's files",
+    "project/inferring.py": "the pipeline's files",
     "project/preview.py": "logs",
     "sources/files/sample.py": "files that are read",
     "project/quarantine.py": "files that are exported",

@@ -1,0 +1,143 @@
+"""Infers the schema of JSON and CSV records; starts no Spark, and keeps no record in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.contracts.shapes import Coordinates, Kind, Shape
+
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class CorruptRecord:
+    """A record that is not a JSON object.
+
+    Args:
+        at: Its coordinates.
+        problem: Why it is left out.
+        excerpt: Its first characters.
+    """
+
+    at: Coordinates
+    problem: str
+    excerpt: str
+
+
+@dataclass
+class Inference:
+    """The records that were read so far, and their shape.
+
+    Args:
+        records: The number of records in the shape.
+        tombstones: The number of records without a value.
+        corrupt: The number of records that were left out.
+        corrupt_records: The first of them.
+        shape: The shape of the other records.
+    """
+
+    records: int = 0
+    tombstones: int = 0
+    corrupt: int = 0
+    corrupt_records: list[CorruptRecord] = field(default_factory=list)
+    shape: Shape = field(default_factory=Shape)
+
+    def add_json(self, value: bytes | None, at: Coordinates) -> None:
+        """Add a record in JSON; a record that is not a JSON object is counted as corrupt."""
+        if value is None:
+            self.tombstones += 1
+            return
+        try:
+            record = _decode(value.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            self.leave_out(value, at, f"not valid UTF-8 at byte {error.start + 1}")
+        except json.JSONDecodeError as error:
+            problem = f"{error.msg[:1].lower()}{error.msg[1:]} at character {error.pos + 1}"
+            self.leave_out(value, at, f"not valid JSON: {problem}")
+        except (ValueError, RecursionError) as error:
+            self.leave_out(value, at, f"not readable JSON: {error}")
+        else:
+            if type(record) is dict:
+                self.add_object(record, at)
+            else:
+                self.leave_out(value, at, "not a JSON object")
+
+    def add_object(self, record: dict[str, Any], at: Coordinates) -> None:
+        """Add a parsed record."""
+        self.records += 1
+        self.shape.add(record, at)
+
+    def leave_out(self, value: bytes, at: Coordinates, problem: str) -> None:
+        """Count a corrupt record."""
+        self.corrupt += 1
+        if len(self.corrupt_records) < _EXAMPLES:
+            excerpt = value[:60].decode("utf-8", errors="backslashreplace")
+            self.corrupt_records.append(CorruptRecord(at, problem, excerpt))
+
+
+_decode = json.JSONDecoder().decode
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A field that needs a decision.
+
+    Args:
+        path: The field, such as ``order.lines[].price``.
+        problem: What was found.
+        became: The type in the schema.
+        examples: The kind, the number of values, the coordinates and the first value, for each kind.
+    """
+
+    path: str
+    problem: str
+    became: str
+    examples: tuple[tuple[Kind, int, Coordinates, str], ...] = ()
+
+
+def find_conflicts(shape: Shape, path: str = "") -> Iterator[Finding]:
+    """The fields whose values have several types, or whose names differ only in case."""
+    kinds = shape.kinds
+    if len(kinds) > 1:
+        examples = tuple(
+            (kind, count, shape.examples[kind].at, shape.examples[kind].value)
+            for kind, count in kinds.items()
+        )
+        yield Finding(path, "values of several types", "STRING", examples)
+        return
+    first: dict[str, str] = {}
+    for name in shape.fields:
+        other = first.setdefault(name.lower(), name)
+        if other != name:
+            problem = f"differs from `{_join(path, other)}` only in case; a table cannot have both columns"
+            yield Finding(_join(path, name), problem, "a field of its own")
+    for inner, inner_path in _inner(shape, path):
+        yield from find_conflicts(inner, inner_path)
+
+
+def find_empty(shape: Shape, path: str = "") -> Iterator[Finding]:
+    """The fields that have only nulls, only empty objects or only empty arrays."""
+    kinds = shape.kinds
+    if not kinds:
+        yield Finding(path, "only nulls" if shape.nulls else "only empty arrays", "STRING")
+    elif "object" in kinds and len(kinds) == 1 and not shape.fields and shape.values is None:
+        yield Finding(path, "only empty objects", "STRING")
+    elif len(kinds) == 1:
+        for inner, inner_path in _inner(shape, path):
+            yield from find_empty(inner, inner_path)
+
+
+def _inner(shape: Shape, path: str) -> Iterator[tuple[Shape, str]]:
+    for name, one in shape.fields.items():
+        yield one, _join(path, name)
+    if shape.values is not None:
+        yield shape.values, f"{path}{{}}"
+    if shape.items is not None:
+        yield shape.items, f"{path}[]"
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name

@@ -1,0 +1,199 @@
+"""Types in Spark's JSON form: of inferred shapes, as DDL, and widened by new records; needs no PySpark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+from headrace.contracts.shapes import Shape, merge
+
+Type = Any
+"""A type in Spark's JSON form: its name, or an object for a struct, an array or a map."""
+
+_INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
+_DDL = {"integer": "INT", "short": "SMALLINT", "byte": "TINYINT"}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(\d+)\)")
+_MAX_DIGITS = 38
+_KEEPS_ALL = ("string", "variant")
+
+
+def build_type(shape: Shape) -> Type:
+    """The type of a shape; STRING if its values have several types, or none."""
+    kinds = shape.kinds
+    if len(kinds) != 1:
+        return "string"
+    match next(iter(kinds)):
+        case "boolean":
+            return "boolean"
+        case "number":
+            return _number("long", shape)
+        case "string":
+            return shape.texts if shape.texts in ("date", "timestamp") else "string"
+        case "array":
+            return _array(build_type(shape.items or Shape()))
+        case "object" if shape.values is not None:
+            return _map(build_type(shape.values))
+        case "object":
+            fields = [_field(name, build_type(one)) for name, one in shape.fields.items()]
+            return {"type": "struct", "fields": fields} if fields else "string"
+
+
+def widen(kind: Type, shape: Shape) -> Type:
+    """A declared type, changed only as far as the values of a shape need it.
+
+    Args:
+        kind: The declared type.
+        shape: The shape of the new values.
+
+    Returns:
+        The same type if it can hold all values; fields are added and never removed; STRING if no other type
+        can hold the declared and the new values.
+    """
+    kinds = shape.kinds
+    if not kinds or kind in _KEEPS_ALL:
+        return kind
+    if len(kinds) > 1:
+        return "string"
+    name = kind if isinstance(kind, str) else kind.get("type")
+    match next(iter(kinds)), name:
+        case "object", "struct" if shape.values is None:
+            return {**kind, "fields": list(_widen_fields(kind["fields"], shape.fields))}
+        case "object", "struct":
+            return _map(build_type(shape.values or Shape()))
+        case "object", "map":
+            values = shape.values or reduce(merge, shape.fields.values(), Shape())
+            return {**kind, "valueType": widen(kind["valueType"], values)}
+        case "array", "array":
+            return {**kind, "elementType": widen(kind["elementType"], shape.items or Shape())}
+        case "boolean", "boolean":
+            return kind
+        case "number", _ if isinstance(kind, str):
+            return _number(kind, shape)
+        case "string", _ if isinstance(kind, str) and _holds_texts(kind, shape.texts):
+            return kind
+    return "string"
+
+
+def to_ddl(kind: Type) -> str:
+    """A type as DDL; a struct as in ``STRUCT<id: LONG>``."""
+    if isinstance(kind, str):
+        return _DDL.get(kind, kind.upper().replace(",", ", ").replace(",  ", ", "))
+    match kind["type"]:
+        case "array":
+            return f"ARRAY<{to_ddl(kind['elementType'])}>"
+        case "map":
+            return f"MAP<{to_ddl(kind['keyType'])}, {to_ddl(kind['valueType'])}>"
+        case "struct":
+            fields = (f"{quote(one['name'])}: {to_ddl(one['type'])}" for one in kind["fields"])
+            return f"STRUCT<{', '.join(fields)}>"
+    return str(kind["type"]).upper()
+
+
+def columns_ddl(schema: Type) -> str:
+    """The columns of a schema as DDL, such as ``id LONG, name STRING``."""
+    return ", ".join(f"{quote(one['name'])} {to_ddl(one['type'])}" for one in schema["fields"])
+
+
+def quote(name: str) -> str:
+    """A name as it is written in DDL."""
+    return name if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) else f"`{name.replace('`', '``')}`"
+
+
+@dataclass(frozen=True)
+class TypeChange:
+    """A field that a schema gains, or whose type changes.
+
+    Args:
+        path: The field, such as ``order.lines[].price``.
+        before: Its type as DDL; None for a new field.
+        after: Its new type.
+    """
+
+    path: str
+    before: str | None
+    after: str
+
+
+def find_changes(before: Type, after: Type, path: str = "") -> Iterator[TypeChange]:
+    """The fields in which two types differ."""
+    if before == after:
+        return
+    kinds = [one.get("type") if isinstance(one, Mapping) else None for one in (before, after)]
+    match kinds:
+        case ["struct", "struct"]:
+            known = {one["name"]: one["type"] for one in before["fields"]}
+            for one in after["fields"]:
+                name = f"{path}.{one['name']}" if path else one["name"]
+                if one["name"] in known:
+                    yield from find_changes(known[one["name"]], one["type"], name)
+                else:
+                    yield TypeChange(name, None, to_ddl(one["type"]))
+        case ["array", "array"]:
+            yield from find_changes(before["elementType"], after["elementType"], f"{path}[]")
+        case ["map", "map"]:
+            yield from find_changes(before["valueType"], after["valueType"], f"{path}{{}}")
+        case _:
+            yield TypeChange(path, to_ddl(before), to_ddl(after))
+
+
+def _widen_fields(declared: list[Any], fields: Mapping[str, Shape]) -> Iterator[Any]:
+    names = {one["name"] for one in declared}
+    for one in declared:
+        shape = fields.get(one["name"])
+        yield one if shape is None else {**one, "type": widen(one["type"], shape)}
+    for name, shape in fields.items():
+        if name not in names:
+            yield _field(name, build_type(shape))
+
+
+def _number(kind: str, shape: Shape) -> Type:
+    """A numeric type, or a timestamp as seconds, as wide as the numbers of a shape need it."""
+    if kind in ("float", "double"):
+        return kind
+    if kind in ("timestamp", "timestamp_ntz") and shape.whole:
+        return kind
+    if found := _DECIMAL.fullmatch(kind):
+        return _decimal(int(found[1]), int(found[2]), shape)
+    if kind not in _INTEGERS:
+        return "string"
+    if not shape.whole:
+        return "double"
+    for name, bits in _INTEGERS.items():
+        if bits >= _INTEGERS[kind] and -(2**bits) <= shape.low and shape.high < 2**bits:
+            return name
+    return _decimal(19, 0, shape)
+
+
+def _decimal(precision: int, scale: int, shape: Shape) -> Type:
+    largest = max(abs(shape.low), abs(shape.high)) if shape.low <= shape.high else 0
+    if largest == float("inf"):
+        return "double"
+    digits = len(str(int(largest))) if largest >= 1 else 0
+    precision = max(precision, digits + scale)
+    return f"decimal({precision},{scale})" if precision <= _MAX_DIGITS else "double"
+
+
+def _holds_texts(kind: str, texts: str) -> bool:
+    match kind:
+        case "date":
+            return texts == "date"
+        case "timestamp" | "timestamp_ntz":
+            return texts in ("date", "timestamp")
+        case "binary":
+            return True
+    return bool(_DECIMAL.fullmatch(kind)) and texts == "number"
+
+
+def _field(name: str, kind: Type) -> Mapping[str, Any]:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _array(element: Type) -> Mapping[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def _map(value: Type) -> Mapping[str, Any]:
+    return {"type": "map", "keyType": "string", "valueType": value, "valueContainsNull": True}

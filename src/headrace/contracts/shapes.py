@@ -1,0 +1,230 @@
+"""The shape of JSON values: the types that were seen in each field, merged record by record."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import reduce
+from typing import Any, Literal
+
+Kind = Literal["boolean", "number", "string", "object", "array"]
+"""The type of a JSON value."""
+
+Texts = Literal["", "date", "timestamp", "number", "text"]
+"""What all strings of a field are; the empty text if there are none."""
+
+Coordinates = tuple[str | int, ...]
+"""The coordinates of a record: topic, partition and offset, or path and line."""
+
+MAX_FIELDS = 1_000
+"""An object with more field names is a map."""
+MAX_DEPTH = 100
+"""A value below this depth is kept as text."""
+
+_SHOWN = 60
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_TIMESTAMP = re.compile(
+    r"\d{4}-\d\d-\d\d[T ]([01]\d|2[0-3]):[0-5]\d:[0-5]\d(\.\d{1,6})?(Z|[+-](0\d|1[0-4]):[0-5]\d)?"
+)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Example:
+    """The first value of a kind.
+
+    Args:
+        at: The coordinates of its record.
+        value: The value as JSON text, shortened.
+    """
+
+    at: Coordinates
+    value: str
+
+
+@dataclass(slots=True)
+class Shape:
+    """The types of all values of one field.
+
+    Each kind of value is counted on its own, so that nothing is lost if the types of a field disagree.
+
+    Args:
+        nulls: The number of nulls.
+        booleans: The number of booleans.
+        numbers: The number of numbers.
+        low: The lowest number.
+        high: The highest number.
+        whole: Whether all numbers are integers.
+        strings: The number of strings.
+        texts: What all strings are.
+        objects: The number of objects.
+        fields: The shape of each field of the objects.
+        values: If the objects are a map: the shape of its values.
+        arrays: The number of arrays.
+        items: The shape of the items of the arrays.
+        examples: The first value of each kind.
+    """
+
+    nulls: int = 0
+    booleans: int = 0
+    numbers: int = 0
+    low: float = float("inf")
+    high: float = float("-inf")
+    whole: bool = True
+    strings: int = 0
+    texts: Texts = ""
+    objects: int = 0
+    fields: dict[str, Shape] = field(default_factory=dict)
+    values: Shape | None = None
+    arrays: int = 0
+    items: Shape | None = None
+    examples: dict[Kind, Example] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> dict[Kind, int]:
+        """The number of values of each kind that was seen; nulls have no kind."""
+        found: dict[Kind, int] = {
+            "boolean": self.booleans,
+            "number": self.numbers,
+            "string": self.strings,
+            "object": self.objects,
+            "array": self.arrays,
+        }
+        return {kind: count for kind, count in found.items() if count}
+
+    def add(self, value: Any, at: Coordinates, depth: int = 0) -> None:
+        """Add a value, as ``json.loads`` returns it.
+
+        Args:
+            value: The value.
+            at: The coordinates of its record.
+            depth: The number of objects and arrays around it.
+        """
+        # The order is that of frequency; this runs once for each value of each record.
+        kind = type(value)
+        if kind is str:
+            self._add_text(value, at)
+        elif kind is int or kind is float:
+            if not self.numbers:
+                self._keep_example("number", value, at)
+            self.numbers += 1
+            if value < self.low:
+                self.low = value
+            if value > self.high:
+                self.high = value
+            if kind is float:
+                self.whole = False
+        elif value is None:
+            self.nulls += 1
+        elif kind is bool:
+            if not self.booleans:
+                self._keep_example("boolean", value, at)
+            self.booleans += 1
+        elif depth >= MAX_DEPTH:
+            self._add_text("a value below the maximum depth", at)
+        elif kind is dict:
+            self._add_object(value, at, depth)
+        else:
+            self._add_array(value, at, depth)
+
+    def _add_text(self, value: str, at: Coordinates) -> None:
+        if not self.strings:
+            self._keep_example("string", value, at)
+        self.strings += 1
+        if self.texts != "text":
+            self.texts = _merge_texts(self.texts, classify(value))
+
+    def _add_object(self, value: dict[str, Any], at: Coordinates, depth: int) -> None:
+        if not self.objects:
+            self._keep_example("object", value, at)
+        self.objects += 1
+        fields, depth = self.fields, depth + 1
+        if self.values is not None:
+            for one in value.values():
+                self.values.add(one, at, depth)
+            return
+        for name, one in value.items():
+            shape = fields.get(name)
+            if shape is None:
+                shape = fields[name] = Shape()
+            shape.add(one, at, depth)
+        if len(fields) > MAX_FIELDS:
+            self._make_map()
+
+    def _add_array(self, value: list[Any], at: Coordinates, depth: int) -> None:
+        if not self.arrays:
+            self._keep_example("array", value, at)
+        self.arrays += 1
+        if self.items is None:
+            self.items = Shape()
+        for item in value:
+            self.items.add(item, at, depth + 1)
+
+    def _make_map(self) -> None:
+        self.values = reduce(merge, self.fields.values(), self.values or Shape())
+        self.fields = {}
+
+    def _keep_example(self, kind: Kind, value: Any, at: Coordinates) -> None:
+        text = json.dumps(value, ensure_ascii=False)
+        self.examples[kind] = Example(at, text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ...")
+
+
+def merge(left: Shape, right: Shape) -> Shape:
+    """The shape of the values of both. It does not depend on the order, and changes neither of them."""
+    merged = Shape(
+        nulls=left.nulls + right.nulls,
+        booleans=left.booleans + right.booleans,
+        numbers=left.numbers + right.numbers,
+        low=min(left.low, right.low),
+        high=max(left.high, right.high),
+        whole=left.whole and right.whole,
+        strings=left.strings + right.strings,
+        texts=_merge_texts(left.texts, right.texts),
+        objects=left.objects + right.objects,
+        fields={
+            name: _merge_optional(left.fields.get(name), right.fields.get(name)) or Shape()
+            for name in (*left.fields, *(name for name in right.fields if name not in left.fields))
+        },
+        values=_merge_optional(left.values, right.values),
+        arrays=left.arrays + right.arrays,
+        items=_merge_optional(left.items, right.items),
+        examples={
+            kind: min(one for one in (left.examples.get(kind), right.examples.get(kind)) if one)
+            for kind in (*left.examples, *(kind for kind in right.examples if kind not in left.examples))
+        },
+    )
+    if merged.values is not None or len(merged.fields) > MAX_FIELDS:
+        merged._make_map()
+    return merged
+
+
+def classify(text: str) -> Texts:
+    """What a string is; a date or a timestamp only if Spark's readers read it as the same value."""
+    start = text[:1]
+    if not (start.isdecimal() or start == "-"):
+        return "text"
+    if _NUMBER.fullmatch(text):
+        return "number"
+    date = _DATE.fullmatch(text)
+    if not date and not _TIMESTAMP.fullmatch(text):
+        return "text"
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return "text"
+    return "date" if date else "timestamp"
+
+
+def _merge_optional(left: Shape | None, right: Shape | None) -> Shape | None:
+    if left is None or right is None:
+        # A copy: shapes change when values are added.
+        return merge(left or Shape(), right or Shape()) if left or right else None
+    return merge(left, right)
+
+
+def _merge_texts(left: Texts, right: Texts) -> Texts:
+    if left == right or not right:
+        return left
+    return "text" if left else right

@@ -1,0 +1,245 @@
+"""Reads the records of a topic or folder for `headrace infer`, and compares their schema with its file."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.contracts.inference import Finding, Inference, find_conflicts, find_empty
+from headrace.contracts.schema_files import load_schema_file, write_schema_file
+from headrace.contracts.schema_types import (
+    Type,
+    TypeChange,
+    build_type,
+    columns_ddl,
+    find_changes,
+    to_ddl,
+    widen,
+)
+from headrace.errors import FileExistsInTheWayError, SchemaNotInferredError
+from headrace.model.connections import KafkaConnection
+from headrace.sources.kafka.consumer import Span, TopicReader
+
+if TYPE_CHECKING:
+    from headrace.contracts.shapes import Coordinates
+
+_STRETCHES = 10
+"""A sample of a partition is taken from so many places, spread evenly."""
+
+
+@dataclass(frozen=True)
+class InferredSchema:
+    """The schema of a topic or folder, and how it differs from its file.
+
+    Args:
+        source: The topic or folder.
+        inference: The records that were read.
+        schema: The schema to write: that of the records, or the file's schema, widened by them.
+        changes: How `schema` differs from the file; None if there is no file.
+        seconds: The time that reading took.
+    """
+
+    source: str
+    inference: Inference
+    schema: Type
+    changes: tuple[TypeChange, ...] | None
+    seconds: float
+
+    @property
+    def ddl(self) -> str:
+        return columns_ddl(self.schema)
+
+    @property
+    def conflicts(self) -> list[Finding]:
+        return list(find_conflicts(self.inference.shape))
+
+    @property
+    def empty(self) -> list[Finding]:
+        return list(find_empty(self.inference.shape))
+
+    def to_json(self) -> dict[str, Any]:
+        """The schema and the report as JSON values."""
+        found = self.inference
+        return {
+            "source": self.source,
+            "records": found.records,
+            "tombstones": found.tombstones,
+            "corrupt": found.corrupt,
+            "corrupt_records": [
+                {"at": at_text(one.at), "problem": one.problem, "excerpt": one.excerpt}
+                for one in found.corrupt_records
+            ],
+            "seconds": round(self.seconds, 2),
+            "schema": self.schema,
+            "ddl": self.ddl,
+            "conflicts": [_finding_json(one) for one in self.conflicts],
+            "empty": [{"field": one.path, "problem": one.problem, "type": one.became} for one in self.empty],
+            "changes": None
+            if self.changes is None
+            else [{"field": one.path, "before": one.before, "after": one.after} for one in self.changes],
+        }
+
+
+def infer_topic(
+    connection: KafkaConnection, topic: str, *, sample: int | None = None, latest_by_key: bool = False
+) -> Inference:
+    """Read a topic up to its current end.
+
+    Args:
+        connection: How to reach the cluster.
+        topic: The topic.
+        sample: The number of records to read, from stretches that are spread evenly over each partition.
+        latest_by_key: Whether to read only the latest record of each key.
+    """
+    reader = TopicReader(connection, topic)
+    span = reader.find_span("earliest")
+    inference = Inference()
+    if latest_by_key:
+        # Two passes keep keys and offsets in memory, and no values.
+        latest: dict[tuple[int, bytes | None], int] = {}
+        for record in reader.read(span):
+            latest[record.partition, record.key] = record.offset
+        wanted = {(partition, offset) for (partition, _), offset in latest.items()}
+        for record in reader.read(span):
+            if (record.partition, record.offset) in wanted:
+                inference.add_json(record.value, (topic, record.partition, record.offset))
+        return inference
+    for stretch in [span] if sample is None else choose_stretches(span, sample):
+        for record in reader.read(stretch):
+            inference.add_json(record.value, (topic, record.partition, record.offset))
+    return inference
+
+
+def choose_stretches(span: Span, sample: int) -> list[Span]:
+    """The spans of a sample: of each partition the first records, the last, and stretches between them."""
+    sizes = {one: end - span.first[one] for one, end in span.end.items() if end > span.first[one]}
+    total = sum(sizes.values())
+    if total <= sample:
+        return [span]
+    stretches: list[tuple[dict[int, int], dict[int, int]]] = [({}, {}) for _ in range(_STRETCHES)]
+    for partition, size in sizes.items():
+        share = max(1, sample * size // total)
+        count = min(_STRETCHES, share)
+        length = share // count
+        for number in range(count):
+            offset = span.first[partition] + (size - length) * number // max(count - 1, 1)
+            stretches[number][0][partition] = offset
+            stretches[number][1][partition] = offset + length
+    return [Span(first, end) for first, end in stretches if first]
+
+
+def compare(source: str, inference: Inference, file: Path, shown: str, seconds: float) -> InferredSchema:
+    """The schema of the records, together with what the file has already.
+
+    Args:
+        source: The topic or folder.
+        inference: The records.
+        file: The schema file; it may not exist.
+        shown: The path of the file in errors.
+        seconds: The time that reading took.
+
+    Raises:
+        SchemaNotInferredError: There is no record with a schema.
+        SchemaInvalidError: The file is not a schema.
+    """
+    if not inference.records:
+        raise _no_records(source, inference)
+    before = load_schema_file(file, shown)
+    after = build_type(inference.shape) if before is None else widen(before, inference.shape)
+    if after == "string" or after["type"] != "struct":
+        raise _no_columns(source, inference)
+    changes = None if before is None else tuple(find_changes(before, after))
+    return InferredSchema(source, inference, after, changes, seconds)
+
+
+def save(found: InferredSchema, file: Path, shown: str, *, update: bool) -> bool:
+    """Write the schema file; returns whether the file was written.
+
+    Raises:
+        FileExistsInTheWayError: The file has another schema, and `update` is not set.
+    """
+    if found.changes is not None and not found.changes:
+        return False
+    if found.changes is not None and not update:
+        raise FileExistsInTheWayError(
+            f"the schema file {shown} does not have all fields and types of {found.source}",
+            facts=[*change_lines(found.changes), "the file was not changed"],
+            remedies=[
+                f"merge them into the file:   headrace infer {found.source} --update",
+                "or remove the file, and infer the schema again",
+            ],
+            params={"file": shown, "changes": [one.path for one in found.changes]},
+        )
+    write_schema_file(file, found.schema)
+    return True
+
+
+def change_lines(changes: tuple[TypeChange, ...]) -> Iterator[str]:
+    """One line for each change."""
+    for one in changes:
+        if one.before is None:
+            yield f"+ {one.path} {one.after}"
+        else:
+            yield f"~ {one.path} {one.before} -> {one.after}"
+
+
+def at_text(at: Coordinates) -> str:
+    """The coordinates of a record: ``orders/0/17``, or ``landing/a.json:3``."""
+    return ("/" if len(at) == 3 else ":").join(map(str, at))
+
+
+def field_lines(schema: Type) -> list[tuple[str, str]]:
+    """The name and the type of each column."""
+    return [(one["name"], to_ddl(one["type"])) for one in schema["fields"]]
+
+
+class Stopwatch:
+    """The seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+
+def _finding_json(finding: Finding) -> dict[str, Any]:
+    return {
+        "field": finding.path,
+        "problem": finding.problem,
+        "type": finding.became,
+        "examples": [
+            {"kind": kind, "values": count, "at": at_text(at), "value": value}
+            for kind, count, at, value in finding.examples
+        ],
+    }
+
+
+def _no_records(source: str, inference: Inference) -> SchemaNotInferredError:
+    facts = [
+        f"{inference.corrupt:,} records are not JSON objects, {inference.tombstones:,} have no value",
+        *(f"{at_text(one.at)}: {one.problem}: {one.excerpt}" for one in inference.corrupt_records),
+    ]
+    return SchemaNotInferredError(
+        f"{source} has no record from which a schema can be inferred",
+        facts=facts if inference.corrupt or inference.tombstones else ["it has no records"],
+        remedies=['read records that are not JSON with format="text" or format="raw"']
+        if inference.corrupt
+        else [],
+        params={"source": source, "corrupt": inference.corrupt, "tombstones": inference.tombstones},
+    )
+
+
+def _no_columns(source: str, inference: Inference) -> SchemaNotInferredError:
+    is_map = inference.shape.values is not None
+    problem = "have more different field names than a table can have" if is_map else "have no fields"
+    return SchemaNotInferredError(
+        f"the records of {source} {problem}",
+        facts=[f"{inference.records:,} records were read"],
+        remedies=['read them as text: format="text"'],
+        params={"source": source, "records": inference.records},
+    )
