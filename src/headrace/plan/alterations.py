@@ -36,14 +36,15 @@ class TableAlterations:
         properties: Table properties to set.
         removed: Table properties to unset.
         comment: The comment to set; ``None`` leaves it.
-        new_columns: Columns to add, as fields of ``StructType.jsonValue()``.
+        new_columns: Columns and struct fields to add: the path of each, and its field of
+            ``StructType.jsonValue()``.
         cluster_by: The columns to cluster by from now on; empty leaves the clustering.
     """
 
     properties: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     comment: str | None = None
-    new_columns: tuple[Mapping[str, Any], ...] = ()
+    new_columns: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...] = ()
     cluster_by: tuple[str, ...] = ()
 
     @property
@@ -83,13 +84,7 @@ def find_alterations(
         if is_view
         else tuple(key for key in COORDINATE_PROPERTIES if key in held.properties and key not in properties),
         comment=dataset.comment if dataset.comment != held.comment and dataset.comment else None,
-        new_columns=()
-        if is_view
-        else tuple(
-            one
-            for one in columns.fields(layout_schema(dataset, schema))
-            if columns.find_column(held.schema, one["name"]) is None
-        ),
+        new_columns=() if is_view else tuple(columns.new_fields(layout_schema(dataset, schema), held.schema)),
         cluster_by=new_clustering,
     )
 

@@ -173,14 +173,12 @@ def _has_rows(stored: StoredTable, path: Location) -> bool:
 def _column_changes(
     schema: columns.Schema, stored: columns.Schema, *, replaced: bool, name: TableName
 ) -> Iterator[Change]:
-    for field in columns.fields(schema):
-        if columns.find_column(stored, field["name"]) is not None:
-            continue
-        text = f"adds the column {field['name']} {columns.type_text(field['type'])}"
-        yield Change(kind="alter", dataset=name, part="column", name=field["name"], text=text)
-    for column, now, before in columns.conflicts(schema, stored):
-        if not replaced and (now, before) in columns.WIDENED:
-            continue
+    for path, field in columns.new_fields(schema, stored):
+        column = ".".join(path)
+        text = f"adds the column {column} {columns.type_text(field['type'])}"
+        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+    different = columns.conflicts if replaced else columns.refused_changes
+    for column, now, before in different(schema, stored):
         # A run refuses to append rows with other types.
         kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
         how = "" if replaced else f"; `headrace full-refresh {shown(name)}` changes it"

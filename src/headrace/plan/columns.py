@@ -75,6 +75,41 @@ def same_type(left: Any, right: Any) -> bool:
     return bool(_shape(left) == _shape(right))
 
 
+def has_grown(now: Any, before: Any) -> bool:
+    """Whether a type is another one with further struct fields, each after those that were there."""
+    if isinstance(now, str) or isinstance(before, str) or now["type"] != before["type"]:
+        return same_type(now, before)
+    match now["type"]:
+        case "struct":
+            pairs = list(zip(now["fields"], before["fields"], strict=False))
+            return len(pairs) == len(before["fields"]) and all(
+                one["name"].lower() == other["name"].lower() and has_grown(one["type"], other["type"])
+                for one, other in pairs
+            )
+        case "array":
+            return has_grown(now["elementType"], before["elementType"])
+        case _:
+            return same_type(now, before)
+
+
+def new_fields(now: Any, before: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The columns and struct fields that a type has and the other one has not, where `has_grown`.
+
+    Yields: The path of each, as Delta's ``ADD COLUMNS`` takes it, and the field.
+    """
+    if isinstance(now, str) or isinstance(before, str) or now["type"] != before["type"]:
+        return
+    if now["type"] == "array":
+        yield from new_fields(now["elementType"], before["elementType"], (*path, "element"))
+    elif now["type"] == "struct":
+        for field in now["fields"]:
+            held = find_column(before, field["name"])
+            if held is None:
+                yield (*path, field["name"]), field
+            elif has_grown(field["type"], held["type"]):
+                yield from new_fields(field["type"], held["type"], (*path, field["name"]))
+
+
 def _shape(data_type: Any) -> Any:
     if isinstance(data_type, str):
         return data_type
@@ -96,6 +131,16 @@ def merged(schemas: Iterable[Schema]) -> Schema:
         for field in fields(schema):
             columns.setdefault(field["name"].lower(), field)
     return {"type": "struct", "fields": list(columns.values())}
+
+
+def refused_changes(now: Schema, before: Schema) -> list[tuple[str, str, str]]:
+    """The columns of a table whose type a run does not change: the name, the new type and the table's."""
+    return [
+        one
+        for one in conflicts(now, before)
+        if one[1:] not in WIDENED
+        and not has_grown(find_column(now, one[0])["type"], find_column(before, one[0])["type"])  # type: ignore[index]
+    ]
 
 
 def conflicts(left: Schema, right: Schema) -> list[tuple[str, str, str]]:

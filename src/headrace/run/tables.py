@@ -151,7 +151,7 @@ def alter(spark: SparkSession, path: Location, alterations: TableAlterations) ->
         path,
         properties={**alterations.properties, **comment},
         removed=alterations.removed,
-        new_columns={"type": "struct", "fields": list(alterations.new_columns)},
+        new_columns=alterations.new_columns,
         cluster_by=alterations.cluster_by,
     )
 
@@ -199,12 +199,7 @@ def _refuse_other_files(table: StreamingTable, path: Location) -> None:
 
 def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     name = stage.table.name
-    conflicts = [
-        (column, now, before)
-        for column, now, before in columns.conflicts(stage.schema, state.schema)
-        if (now, before) not in columns.WIDENED
-    ]
-    if conflicts:
+    if conflicts := columns.refused_changes(stage.schema, state.schema):
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         raise SchemaMismatchError(
             f"{name.short} has columns whose types differ from those of its queries",

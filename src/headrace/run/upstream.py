@@ -146,12 +146,12 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUps
     stored, declared = load_stored(plan.project.storage, name), plan.schemas.get(name)
     if stored is None or declared is None:
         return {}
-    changed = [one for one in columns.conflicts(declared, stored.schema) if one[1:] not in columns.WIDENED]
-    added = columns.missing(declared, stored.schema)
+    changed = columns.refused_changes(declared, stored.schema)
+    added = [path for path, _ in columns.new_fields(declared, stored.schema)]
     if not changed and not added:
         return {}
     facts = [f"{column} is {was} in the table, and declared as {now}" for column, now, was in changed]
-    facts += [f"{column} is declared, but not in the table" for column in added]
+    facts += [f"{'.'.join(path)} is declared, but not in the table" for path in added]
     is_streaming = any(isinstance(one, StreamingTable) and one.name == name for one in plan.datasets)
     verb = "full-refresh" if changed and is_streaming else "run"
     return {
@@ -159,6 +159,6 @@ def _outdated(plan: Plan, name: TableName, how: str) -> dict[TableName, StaleUps
             why=f"does not have its declared columns, and {how}",
             facts=tuple(facts),
             remedy=f"update that table first:   headrace {verb} {name.short}",
-            lacks=None if changed else frozenset(column.casefold() for column in added),
+            lacks=None if changed else frozenset(path[0].casefold() for path in added),
         )
     }

@@ -64,7 +64,7 @@ def test_what_differs_is_set() -> None:
     )
     assert found.properties == {"b": "3"}
     assert (found.comment, found.cluster_by) == ("new", ("name",))
-    assert [one["name"] for one in found.new_columns] == ["name"]
+    assert [path for path, _ in found.new_columns] == [("name",)]
 
 
 def test_the_coordinate_columns_of_rows_of_an_earlier_query_are_not_named_afterwards() -> None:

@@ -59,3 +59,28 @@ def test_what_delta_cannot_store_is_found(schema: dict[str, Any]) -> None:
 
 def test_what_delta_can_store_passes() -> None:
     assert columns.unstorable(struct(a="long", s=struct(x="decimal(12,2)"), v="variant")) is None
+
+
+def test_new_fields_of_structs_are_found_by_their_path() -> None:
+    before = struct(
+        id="long", deep=struct(x="long"), items={"type": "array", "elementType": struct(a="long")}
+    )
+    items = {"type": "array", "elementType": struct(a="long", b="string")}
+    now = struct(id="long", deep=struct(x="long", y=struct(z="long")), items=items, city="string")
+    paths = [path for path, _ in columns.new_fields(now, before)]
+    assert paths == [("deep", "y"), ("items", "element", "b"), ("city",)]
+    assert columns.refused_changes(now, before) == []
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        pytest.param(struct(y="long", x="long"), id="a field before the others"),
+        pytest.param(struct(x="string"), id="another type"),
+        pytest.param(struct(), id="a field less"),
+    ],
+)
+def test_a_struct_that_changes_otherwise_is_refused(now: dict[str, Any]) -> None:
+    before = struct(deep=struct(x="long"))
+    assert [name for name, _, _ in columns.refused_changes(struct(deep=now), before)] == ["deep"]
+    assert list(columns.new_fields(struct(deep=now), before)) == []

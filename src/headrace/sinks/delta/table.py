@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +185,7 @@ def alter_table(
     *,
     properties: Mapping[str, str],
     removed: tuple[str, ...] = (),
-    new_columns: Mapping[str, Any] | None = None,
+    new_columns: Sequence[tuple[tuple[str, ...], Mapping[str, Any]]] = (),
     cluster_by: tuple[str, ...] = (),
 ) -> None:
     """Bring a table's properties up to date, add columns that its queries have gained, cluster it anew."""
@@ -195,8 +195,12 @@ def alter_table(
         spark.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({listed})")
     if removed:
         spark.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({', '.join(map(_text, removed))})")
-    if new_columns and new_columns["fields"]:
-        spark.sql(f"ALTER TABLE {target} ADD COLUMNS ({_ddl(spark, new_columns)})")
+    if new_columns:
+        added = [
+            "".join(f"`{part}`." for part in path[:-1]) + _ddl(spark, {"type": "struct", "fields": [field]})
+            for path, field in new_columns
+        ]
+        spark.sql(f"ALTER TABLE {target} ADD COLUMNS ({', '.join(added)})")
     if cluster_by:
         spark.sql(f"ALTER TABLE {target} CLUSTER BY ({_columns(cluster_by)})")
 
