@@ -237,6 +237,8 @@ def test_files_beside_folders_named_for_a_value_are_not_skipped(site: Site) -> N
     site.put("day=01/a.json", {"id": 1})
     site.run_well()
     path = site.put("b.json", {"id": 2})
+    error = site.error()
+    assert (error.code, error.params["path"]) == ("FILE_UNREADABLE", str(path)), "a batch of such files only"
     site.put("day=02/c.json", {"id": 3})
     error = site.error()
     assert (error.code, error.params["path"]) == ("FILE_UNREADABLE", str(path))
@@ -244,6 +246,29 @@ def test_files_beside_folders_named_for_a_value_are_not_skipped(site: Site) -> N
     path.rename(site.landing / "day=02" / "b.json")
     site.run_well(**AGAIN)
     assert sorted((row["id"], row["day"]) for row in site.rows()) == [(1, "01"), (2, "02"), (3, "02")]
+    assert site.verify().proven
+
+
+def test_folders_named_for_a_value_beside_files_that_were_read_are_refused(site: Site) -> None:
+    site.reads('"landing", format="json", schema="id LONG, day STRING"')
+    site.put("a.json", {"id": 1})
+    site.run_well()
+    path = site.put("day=02/c.json", {"id": 2})
+    error = site.error()
+    assert (error.code, error.params["path"]) == ("FILE_UNREADABLE", str(path))
+    assert site.ids() == [1]
+
+
+@pytest.mark.parametrize("pattern", ["day=*", "day=*/*.json"])
+def test_folders_that_a_pattern_matches_give_a_column(site: Site, pattern: str) -> None:
+    read = f'"landing/{pattern}", format="json", schema="id LONG, day STRING"'
+    site.reads(read)
+    for day in ("01", "02"):
+        site.put(f"day={day}/a.json", {"id": int(day)})
+        with Pipeline.load(site.root) as pipeline:
+            assert len(pipeline.preview("visits").rows) == int(day)
+        site.run_well()
+    assert sorted((row["id"], row["day"]) for row in site.rows()) == [(1, "01"), (2, "02")]
     assert site.verify().proven
 
 

@@ -6,10 +6,11 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import product
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 _SPECIAL = re.compile(r"[*?\[{]")
 _SINK_LOG = "_spark_metadata"
@@ -76,11 +77,7 @@ class FileFolder:
         Raises:
             OSError: The folder cannot be listed.
         """
-        named = None if self.glob is None else re.compile(_pattern(self.glob))
-        for found in self._all():
-            name = found.path.rpartition("/")[2]
-            if not _is_hidden(name) and (named is None or named.fullmatch(name)):
-                yield found
+        yield from filter(self._chooses, self._all())
 
     def count_ignored(self) -> int:
         """The number of files in these folders that Spark ignores because of their name.
@@ -91,13 +88,32 @@ class FileFolder:
         return sum(_is_hidden(found.path.rpartition("/")[2]) for found in self._all())
 
     def partition_columns(self) -> tuple[str, ...]:
-        """The columns that folders named ``key=value`` give."""
+        """The columns that folders named ``key=value`` give.
+
+        Raises:
+            OSError: The folder cannot be listed.
+        """
         if self.recursive:
             return ()
-        for found in self.files():
-            above = Path(found.path).relative_to(self.base).parent.parts
-            return tuple(part.partition("=")[0] for part in above if "=" in part)
+        for path in self._possibly_keyed():
+            above = Path(path).relative_to(self.base).parent.parts
+            if columns := tuple(part.partition("=")[0] for part in above if "=" in part):
+                return columns
         return ()
+
+    def _chooses(self, found: FoundFile) -> bool:
+        name = found.path.rpartition("/")[2]
+        matches = self.glob is None or re.fullmatch(_pattern(self.glob), name) is not None
+        return matches and not _is_hidden(name)
+
+    def _possibly_keyed(self) -> Iterator[str]:
+        """The files that can be in a folder named ``key=value``; those directly in the folder are not."""
+        if self.is_pattern:
+            yield from (file.path for file in self.files())
+            return
+        for entry in list(os.scandir(self.path)):
+            if "=" in entry.name and entry.is_dir() and not _is_hidden(entry.name):
+                yield from (file.path for file in self._below(entry.path, 1) if self._chooses(file))
 
     def _all(self) -> Iterator[FoundFile]:
         if not self.is_pattern:
@@ -127,13 +143,17 @@ class FileFolder:
 
 
 def local_path(uri: str) -> str | None:
-    """The path behind a URI of Spark's, or behind a plain path; ``None`` where it is not a local one."""
+    """The local path of a plain path or a ``file:`` URI; ``None`` for other URIs.
+
+    As Hadoop does, a URI is read as a path: ``#`` and ``?`` are characters of names.
+    """
     if uri.startswith("/"):
         return uri
-    parts = urlsplit(uri)
-    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
-        return None
-    return unquote(parts.path)
+    scheme, _, path = uri.partition(":")
+    if path.startswith("//"):
+        host, slash, below = path[2:].partition("/")
+        path = slash + below if host in ("", "localhost") else ""
+    return unquote(path) if scheme.lower() == "file" and path.startswith("/") else None
 
 
 def _found(path: str) -> Iterator[FoundFile]:
@@ -181,6 +201,7 @@ def _expanded(pattern: str) -> Iterator[str]:
     yield from map("".join, product(*(p[1:-1].split(",") if p.startswith("{") else [p] for p in parts)))
 
 
+@lru_cache
 def _pattern(glob: str) -> str:
     """A pattern of Hadoop's for one name, as a regular expression."""
     found = []

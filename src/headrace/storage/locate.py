@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from headrace.errors import SourceLocation, StorageUnsupportedError
+from headrace.model.folders import local_path
 from headrace.storage.local import LocalFiles
 from headrace.storage.location import Files, Location
 
@@ -28,17 +29,17 @@ def locate(text: str | Path, folder: Path | None = None, source: SourceLocation 
     """
     if isinstance(text, Path):
         return Location(os.path.normpath(text.absolute()), _LOCAL)
-    parts = urlsplit(text)
-    if not parts.scheme:
+    scheme = urlsplit(text).scheme
+    if not scheme:
         return Location(os.path.normpath((folder or Path.cwd()) / Path(text).expanduser()), _LOCAL)
-    if parts.scheme == _LOCAL.scheme and parts.netloc in ("", "localhost") and parts.path.startswith("/"):
-        return Location(os.path.normpath(unquote(parts.path)), _LOCAL)
+    if (path := local_path(text)) is not None:
+        return Location(os.path.normpath(path), _LOCAL)
     raise StorageUnsupportedError(
         f"the location `{text}` is not supported",
         location=source,
         facts=("supported: a local path, and file:///PATH", "nothing was read or written"),
         remedies=("give a local path, such as ./lake",),
-        params={"storage": text, "scheme": parts.scheme, "supported": sorted(_KINDS)},
+        params={"storage": text, "scheme": scheme, "supported": sorted(_KINDS)},
     )
 
 

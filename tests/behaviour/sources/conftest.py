@@ -303,7 +303,8 @@ class FilesHarness(Harness):
         for one in ids:
             staged = self.root / "staged"
             staged.write_text(json.dumps({"id": one}) + "\n")
-            staged.rename(self.landing / f"{one}.json")
+            # Spark's log has such a name percent-encoded.
+            staged.rename(self.landing / f"{one} %é.json")
 
     def remove_read(self) -> None:
         for file in self.landing.iterdir():

@@ -41,6 +41,17 @@ def test_columns_come_from_the_names_of_folders(tmp_path: Path) -> None:
     assert FileFolder(path=str(tmp_path)).partition_columns() == ("day", "hour")
 
 
+def test_columns_come_from_folders_beside_which_files_lie(tmp_path: Path) -> None:
+    put(tmp_path, "a", "b", "_c=1/x", "day=01/_hidden", "day=02/hour=3/a", "z")
+    assert FileFolder(path=str(tmp_path)).partition_columns() in {("_c",), ("day", "hour")}
+
+
+@pytest.mark.parametrize("pattern", ["*", "day=*", "day=*/*", "day=0[12]/hour=?/*.json"])
+def test_columns_come_from_the_names_of_folders_that_a_pattern_matches(tmp_path: Path, pattern: str) -> None:
+    put(tmp_path, "day=01/hour=3/a.json", "day=02/hour=4/a.json", "b.json")
+    assert FileFolder(path=f"{tmp_path}/{pattern}").partition_columns() == ("day", "hour")
+
+
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
@@ -79,3 +90,19 @@ def test_paths_behind_uris() -> None:
     assert local_path("file:/in/a") == "/in/a"
     assert local_path("/in/a%20b") == "/in/a%20b"
     assert local_path("s3a://bucket/a") is None
+
+
+@pytest.mark.parametrize(
+    ("uri", "path"),
+    [
+        ("file:///a#b?c", "/a#b?c"),
+        ("file:/a%23b%20c", "/a#b c"),
+        ("file://localhost/a", "/a"),
+        ("file://other/a", None),
+        ("FILE:///a", "/a"),
+        ("s3://a/b", None),
+        ("/a#b%20c", "/a#b%20c"),
+    ],
+)
+def test_a_uri_is_read_as_a_path(uri: str, path: str | None) -> None:
+    assert local_path(uri) == path

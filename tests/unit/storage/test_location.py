@@ -165,3 +165,7 @@ def test_a_uri_of_another_kind_is_refused(text: str) -> None:
         locate(text)
     assert caught.value.params["storage"] == text
     assert caught.value.params["supported"] == ["file"]
+
+
+def test_special_characters_of_a_uri_are_part_of_its_path() -> None:
+    assert str(locate("file:///a#b/c?d").local_path) == "/a#b/c?d"

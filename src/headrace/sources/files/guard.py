@@ -87,6 +87,7 @@ class FileGuard(Guard):
         super().__init__(run, sources)
         self._lists = FileLists.of_ledger(run.ledger.folder)
         self._read: dict[int, dict[str, int]] = {}
+        self._keyed: dict[int, set[bool]] = {}
         self._batch = _Batch(number=-1)
 
     def open(self, positions: Mapping[int, Position]) -> None:
@@ -106,6 +107,7 @@ class FileGuard(Guard):
                 raise self._corrupt(index, f"it ends before entry {last}, up to which files were read", ())
             logged = load_seen(self.run.checkpoint, folder)
             self._read[index] = {path: entry for path, entry in logged.items() if entry <= last}
+            self._keyed[index] = {self._is_keyed(index, path) for path in self._read[index]}
             seen = set(self._read[index])
             if position is None:
                 continue
@@ -187,6 +189,7 @@ class FileGuard(Guard):
     def committed(self) -> None:
         for file in self._batch.files:
             self._read[file.source][file.path] = file.log
+            self._keyed[file.source].add(self._is_keyed(file.source, file.path))
         if self._batch.number % _PACKED == _PACKED - 1:
             # The lists are as good one by one; what cannot be written now is packed the next time.
             with contextlib.suppress(StorageUnwritableError):
@@ -292,26 +295,50 @@ class FileGuard(Guard):
         )
 
     def _refuse_mixed(self) -> None:
-        """Refuse a batch with files both inside and outside of folders named ``key=value``.
+        """Refuse files outside of folders named ``key=value`` beside files inside of such folders.
 
-        Spark reads the first and skips the others, and reports nothing.
+        In one batch, Spark reads only the files inside, and reports nothing. In several batches, the rows
+        lack a column.
         """
         for index, source in self.sources.items():
-            base = str(FileFolder.of_identity(source.identity).base)
-            files = [_shown(file.path) for file in self._batch.files if file.source == index]
-            outside = [path for path in files if not _KEYED.search(path.removeprefix(base))]
-            if outside and len(outside) < len(files) and not source.identity.get("recursive"):
-                raise FileUnreadableError(
-                    f"flow {self.run.flow.name}: {outside[0]} is not in a folder named key=value, "
-                    "but other files of the batch are",
-                    location=self.run.flow.location,
-                    facts=(*outside[1:_SHOWN], "Spark would skip such files silently", NOT_COMMITTED),
-                    remedies=(
-                        "move them into a folder named key=value, and drop the planned batch:   "
-                        f"headrace run --new-checkpoint {self.run.flow.name}",
-                    ),
-                    params={"flow": self.run.flow.name, "path": outside[0]},
-                )
+            if source.identity.get("recursive"):
+                continue
+            files = [file.path for file in self._batch.files if file.source == index]
+            inside = [path for path in files if self._is_keyed(index, path)]
+            outside = sorted(set(files) - set(inside))
+            known = self._keyed[index]
+            if len(known) > 1:
+                # They were read with recursive=True, and can lie anywhere.
+                known = set()
+            if outside and (inside or True in known):
+                raise self._mixed(outside, "is not in a folder named key=value, but other files are")
+            if inside and False in known:
+                how = "is in a folder named key=value, but files that were read before are not"
+                raise self._mixed(inside, how)
+
+    def _is_keyed(self, index: int, uri: str) -> bool:
+        """Whether a file is in a folder whose name is a partition column and its value."""
+        base = str(FileFolder.of_identity(self.sources[index].identity).base)
+        return _KEYED.search(_shown(uri).removeprefix(base)) is not None
+
+    def _mixed(self, paths: Sequence[str], how: str) -> FileUnreadableError:
+        shown = [_shown(path) for path in paths]
+        flow = self.run.flow
+        return FileUnreadableError(
+            f"flow {flow.name}: {shown[0]} {how}",
+            location=flow.location,
+            facts=(
+                *shown[1:_SHOWN],
+                "Spark would skip such files, or leave out the column of the folders",
+                NOT_COMMITTED,
+            ),
+            remedies=(
+                "move them to where the other files are, and drop the planned batch:   "
+                f"headrace run --new-checkpoint {flow.name}",
+                "or set recursive=True in hr.read_files: names of folders are then not columns",
+            ),
+            params={"flow": flow.name, "path": shown[0]},
+        )
 
     def _vanished(self, gone: Sequence[ReadFile]) -> FileVanishedError:
         paths = [_shown(file.path) for file in gone]
@@ -324,6 +351,8 @@ class FileGuard(Guard):
                 "restore the file as it was read",
                 "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
                 "and the ledger keeps its name",
+                "or drop the planned batch; the flow continues with the files that are there:   "
+                f"headrace run --new-checkpoint {self.run.flow.name}",
             ),
             params={"flow": self.run.flow.name, "paths": paths},
         )

@@ -28,6 +28,9 @@ ANY_FILE_NAME: Final = {
 """Options with which Spark reads files whose name has a colon. By default, Hadoop looks for a file of
 checksums beside each file, and cannot build the path of that file if the name has a colon."""
 
+_BASE = "basePath"
+"""The option with the folder below which Spark reads columns from the names of folders."""
+
 _STREAM_OPTIONS = (
     *("maxFilesPerTrigger", "maxBytesPerTrigger", "latestFirst", "maxFileAge", "fileNameOnly", "cleanSource"),
     *("sourceArchiveDir", "maxCachedFiles", "discardCachedInputRatio", "pathGlobFilter"),
@@ -72,7 +75,7 @@ _FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "orc": ("mergeSchema",),
 }
 _LINE_OPTIONS = frozenset(
-    name.lower() for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], FORMAT_OPTION)
+    name.lower() for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], FORMAT_OPTION, _BASE)
 )
 """Options that the reader of lines takes; the others are for the parser."""
 
@@ -275,7 +278,9 @@ def _is_native(schema: StructType, options: Mapping[str, str]) -> bool:
 
 def _choosing(folder: FileFolder) -> dict[str, str]:
     chosen = {"recursiveFileLookup": "true"} if folder.recursive else {}
-    return chosen | ({} if folder.glob is None else {"pathGlobFilter": folder.glob})
+    # Without it, Spark reads no columns from the names of folders that a pattern matches.
+    base = {_BASE: str(folder.base)} if folder.is_pattern and folder.partition_columns() else {}
+    return chosen | base | ({} if folder.glob is None else {"pathGlobFilter": folder.glob})
 
 
 def _check_schema(schema: StructType, partitions: tuple[str, ...]) -> None:

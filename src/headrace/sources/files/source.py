@@ -128,7 +128,7 @@ class FileSource(Source):
             reader = reader.option("basePath", self.path)
         # A path names one file, even if it has special characters.
         reader = reader.option("__globPaths__", "false")
-        return reader.load([path for paths in entries.values() for path in paths])
+        return reader.load([local_path(uri) or uri for uris in entries.values() for uri in uris])
 
     def _identity(self) -> dict[str, Any]:
         identity: dict[str, Any] = {"path": self.path}
