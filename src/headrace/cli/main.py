@@ -33,7 +33,7 @@ COMMANDS = {
     "verify": "Verify that every record was processed exactly once",
     "produce": "Write records to a topic",
     "consume": "Print the records of a topic",
-    "infer": "Infer the schema of a topic's records",
+    "infer": "Infer the schema of a topic or folder",
     "read": "Show rows of a table",
     "quarantine": "Show rejected rows, and decide what becomes of them",
     "full-refresh": "Rebuild a dataset from its sources",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +45,16 @@ class Inference:
     corrupt_records: list[CorruptRecord] = field(default_factory=list)
     shape: Shape = field(default_factory=Shape)
 
-    def add_json(self, value: bytes | None, at: Coordinates) -> None:
-        """Add a record in JSON; a record that is not a JSON object is counted as corrupt."""
+    def add_json(
+        self, value: bytes | None, at: Coordinates, columns: Mapping[str, Any] | None = None
+    ) -> None:
+        """Add a record in JSON; a record that is not a JSON object is counted as corrupt.
+
+        Args:
+            value: The record.
+            at: Its coordinates.
+            columns: Further fields, which replace those of the record.
+        """
         if value is None:
             self.tombstones += 1
             return
@@ -61,7 +69,7 @@ class Inference:
             self.leave_out(value, at, f"not readable JSON: {error}")
         else:
             if type(record) is dict:
-                self.add_object(record, at)
+                self.add_object({**record, **columns} if columns else record, at)
             else:
                 self.leave_out(value, at, "not a JSON object")
 

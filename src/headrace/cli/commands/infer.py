@@ -1,7 +1,8 @@
-"""`headrace infer`: the schema of a topic's records, as a file of the pipeline."""
+"""`headrace infer`: the schema of a topic or folder, as a file of the pipeline."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,10 +23,10 @@ if TYPE_CHECKING:
         "headrace infer orders",
         "headrace infer orders --sample 100000",
         "headrace infer customers --latest-by-key",
-        "headrace infer orders --update",
+        "headrace infer ./landing --update",
     )
 )
-@click.argument("source", metavar="TOPIC")
+@click.argument("source", metavar="TOPIC|FOLDER")
 @click.option(
     "--sample",
     type=click.IntRange(1),
@@ -39,10 +40,13 @@ def command(
 ) -> Result:
     """Infer the schema of JSON records, and write it to schemas/TOPIC.json.
 
-    Starts no Spark. Integers are LONG, beyond 64 bits DECIMAL; a field with integers and other numbers
-    is DOUBLE. A field is DATE or TIMESTAMP only if all its values are. A field with values of several
-    types is STRING, and is reported with an example of each type. Corrupt records are left out and
-    counted. The file is in the pipeline's folder, or in the current folder outside of a pipeline.
+    A folder or file is written with a slash, such as ./landing; its files are JSON lines, or CSV with a
+    header. The schema file is in the pipeline's folder, or in the current folder outside of a pipeline.
+    Starts no Spark.
+
+    Integers are LONG, beyond 64 bits DECIMAL; a field with integers and other numbers is DOUBLE. A field
+    is DATE or TIMESTAMP only if all its values are. A field with values of several types is STRING, and
+    is reported with an example of each type. Corrupt records are left out and counted.
 
     An existing file is not changed without --update, which adds new fields, and widens a type only if
     the records need it.
@@ -50,20 +54,50 @@ def command(
     from headrace.contracts.schema_files import FOLDER
     from headrace.project.inferring import Stopwatch, compare, save
 
-    if sample is not None and latest_by_key:
-        raise CommandLineError(
-            "--sample and --latest-by-key cannot be used together",
-            remedies=["headrace infer --help"],
-            params={"options": ["--sample", "--latest-by-key"]},
-        )
-    shown = f"{FOLDER}/{source}.json"
-    file = _root(invocation) / shown
+    _check(source, sample, latest_by_key)
+    root = _root(invocation)
     watch = Stopwatch()
-    inference = _read_topic(invocation, source, sample, latest_by_key)
-    found = compare(source, inference, file, shown, watch.seconds)
-    written = save(found, file, shown, update=update)
-    data = found.to_json() | {"file": shown, "written": written}
-    return Result(data=data, text="\n".join(_lines(found, shown, written)))
+    if "/" in source:
+        name, inference, usage = _read_folder(invocation, source, sample, root)
+    else:
+        name, usage = source, f'hr.read_kafka("{source}", format="json", '
+        inference = _read_topic(invocation, source, sample, latest_by_key)
+    shown = f"{FOLDER}/{name}.json"
+    found = compare(source, inference, root / shown, shown, watch.seconds)
+    written = save(found, root / shown, shown, update=update)
+    usage += f'schema="{shown}")'
+    data = found.to_json() | {"file": shown, "written": written, "usage": usage}
+    return Result(data=data, text="\n".join(_lines(found, shown, written, usage)))
+
+
+def _check(source: str, sample: int | None, latest_by_key: bool) -> None:
+    wrong = None
+    if sample is not None and latest_by_key:
+        wrong = "--sample and --latest-by-key cannot be used together"
+    elif latest_by_key and "/" in source:
+        wrong = "--latest-by-key needs a topic; records in files have no key"
+    if wrong is not None:
+        raise CommandLineError(
+            wrong, remedies=["headrace infer --help"], params={"command": "headrace infer"}
+        )
+
+
+def _read_folder(
+    invocation: Invocation, source: str, sample: int | None, root: Path
+) -> tuple[str, Inference, str]:
+    """The name of the folder, its records, and the call that reads it, as far as its schema."""
+    from headrace.contracts.file_records import find_files, infer_files
+
+    path = Path(source)
+    found = find_files(path)
+    with invocation.output.progress(f"Reading {source}"):
+        inference = infer_files(found, sample)
+    folder = path if path.is_dir() else path.parent
+    arguments = f'format="{found.format}", ' + ("recursive=True, " if found.recursive else "")
+    if found.format == "csv":
+        arguments += 'options={"header": "true"}, '
+    name = path.resolve().name.partition(".")[0] or "files"
+    return name, inference, f'hr.read_files("{os.path.relpath(folder, root)}", {arguments}'
 
 
 def _read_topic(invocation: Invocation, topic: str, sample: int | None, latest_by_key: bool) -> Inference:
@@ -76,7 +110,11 @@ def _read_topic(invocation: Invocation, topic: str, sample: int | None, latest_b
         with invocation.output.progress(f"Reading {topic}"):
             return infer_topic(kafka.connection, topic, sample=sample, latest_by_key=latest_by_key)
     except TopicNotFoundError as error:
-        raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
+        found = not_found(error, kafka, KafkaCluster(kafka.connection))
+        if Path(topic).exists():
+            folder = f"read the folder of this name:   headrace infer ./{topic}"
+            found = found.with_(remedies=[folder, *found.remedies])
+        raise found from error
 
 
 def _root(invocation: Invocation) -> Path:
@@ -89,7 +127,7 @@ def _root(invocation: Invocation) -> Path:
         return Path.cwd()
 
 
-def _lines(found: InferredSchema, shown: str, written: bool) -> Iterator[str]:
+def _lines(found: InferredSchema, shown: str, written: bool, usage: str) -> Iterator[str]:
     from headrace.project.inferring import at_text, change_lines, field_lines
 
     read = found.inference
@@ -114,7 +152,7 @@ def _lines(found: InferredSchema, shown: str, written: bool) -> Iterator[str]:
         yield from (f"  {line}" for line in change_lines(found.changes))
     yield f"DDL: {found.ddl}"
     yield f"Wrote {shown}" if written else f"{shown} has all of these fields and types; it was not changed"
-    yield f'Use it: hr.read_kafka("{found.source}", format="json", schema="{shown}")'
+    yield f"Use it: {usage}"
 
 
 def _headline(found: InferredSchema) -> str:
