@@ -102,12 +102,15 @@ def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | Non
     storage = plan.project.storage
     names = {str(read.table): read.table for read in planned.reads}
     inputs = {name: found for name, table in names.items() if (found := mark_newest(storage.table(table)))}
-    stale = find_stale(storage.table(planned.flow.target), planned.fingerprint, inputs)
+    view = planned.flow.target
+    stale = find_stale(storage.table(view), storage.quarantine(view), planned.fingerprint, inputs)
     if stale is None:
         return None
     match stale.part:
         case "table":
-            return "table", "it has never been refreshed"
+            return "table", "it has never been refreshed, or another writer has changed its rows"
+        case "quarantine":
+            return "table", "its quarantine table is missing"
         case "query":
             return "query", "its query has changed"
         case "inputs":

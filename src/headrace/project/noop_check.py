@@ -32,7 +32,7 @@ from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.survey import FlowSurveyor, is_drained
 from headrace.run.views import inputs_of
-from headrace.sinks.delta.replace import last_refresh
+from headrace.sinks.delta.replace import lacks_quarantine, last_refresh
 from headrace.sinks.delta.table import TableState, read_checksum
 from headrace.sources.kafka.clusters import KafkaClusters
 from headrace.sources.registry import load_source
@@ -189,6 +189,8 @@ def _require_fresh(record: Mapping[str, Any], settings: ProjectSettings) -> Tabl
         inputs,
         record["definition"],
     )
+    if latest is not None and lacks_quarantine(latest, settings.storage.quarantine(name)):
+        raise _Uncertain(f"the quarantine table of {name} is missing")
     if not inputs or not is_current:
         raise _Uncertain(f"{name} is stale")
     return name

@@ -51,7 +51,10 @@ def refresh_target(stage: RefreshViewStage, storage: Storage) -> Target[RefreshS
     """
     view = stage.view
     return ReplaceTarget(
-        path=storage.table(view.name), partition_cols=view.partition_cols, cluster_by=view.cluster_by
+        path=storage.table(view.name),
+        quarantine=storage.quarantine(view.name),
+        partition_cols=view.partition_cols,
+        cluster_by=view.cluster_by,
     )
 
 

@@ -130,7 +130,8 @@ def judge_refresh(refresh: Refresh, quarantine: Quarantine, found: Judgement) ->
         found.find("QUARANTINE_UNREADABLE", text, version=refresh.version)
     elif refresh.quarantined != held:
         text = f"the refresh of version {refresh.version} states that it quarantined "
-        text += f"{counted(refresh.quarantined, 'row')}; the quarantine table holds {held:,}"
+        text += f"{counted(refresh.quarantined, 'row')}; the quarantine table holds {held:,}; "
+        text += "if the table is deleted, `headrace run` computes the view again"
         found.find("QUARANTINE_DIFFERS", text, version=refresh.version)
 
 

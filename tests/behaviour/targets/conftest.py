@@ -180,7 +180,7 @@ class ReplaceHarness(Harness):
 
     @property
     def target(self) -> Target[RefreshStamp]:
-        return ReplaceTarget(path=locate(self.path))
+        return ReplaceTarget(path=locate(self.path), quarantine=locate(self.path.with_name("rejected")))
 
     def stamp(self, batch: int) -> RefreshStamp:
         return RefreshStamp(

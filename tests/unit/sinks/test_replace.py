@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from headrace.model.counts import BatchCounts
 from headrace.sinks.delta.commit import refresh_metadata
 from headrace.sinks.delta.replace import ReplaceTarget, Stale, find_stale
 from headrace.sinks.target import RefreshStamp
@@ -38,10 +39,27 @@ def commit(table: Path, version: int, metadata: Mapping[str, Any] | None) -> Non
     (log / f"{version:020d}.json").write_text("\n".join(lines) + "\n")
 
 
+def stale(view: Path, definition: str, inputs: Mapping[str, Mapping[str, Any]]) -> Stale | None:
+    return find_stale(locate(view), locate(view / "rejected"), definition, inputs)
+
+
+def target_of(view: Path) -> ReplaceTarget:
+    return ReplaceTarget(path=locate(view), quarantine=locate(view / "rejected"))
+
+
+def test_a_view_whose_quarantine_table_is_missing_is_stale(view: Path) -> None:
+    counts = BatchCounts(input=3, accepted=2, quarantined=1)
+    commit(view, 1, refresh_metadata(stamp(sales=SALES), counts))
+    assert stale(view, "abc", {"sales": SALES}) == Stale(part="quarantine")
+    (view / "rejected").mkdir()
+    commit(view / "rejected", 0, None)
+    assert stale(view, "abc", {"sales": SALES}) is None
+
+
 def test_the_same_query_over_the_same_inputs_is_up_to_date(view: Path) -> None:
-    assert find_stale(locate(view), "abc", {"sales": SALES}) is None
+    assert stale(view, "abc", {"sales": SALES}) is None
     # `plan` knows no table id, and compares what it knows.
-    assert find_stale(locate(view), "abc", {"sales": {"version": 8, "commit": "aa"}}) is None
+    assert stale(view, "abc", {"sales": {"version": 8, "commit": "aa"}}) is None
 
 
 @pytest.mark.parametrize(
@@ -56,16 +74,16 @@ def test_the_same_query_over_the_same_inputs_is_up_to_date(view: Path) -> None:
     ids=["new version", "rolled back", "input gone", "new input", "query"],
 )
 def test_what_has_changed(view: Path, definition: str, inputs: dict[str, Any], expected: Stale) -> None:
-    assert find_stale(locate(view), definition, inputs) == expected
+    assert stale(view, definition, inputs) == expected
 
 
 def test_rows_of_another_writer_make_a_view_stale(view: Path) -> None:
     commit(view, 1, None)
-    assert find_stale(locate(view), "abc", {"sales": SALES}) == Stale(part="table")
+    assert stale(view, "abc", {"sales": SALES}) == Stale(part="table")
 
 
 def test_a_view_that_also_reads_files_is_refreshed_each_time(view: Path) -> None:
-    target, same = ReplaceTarget(path=locate(view)), stamp(sales=SALES)
+    target, same = target_of(view), stamp(sales=SALES)
     unused = cast(Any, None)
     assert target.begin(unused, same) is None
     assert target.begin(unused, replace(same, reads_files=True)) is not None
@@ -73,6 +91,6 @@ def test_a_view_that_also_reads_files_is_refreshed_each_time(view: Path) -> None
 
 def test_a_view_without_inputs_is_refreshed_each_time(view: Path) -> None:
     commit(view, 1, refresh_metadata(stamp()))
-    target = ReplaceTarget(path=view)
-    assert find_stale(locate(view), "abc", {}) is None
+    target = target_of(view)
+    assert stale(view, "abc", {}) is None
     assert target.begin(None, stamp()) is not None  # type: ignore[arg-type]

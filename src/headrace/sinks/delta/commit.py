@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 _COLUMN_MAPPING = "delta.columnMapping.mode"
 """Columns of a table that maps their names have ids, which only Delta's own statements keep."""
+_SKIP_EMPTY = "spark.databricks.delta.skipRecordingEmptyCommits"
+"""Delta's setting by which it leaves out commits that change no file."""
 _CONFLICT = "ConcurrentTransactionException"
 """Delta's exception for a checkpoint that another writer has committed with meanwhile."""
 
@@ -193,6 +195,8 @@ def commit_refresh(
     Returns:
         The version of the commit.
     """
+    # Without this, Delta does not record that an empty view was refreshed and is still empty.
+    rows.sparkSession.conf.set(_SKIP_EMPTY, "false")
     writer = (
         rows.write.format("delta")
         .mode("overwrite")

@@ -24,11 +24,13 @@ class ReplaceTarget:
 
     Args:
         path: The table's folder.
+        quarantine: The folder of its quarantine table.
         partition_cols: The columns that lay the files out in folders.
         cluster_by: The columns that cluster the files of a new table.
     """
 
     path: Location
+    quarantine: Location
     partition_cols: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
     guarantee: ClassVar[Guarantee] = "exactly once"
@@ -45,7 +47,7 @@ class ReplaceTarget:
         if (
             stamp.inputs
             and not stamp.reads_files
-            and find_stale(self.path, stamp.definition, stamp.inputs) is None
+            and find_stale(self.path, self.quarantine, stamp.definition, stamp.inputs) is None
         ):
             return None
         return _Replacer(self, stamp)
@@ -96,31 +98,46 @@ class Stale:
     """Why a view's table is not what its query returns now.
 
     Args:
-        part: What has changed: the table's rows, the query, or its inputs.
+        part: What has changed: the table's rows, its quarantine table, the query, or its inputs.
         inputs: The names of the inputs that have changed.
     """
 
-    part: Literal["table", "query", "inputs"]
+    part: Literal["table", "quarantine", "query", "inputs"]
     inputs: tuple[str, ...] = ()
 
 
-def find_stale(path: Location, definition: str, inputs: Mapping[str, Mapping[str, Any]]) -> Stale | None:
+def find_stale(
+    path: Location, quarantine: Location, definition: str, inputs: Mapping[str, Mapping[str, Any]]
+) -> Stale | None:
     """Why a view must be computed again; ``None`` if it is up to date.
 
     Args:
         path: The table's folder.
+        quarantine: The folder of its quarantine table.
         definition: The fingerprint of the query.
         inputs: What is known of the version of each input, by name.
     """
     last = last_refresh(path)
     if last is None:
         return Stale(part="table")
+    if lacks_quarantine(last, quarantine):
+        return Stale(part="quarantine")
     if last.get("definition") != definition:
         return Stale(part="query")
     seen = last.get("inputs") or {}
     changed = {name for name, now in inputs.items() if not now.items() <= seen.get(name, {}).items()}
     changed |= seen.keys() - inputs.keys()
     return Stale(part="inputs", inputs=tuple(sorted(changed))) if changed else None
+
+
+def lacks_quarantine(last: Mapping[str, Any], quarantine: Location) -> bool:
+    """Whether a refresh has rejected rows, and their table does not exist any more.
+
+    Args:
+        last: The metadata of the refresh.
+        quarantine: The folder of the quarantine table.
+    """
+    return bool(last.get("quarantined")) and not is_table(quarantine)
 
 
 def last_refresh(path: Location) -> Mapping[str, Any] | None:
