@@ -99,6 +99,7 @@ from headrace.errors.run import (
     FlowFailedError as FlowFailedError,
     FlowInterruptedError as FlowInterruptedError,
     FlowUnknownError as FlowUnknownError,
+    QuarantineChangedError as QuarantineChangedError,
     RefreshUnfinishedError as RefreshUnfinishedError,
     RowsNotRepeatableError as RowsNotRepeatableError,
     TableFolderTakenError as TableFolderTakenError,

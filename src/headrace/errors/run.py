@@ -40,6 +40,15 @@ class RowsNotRepeatableError(RunError):
     code = "ROWS_NOT_REPEATABLE"
 
 
+class QuarantineChangedError(RunError):
+    """Another process has changed the same rejected rows: it discards or replays them. No row was changed.
+
+    `headrace quarantine list` shows the rows as they are now.
+    """
+
+    code = "QUARANTINE_CHANGED"
+
+
 class DriverLostError(RunError):
     """The JVM that runs Spark has ended. Run again: no record is lost or duplicated."""
 

@@ -1,10 +1,11 @@
-"""The rejected rows of a pipeline: list, show and export them."""
+"""The rejected rows of a pipeline: list, show, export and discard them."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,12 @@ from headrace.observe.quarantine import (
     QuarantineSummary,
     RejectedRows,
     RowFilter,
+    RowState,
     find_quarantine,
     find_quarantines,
 )
 from headrace.observe.read import Rows, find_table
+from headrace.sinks.delta.commit import discard_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,6 +42,38 @@ class Exported:
     path: Path
     rows: int
     skipped: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowChoice:
+    """Rows that a command would take out of the quarantine.
+
+    Args:
+        dataset: Their dataset.
+        flows: The number of quarantined rows, by flow.
+        left: The rows that match too, and are in another state; they stay as they are.
+    """
+
+    dataset: TableName
+    flows: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[RowState, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """The number of quarantined rows."""
+        return sum(self.flows.values())
+
+    def lines(self) -> Iterator[str]:
+        """What is chosen, and what is not: one line for each fact."""
+        for flow, rows in self.flows.items():
+            yield f"{self.dataset.short}  {_counted(rows)} of flow {flow}"
+        if pending := self.left.get("pending"):
+            yield f"{self.dataset.short}  {_counted(pending)} pending: the next run repeats their batch first"
+        if held := self.left.get("replaying"):
+            yield f"{self.dataset.short}  {_counted(held)} of an interrupted replay: replay finishes it first"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rows": self.rows, "flows": dict(self.flows), "left": dict(self.left)}
 
 
 @dataclass(frozen=True)
@@ -127,6 +162,42 @@ class Quarantine:
         path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
         return Exported(path=path, rows=len(lines), skipped=count - len(lines))
 
+    def plan_discard(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> RowChoice:
+        """Find out which rows `discard` would mark; starts no JVM and changes nothing.
+
+        Args:
+            dataset: The dataset.
+            chosen: Which rows; all by default.
+
+        Raises:
+            UsageError: There is no such dataset, or the condition cannot be evaluated.
+        """
+        found = self._find(dataset)
+        return choice_of(self._name(dataset), None if found is None else found.choose(chosen))
+
+    def discard(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> RowChoice:
+        """Mark quarantined rows as discarded: they are no longer replayed; starts no JVM.
+
+        The rows stay in the quarantine table, and `verify` counts them.
+
+        Args:
+            dataset: The dataset.
+            chosen: Which rows; all by default.
+
+        Returns:
+            What was discarded.
+
+        Raises:
+            UsageError: There is no such dataset, or the condition cannot be evaluated.
+            QuarantineChangedError: Another process has changed the same rows.
+        """
+        found, name = self._find(dataset), self._name(dataset)
+        if found is None:
+            return RowChoice(dataset=name)
+        rows = found.choose(chosen)
+        discard_rows(found.path, found.choose(chosen.with_states("quarantined")).select(["id"]))
+        return choice_of(name, rows)
+
     def _name(self, dataset: str) -> TableName:
         return TableName.parse(dataset, self.settings.database)
 
@@ -140,6 +211,18 @@ class Quarantine:
         if found is None:
             find_table(dataset, self.settings.storage, self.settings.database)
         return found
+
+
+def choice_of(dataset: TableName, rows: pa.Table | None) -> RowChoice:
+    """The choice of rows, by flow and state."""
+    flows: Counter[str] = Counter()
+    left: Counter[RowState] = Counter()
+    for row in () if rows is None else rows.select(["flow", "state"]).to_pylist():
+        if row["state"] == "quarantined":
+            flows[row["flow"]] += 1
+        else:
+            left[row["state"]] += 1
+    return RowChoice(dataset=dataset, flows=dict(sorted(flows.items())), left=dict(left))
 
 
 def record_text(row: Mapping[str, Any]) -> str | None:
@@ -164,3 +247,7 @@ def _records(rows: pa.Table) -> Iterator[str]:
         if text is not None:
             # A JSON text has no line break within a string, so that a space means the same.
             yield " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+def _counted(rows: int) -> str:
+    return f"{rows:,} {'row' if rows == 1 else 'rows'}"

@@ -36,6 +36,7 @@ from headrace.verify.file_records import judge_folder
 from headrace.verify.last_records import compare_marks, find_marks, newest_marks
 from headrace.verify.layout import Storage, find_upstream
 from headrace.verify.offsets import Topic
+from headrace.verify.quarantine import Rejected, rows_in
 from headrace.verify.records import (
     READ_WHOLE,
     compare,
@@ -311,11 +312,14 @@ def _check_clusters(evidence: Evidence, lineage: Lineage) -> None:
 
 
 def _quarantined(evidence: Evidence) -> Present:
-    """The coordinates of the rejected rows of committed batches."""
+    """The coordinates of the rejected rows of committed batches that were not replayed."""
     parts = []
     for lineage in evidence.lineages:
-        rows = sum(evidence.quarantine.rows_of(batch) for batch in lineage.batches)
-        offsets = evidence.quarantine.offsets_of(lineage)
-        spans = {key: Spans.of_offsets(np.array(found, dtype=np.int64)) for key, found in offsets.items()}
-        parts.append(Present(spans, rows - sum(map(len, offsets.values())), rows))
+        for part in (evidence.quarantine.kept, evidence.quarantine.discarded):
+            found = Rejected.joined(rows_in(part, lineage.batches))
+            spans = {
+                key: Spans.of_offsets(np.array(offsets, dtype=np.int64))
+                for key, offsets in found.partitions.items()
+            }
+            parts.append(Present(spans, found.rows - sum(map(len, found.partitions.values())), found.rows))
     return Present.joined(parts)

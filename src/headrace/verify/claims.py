@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.coordinates import ANY, Present
 from headrace.verify.offsets import Topic
-from headrace.verify.quarantine import Quarantine
+from headrace.verify.quarantine import Quarantine, Rejected, rows_in
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
 
@@ -45,6 +45,7 @@ class Claims:
             read by batches that neither log nor ledger holds.
         unread: Offsets on the broker that the flow has not read yet.
         quarantined: Rows of its judged batches in the quarantine.
+        discarded: Rows of its judged batches that were discarded.
         dropped: Rows of its judged batches that expectations have dropped.
         drops: The ranges of each batch with dropped rows, and their number.
     """
@@ -55,6 +56,7 @@ class Claims:
     excused: int = 0
     unread: int = 0
     quarantined: int = 0
+    discarded: int = 0
     dropped: int = 0
     drops: tuple[tuple[Mapping[TopicPartition, tuple[int, int]], int], ...] = ()
 
@@ -93,7 +95,8 @@ def with_rejected(claims: Claims, lineage: Lineage, quarantine: Quarantine, sinc
             drops.append((ranges, batch.counts.dropped))
     return replace(
         claims,
-        quarantined=sum(quarantine.rows_of(batch) for batch in batches),
+        quarantined=Rejected.joined(rows_in(quarantine.kept, batches)).rows,
+        discarded=Rejected.joined(rows_in(quarantine.discarded, batches)).rows,
         dropped=sum(batch.counts.dropped for batch in batches),
         drops=tuple(drops),
     )

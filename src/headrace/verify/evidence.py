@@ -116,7 +116,7 @@ def load_evidence(
         balance=build_balance(log, metadata, facts, baseline),
         facts=facts,
         lists=load_lists(ledgers),
-        quarantine=load_quarantine(storage.quarantine(dataset)),
+        quarantine=load_quarantine(storage.quarantine(dataset), log.transactions),
     )
 
 

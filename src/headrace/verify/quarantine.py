@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,39 +20,68 @@ BatchKey = tuple[str, int]
 """The checkpoint and number of a batch; of a refresh its update, and -1."""
 
 _QUERY = """
-    SELECT coalesce(checkpoint, update) AS checkpoint, coalesce(batch, -1) AS batch,
+    SELECT coalesce(checkpoint, update) AS checkpoint, coalesce(batch, -1) AS batch, state, replay,
         source['topic'] AS topic, source['partition'] AS partition,
         source['offset'] AS offset
     FROM rejected
 """
+_DISCARDED = "discarded"
+_REPLAYED = ("replaying", "replayed")
+"""A row is replayed when the table holds its replay, whatever of both the quarantine states."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejected:
+    """Rejected rows of one batch.
+
+    Args:
+        rows: How many.
+        partitions: Their offsets, where they still have coordinates.
+    """
+
+    rows: int = 0
+    partitions: Mapping[TopicPartition, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def joined(cls, several: Iterable[Rejected]) -> Rejected:
+        rows, offsets = 0, defaultdict[TopicPartition, list[int]](list)
+        for one in several:
+            rows += one.rows
+            for partition, found in one.partitions.items():
+                offsets[partition].extend(found)
+        return cls(rows=rows, partitions={key: tuple(found) for key, found in offsets.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Quarantine:
-    """The rows of a quarantine table, in every state.
+    """The rows of a quarantine table.
 
     Args:
-        rows: How many rows each batch has in it.
-        partitions: The offsets of these rows, where they still have coordinates.
-        damage: Why the table cannot be read.
+        kept: The rows of each batch that are neither replayed nor discarded.
+        discarded: Those that a user has discarded.
+        replayed: Those whose replay the table holds.
+        replays: How many rows are marked for each replay.
+        damage: Why the quarantine table cannot be read.
     """
 
-    rows: Mapping[BatchKey, int] = field(default_factory=dict)
-    partitions: Mapping[BatchKey, Mapping[TopicPartition, tuple[int, ...]]] = field(default_factory=dict)
+    kept: Mapping[BatchKey, Rejected] = field(default_factory=dict)
+    discarded: Mapping[BatchKey, Rejected] = field(default_factory=dict)
+    replayed: Mapping[BatchKey, Rejected] = field(default_factory=dict)
+    replays: Mapping[str, int] = field(default_factory=dict)
     damage: str = ""
 
-    def rows_of(self, batch: Batches) -> int:
-        """The rows that a batch, or several, have in it."""
-        return sum(self.rows.get((batch.checkpoint, n), 0) for n in range(batch.first, batch.last + 1))
+    @cached_property
+    def rows(self) -> Mapping[BatchKey, int]:
+        """How many rows each batch has in it, in every state."""
+        found: dict[BatchKey, int] = defaultdict(int)
+        for part in (self.kept, self.discarded, self.replayed):
+            for key, one in part.items():
+                found[key] += one.rows
+        return dict(found)
 
-    def offsets_of(self, lineage: Lineage) -> dict[TopicPartition, list[int]]:
-        """The offsets of the rows of a flow's committed batches, where they still have coordinates."""
-        offsets: dict[TopicPartition, list[int]] = defaultdict(list)
-        for batch in lineage.batches:
-            for number in range(batch.first, batch.last + 1):
-                for partition, found in self.partitions.get((batch.checkpoint, number), {}).items():
-                    offsets[partition].extend(found)
-        return dict(offsets)
+    def rows_of(self, batch: Batches) -> int:
+        """The rows that a batch, or several, have in it, in every state."""
+        return sum(self.rows.get((batch.checkpoint, n), 0) for n in range(batch.first, batch.last + 1))
 
     def pending(self, lineage: Lineage) -> int:
         """Rows of a batch that the table does not hold yet."""
@@ -80,8 +110,21 @@ class Quarantine:
         return sum(count for key, count in self.rows.items() if key not in claimed and key[0] not in known)
 
 
-def load_quarantine(path: Path) -> Quarantine:
-    """Read a quarantine table; a missing one is empty."""
+def rows_in(part: Mapping[BatchKey, Rejected], batches: Iterable[Batches]) -> Iterator[Rejected]:
+    """The rows of batches in a part of the quarantine."""
+    for batch in batches:
+        for number in range(batch.first, batch.last + 1):
+            if (found := part.get((batch.checkpoint, number))) is not None:
+                yield found
+
+
+def load_quarantine(path: Path, transactions: Mapping[str, int]) -> Quarantine:
+    """Read a quarantine table; a missing one is empty.
+
+    Args:
+        path: Its folder.
+        transactions: The transactions of the dataset's own table, which show the replays that it holds.
+    """
     if not has_log(path):
         return Quarantine()
     import pyarrow as pa
@@ -91,22 +134,30 @@ def load_quarantine(path: Path) -> Quarantine:
         found = QueryBuilder().register("rejected", DeltaTable(path)).execute(_QUERY).read_all()
     except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
         return Quarantine(damage=str(error).splitlines()[0])
-    return _build(pa.table(found))
+    return _build(pa.table(found), transactions)
 
 
-def _build(table: Any) -> Quarantine:
-    rows: dict[BatchKey, int] = defaultdict(int)
-    partitions: dict[BatchKey, dict[TopicPartition, list[int]]] = defaultdict(lambda: defaultdict(list))
+def _build(table: Any, transactions: Mapping[str, int]) -> Quarantine:
+    rows: dict[tuple[str, BatchKey], int] = defaultdict(int)
+    offsets: dict[tuple[str, BatchKey], dict[TopicPartition, list[int]]] = {}
+    replays: dict[str, int] = defaultdict(int)
     columns = (table.column(name).to_pylist() for name in table.column_names)
-    for checkpoint, batch, topic, partition, offset in zip(*columns, strict=True):
-        rows[checkpoint, batch] += 1
+    for checkpoint, batch, state, replay, topic, partition, offset in zip(*columns, strict=True):
+        part = _DISCARDED if state == _DISCARDED else "kept"
+        if state in _REPLAYED and transactions.get(replay) == 0:
+            part = "replayed"
+            replays[replay] += 1
+        key = (part, (checkpoint, batch))
+        rows[key] += 1
         if topic is not None and partition is not None and offset is not None:
-            partitions[checkpoint, batch][topic, partition].append(offset)
-    kept = {
-        key: {partition: tuple(offsets) for partition, offsets in found.items()}
-        for key, found in partitions.items()
-    }
-    return Quarantine(rows=dict(rows), partitions=kept)
+            offsets.setdefault(key, defaultdict(list))[topic, partition].append(offset)
+    parts: dict[str, dict[BatchKey, Rejected]] = defaultdict(dict)
+    for (part, batch_key), count in rows.items():
+        held = {place: tuple(found) for place, found in offsets.get((part, batch_key), {}).items()}
+        parts[part][batch_key] = Rejected(rows=count, partitions=held)
+    return Quarantine(
+        kept=parts["kept"], discarded=parts[_DISCARDED], replayed=parts["replayed"], replays=dict(replays)
+    )
 
 
 def judge_quarantine(batch: Batches, quarantine: Quarantine, found: Judgement) -> None:

@@ -289,8 +289,10 @@ def _text(
     others = f" (and {came:,} by other writers)" if came else ""
     others += f" + {gone:,} erased by other writers" if gone else ""
     quarantined = sum(one.quarantined for one in (claims, *sharing))
+    discarded = sum(one.discarded for one in (claims, *sharing))
     dropped = sum(one.dropped for one in (claims, *sharing))
     others += f" + {quarantined:,} in quarantine" if quarantined else ""
+    others += f" + {discarded:,} discarded" if discarded else ""
     others += f" + {dropped:,} dropped" if dropped else ""
     unread = f"; {claims.unread:,} unread" if claims.unread else ""
     if not claims.partitions:

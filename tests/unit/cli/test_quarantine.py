@@ -7,10 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lake import HandFlow, Lake
 from rejected_rows import rejected, write_rejected
+
+from headrace.errors import QuarantineChangedError
+from headrace.sinks.delta.commit import discard_rows
+from headrace.storage.locate import locate
 
 Call = Callable[..., Any]
 
@@ -161,3 +166,46 @@ def test_rows_of_an_interrupted_replay_are_shown_by_what_the_table_holds(
     write_rejected(flow, rows)
     assert shown(headrace, "--state", "replayed") == [10]
     assert shown(headrace, "--state", "replaying") == [11]
+
+
+class TestDiscard:
+    @pytest.fixture(autouse=True)
+    def _rows(self, flow: HandFlow) -> None:
+        flow.append({0: (0, 10)})
+        write_rejected(flow, [rejected(flow, 10), rejected(flow, 11, reasons=[reason("odd")])])
+        write_rejected(flow, [rejected(flow, 12), rejected(flow, 13, batch=1)])
+
+    def test_it_shows_first_what_it_would_do(self, headrace: Call) -> None:
+        called = headrace("quarantine", "discard", "orders")
+        assert called.exit_code == 2
+        assert "NOT_CONFIRMED" in called.err
+        assert called.err.splitlines()[:2] == [
+            "orders  3 rows of flow orders",
+            "orders  1 row pending: the next run repeats their batch first",
+        ]
+        assert shown(headrace, "--state", "discarded") == []
+
+    def test_chosen_rows_are_discarded_once(self, headrace: Call) -> None:
+        called = headrace("quarantine", "discard", "orders", "--reason", "small", "--yes")
+        assert (called.exit_code, called.out) == (0, "Discarded 2 rows of orders.\n")
+        assert shown(headrace, "--state", "discarded") == [10, 12]
+        assert shown(headrace, "--state", "quarantined") == [11]
+        assert shown(headrace, "--state", "pending") == [13]
+        again = headrace("quarantine", "discard", "orders", "--reason", "small", "--yes")
+        assert (again.exit_code, again.out) == (0, "No quarantined row matches.\n")
+
+    def test_other_columns_are_kept(self, headrace: Call) -> None:
+        def rows() -> list[dict[str, Any]]:
+            found = headrace("quarantine", "show", "orders", "--id", "orders-10", "--json").data["rows"]
+            return [{k: v for k, v in row.items() if k not in ("state", "changed_at")} for row in found]
+
+        before = rows()
+        headrace("quarantine", "discard", "orders", "--yes")
+        assert rows() == before
+
+    def test_rows_that_another_process_changes_meanwhile_are_left(self, flow: HandFlow) -> None:
+        folder = flow.table.storage.root / "quarantine" / "default" / "orders"
+        discard_rows(locate(folder), pa.table({"id": ["orders-10"]}))
+        with pytest.raises(QuarantineChangedError) as refused:
+            discard_rows(locate(folder), pa.table({"id": ["orders-10", "orders-11"]}))
+        assert refused.value.params["rows"] == 1

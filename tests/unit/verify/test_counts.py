@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from lake import HandFlow, Lake, LakeTable, edit, replace_file, rows
+from rejected_rows import rejected, write_rejected
 
 from headrace.verify import data_files
 from headrace.verify.text import conclusion
@@ -62,22 +62,15 @@ def test_quarantined_rows_without_a_quarantine_are_found(
 def test_quarantined_rows_are_part_of_the_equation(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
     flow.append({0: (0, 10)})
     edit(table, 2, input=12, quarantined=2)
-    folder = table.storage.root / "quarantine" / table.name.schema / table.name.name
-    rejected = {
-        "checkpoint": [flow.checkpoint] * 3,
-        "batch": [0, 0, 1],
-        "update": ["u1", "u1", "u2"],
-        "source": [{"topic": "sales", "partition": 0, "offset": offset} for offset in (10, 11, 12)],
-    }
-    folder.parent.mkdir(parents=True)
-    deltalake.write_deltalake(folder, pa.table(rejected))
+    write_rejected(flow, [rejected(flow, 10), rejected(flow, 11), rejected(flow, 12, batch=1)])
     assert verify.codes("counts") == []
     assert verify.grade("counts").text == "12 in = 10 accepted + 2 quarantined + 0 dropped"
     # The rows of batch 1 were written, and the table does not hold the batch yet.
     (judged,) = verify.dataset().flows
     (pending,) = (note for note in judged.notes if "pending" in note)
     assert pending.startswith("1 row in quarantine pending")
-    next(folder.glob("*.parquet")).unlink()
+    folder = table.storage.root / "quarantine" / table.name.schema / table.name.name
+    next(folder.rglob("*.parquet")).unlink()
     assert verify.codes("counts") == ["QUARANTINE_UNREADABLE"]
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.model.names import TableName
     from headrace.observe.quarantine import QuarantineSummary, RowFilter
     from headrace.observe.read import Rows
+    from headrace.project.quarantine import RowChoice
 
 _CHARACTERS = 2000
 """The maximum number of a record's characters in the text form of `show`."""
@@ -56,6 +57,7 @@ def _chosen(function: Command) -> Command:
 _state = click.option(
     "--state", "states", multiple=True, type=click.Choice(_STATES), help="Rows in this state; repeatable."
 )
+_confirmed = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 _dataset = click.argument("dataset", shell_complete=complete_dataset)
 
 
@@ -151,7 +153,54 @@ def export(
     )
 
 
-for _verb in (list_rows, show, export):
+@verb(
+    name="discard",
+    examples=(
+        'headrace quarantine discard orders --reason "positive amount"',
+        "headrace quarantine discard orders --where \"quarantined_at < '2026-11-01'\" --yes",
+    ),
+)
+@_dataset
+@_chosen
+@_confirmed
+def discard(
+    invocation: Invocation,
+    dataset: str,
+    reason: str | None,
+    flow: str | None,
+    where: str | None,
+    ids: tuple[str, ...],
+    yes: bool,
+) -> Result:
+    """Mark quarantined rows as discarded.
+
+    They are no longer replayed. They stay in the quarantine table, and `headrace verify` counts them. Shows
+    first how many rows match, and asks for confirmation. Starts no Spark.
+    """
+    chosen = _filter(where, reason, flow, ids)
+    with invocation.pipeline() as pipeline:
+        plan = pipeline.quarantine.plan_discard(dataset, chosen)
+        if (end := _confirm(invocation, plan, yes, "Discard?")) is not None:
+            return end
+        done = pipeline.quarantine.discard(dataset, chosen)
+    return Result(data={"done": True, **done.to_json()}, text=f"Discarded {counted(done.rows)} of {dataset}.")
+
+
+def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) -> Result | None:
+    """The result with which the command ends here; ``None`` if it goes on."""
+    output = invocation.output
+    if not plan.rows:
+        output.note("\n".join(plan.lines()))
+        return Result(data={"done": False, **plan.to_json()}, text="No quarantined row matches.")
+    if yes:
+        return None
+    output.note("\n".join(plan.lines()))
+    if output.confirm(question, remedy="repeat the command with --yes"):
+        return None
+    return Result(data={"done": False, **plan.to_json()}, text="Nothing was changed.", exit_code=1)
+
+
+for _verb in (list_rows, show, export, discard):
     command.add_command(_verb)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
+from headrace.sinks.delta.row_states import change_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.sinks.delta.transaction import WrittenFiles, iterate, prepend, scala_list, watch_checkpoint
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
@@ -17,6 +18,7 @@ from headrace.storage.location import Location
 from headrace.storage.table_log import find_batch, newest_version
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 FORMAT = 1
@@ -173,6 +175,16 @@ def replace_quarantine(rows: DataFrame, table: Location, stamp: BatchStamp) -> i
     finally:
         kept.unpersist()
     return count
+
+
+def discard_rows(table: Location, ids: pa.Table) -> None:
+    """Mark quarantined rows as discarded, in one commit; starts no JVM.
+
+    Raises:
+        QuarantineChangedError: A row is not quarantined any more; no row was changed.
+    """
+    metadata = {"headrace": FORMAT, "discarded": ids.num_rows}
+    change_rows(table, ids, before="quarantined", values={"state": "'discarded'"}, metadata=metadata)
 
 
 def replace_rejected(rows: DataFrame, table: Location, stamp: RefreshStamp) -> None:

@@ -1,0 +1,79 @@
+"""Changes what became of rejected rows, in one commit on their quarantine table; starts no JVM."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import QuarantineChangedError
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+_ATTEMPTS = 5
+"""`deltalake` fails if a flow appends rejected rows at the same time, whichever rows they are."""
+
+
+def change_rows(
+    path: Location,
+    rows: pa.Table,
+    *,
+    before: str,
+    values: Mapping[str, str],
+    metadata: Mapping[str, Any],
+) -> None:
+    """Change columns of rows in one commit.
+
+    Args:
+        path: The folder of the quarantine table.
+        rows: The rows by ``id``, with their new values.
+        before: The state that each row must have.
+        values: The new values of columns, in SQL; `new` is the row in ``rows``, `old` the one in the table.
+        metadata: The user metadata of the commit.
+
+    Raises:
+        QuarantineChangedError: A row does not have the state any more; no row was changed.
+    """
+    from deltalake import CommitProperties, DeltaTable
+    from deltalake.exceptions import CommitFailedError
+
+    if not rows.num_rows:
+        return
+    now = datetime.now(UTC).isoformat()
+    set_ = {**values, "changed_at": f"""arrow_cast('{now}', 'Timestamp(Microsecond, Some("UTC"))')"""}
+    properties = CommitProperties(custom_metadata={"userMetadata": json.dumps(metadata)})
+    for attempt in range(_ATTEMPTS):
+        table = DeltaTable(str(path))
+        if missing := _count_others(table, rows, before):
+            raise QuarantineChangedError(
+                f"{missing} of {rows.num_rows} rows of the quarantine {path.name} are not {before} any more",
+                facts=("another process has changed them", "no row was changed"),
+                remedies=(f"headrace quarantine list {path.name}",),
+                params={"quarantine": str(path), "rows": missing},
+            )
+        merge = table.merge(
+            rows, "old.id = new.id", source_alias="new", target_alias="old", commit_properties=properties
+        )
+        try:
+            merge.when_matched_update(set_).execute()
+            return
+        except CommitFailedError:
+            if attempt == _ATTEMPTS - 1:
+                raise
+
+
+def _count_others(table: DeltaTable, rows: pa.Table, state: str) -> int:
+    """How many of the rows do not have a state."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from deltalake import QueryBuilder
+
+    query = f"SELECT id FROM t WHERE state = '{state}'"
+    found = pa.table(QueryBuilder().register("t", table).execute(query).read_all())
+    ids = pc.cast(found.column("id"), pa.string())
+    held = pc.sum(pc.is_in(rows.column("id"), value_set=ids.combine_chunks())).as_py()
+    return int(rows.num_rows) - int(held or 0)
