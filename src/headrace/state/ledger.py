@@ -72,10 +72,12 @@ class Ledger:
             return ()
         # What the log has lost before it was seen is a hole that stays visible between two folds.
         first = max(expected, known[0])
-        entries, foreign = [], []
+        entries: list[dict[str, Any]] = []
+        replays: list[dict[str, Any]] = []
+        foreign: list[LoggedCommit] = []
         for commit in iter_commits(table, first, known[-1]):
             if commit.metadata is not None and commit.metadata.get("flow") == self.flow and commit.is_ours:
-                entries.append(entry_of(commit))
+                (replays if "replay" in commit.metadata else entries).append(entry_of(commit))
             elif not commit.is_ours and commit.changes_data:
                 foreign.append(commit)
         others = [_other(table, commit) for commit in foreign]
@@ -83,6 +85,7 @@ class Ledger:
         if before is not None:
             first, entries = before["versions"][0], [*before["batches"], *entries]
             others = [*before.get("others", ()), *others]
+            replays = [*before.get("replays", ()), *replays]
         record = {
             "headrace": 1,
             "dataset": str(self.dataset),
@@ -92,6 +95,7 @@ class Ledger:
             "mark": commit_mark(table, known[-1]),
             "batches": compact(entries, join_marks),
             "others": others,
+            "replays": replays,
         }
         self._path(first, table_id).replace_json(record)
         return tuple(foreign)

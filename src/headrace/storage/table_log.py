@@ -69,6 +69,7 @@ class LoggedCommit:
         return self.metadata is not None and (
             "opens" in self.metadata
             or "view" in self.metadata
+            or str(self.metadata.get("replay")) in self.transactions
             or self.transactions.get(str(self.metadata.get("checkpoint"))) == self.metadata.get("batch")
         )
 

@@ -107,7 +107,14 @@ class RecordsJudge:
             try:
                 _check_clusters(evidence, lineage)
                 found = self._claims(evidence, lineage)
-                claims[lineage.flow] = with_rejected(found, lineage, evidence.quarantine, evidence.since)
+                replays = (one for one in evidence.replays if one.flow in lineage.names)
+                claims[lineage.flow] = with_rejected(
+                    found,
+                    lineage,
+                    evidence.quarantine,
+                    evidence.since,
+                    dropped_later=sum(one.counts.dropped for one in replays),
+                )
             except _CannotJudgeError as error:
                 # No other flow can be judged either: its rows cannot be separated from theirs.
                 return self._unjudged(evidence, str(error), applies=error.applies)

@@ -82,8 +82,22 @@ def join_claims(several: Iterable[Claims]) -> dict[TopicPartition, Claim]:
     }
 
 
-def with_rejected(claims: Claims, lineage: Lineage, quarantine: Quarantine, since: int | None) -> Claims:
-    """The claims of a flow with the rows that its expectations kept out of the table."""
+def with_rejected(
+    claims: Claims,
+    lineage: Lineage,
+    quarantine: Quarantine,
+    since: int | None,
+    dropped_later: int,
+) -> Claims:
+    """The claims of a flow with the rows that its expectations kept out of the table.
+
+    Args:
+        claims: The claims of its ranges.
+        lineage: The flow.
+        quarantine: The rejected rows.
+        since: Batches before this version are not judged.
+        dropped_later: Rows that replays have dropped.
+    """
     batches = [batch for batch in lineage.batches if since is None or batch.first_version >= since]
     drops = []
     for batch in batches:
@@ -93,11 +107,14 @@ def with_rejected(claims: Claims, lineage: Lineage, quarantine: Quarantine, sinc
                 starts = source.starts
                 ranges |= {key: (starts.get(key, end), end) for key, end in source.ends.items()}
             drops.append((ranges, batch.counts.dropped))
+    if dropped_later:
+        replayed = Rejected.joined(rows_in(quarantine.replayed, batches)).partitions
+        drops.append(({key: (min(some), max(some) + 1) for key, some in replayed.items()}, dropped_later))
     return replace(
         claims,
         quarantined=Rejected.joined(rows_in(quarantine.kept, batches)).rows,
         discarded=Rejected.joined(rows_in(quarantine.discarded, batches)).rows,
-        dropped=sum(batch.counts.dropped for batch in batches),
+        dropped=sum(batch.counts.dropped for batch in batches) + dropped_later,
         drops=tuple(drops),
     )
 

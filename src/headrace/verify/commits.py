@@ -30,9 +30,10 @@ ERASURE = "headrace_erasure"
 DELETIONS = frozenset({"DELETE", "TRUNCATE"})
 _KEPT_BY_MERGE = ("numTargetRowsInserted", "numTargetRowsUpdated")
 
-Role = Literal["batch", "opening", "view", "rewrite", "foreign", "unnumbered", "metadata"]
-"""What a commit is to the proof. ``rewrite`` moves rows and changes none; ``foreign`` is another
-writer's; ``unnumbered`` carries a batch's metadata without its transaction, so its ranges do not count."""
+Role = Literal["batch", "opening", "view", "replay", "rewrite", "foreign", "unnumbered", "metadata"]
+"""What a commit is to the proof. ``replay`` adds rows of the quarantine; ``rewrite`` moves rows and changes
+none; ``foreign`` is another writer's; ``unnumbered`` has the metadata of a batch or a replay without its
+transaction, so that they do not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +94,23 @@ class Refresh:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replay:
+    """A commit that moved rejected rows from the quarantine into the table.
+
+    Args:
+        id: Its transaction, which the moved rows also name.
+        rows: The rows that it took out of the quarantine.
+        counts: The rows that the query returned for them.
+    """
+
+    flow: str
+    id: str
+    version: int
+    rows: int
+    counts: RowCounts
+
+
+@dataclass(frozen=True, kw_only=True)
 class CommitClaims:
     """The metadata of all commits of a table.
 
@@ -104,13 +122,14 @@ class CommitClaims:
     batches: tuple[Batches, ...]
     openings: tuple[Opening, ...]
     refreshes: tuple[Refresh, ...]
+    replays: tuple[Replay, ...]
     roles: Mapping[int, Role]
     repeated: Mapping[int, str]
 
 
 def build_claims(log: TableLog) -> CommitClaims:
     """Read the meaning of every commit that the log still holds."""
-    batches, openings, refreshes = [], [], []
+    batches, openings, refreshes, replays = [], [], [], []
     roles: dict[int, Role] = {}
     repeated: dict[int, str] = {}
     known = {value for key, value in log.metadata.properties.items() if key.startswith(PROPERTY_CHECKPOINT)}
@@ -122,10 +141,14 @@ def build_claims(log: TableLog) -> CommitClaims:
             if application in known and batch != FENCED and not numbered:
                 repeated[commit.version] = f"it has the transaction of batch {batch}, and no ranges"
         if role == "unnumbered":
-            repeated[commit.version] = "its metadata names a batch, and it has no transaction of that batch"
+            repeated[commit.version] = (
+                "its metadata names a batch or a replay, and it has no transaction of it"
+            )
         try:
             if metadata is not None and role == "view":
                 refreshes.append(_refresh(metadata, commit))
+            if metadata is not None and role == "replay":
+                replays.append(read_replay(metadata, commit.version))
             if metadata is not None and role == "opening":
                 openings.append(read_opening(metadata, commit.version, commit.transactions))
                 known.add(metadata["checkpoint"])
@@ -137,6 +160,7 @@ def build_claims(log: TableLog) -> CommitClaims:
         batches=tuple(batches),
         openings=tuple(openings),
         refreshes=tuple(refreshes),
+        replays=tuple(replays),
         roles=roles,
         repeated=repeated,
     )
@@ -172,9 +196,11 @@ def _role(commit: Commit, metadata: Mapping[str, Any] | None) -> Role:
         return "view"
     if metadata is not None and _is_numbered(metadata, commit):
         return "batch"
+    if metadata is not None and commit.transactions.get(str(metadata.get("replay"))) == 0:
+        return "replay"
     if not commit.changes_data:
         return "rewrite" if commit.added or commit.removed else "metadata"
-    return "unnumbered" if metadata is not None and "batch" in metadata else "foreign"
+    return "unnumbered" if metadata is not None and {"batch", "replay"} & metadata.keys() else "foreign"
 
 
 def _is_numbered(metadata: Mapping[str, Any], commit: Commit) -> bool:
@@ -212,6 +238,17 @@ def read_batches(metadata: Mapping[str, Any], version: int | Sequence[int]) -> B
         last_version=last_version,
         counts=RowCounts.parse(metadata),
         sources=_sources(metadata["sources"]),
+    )
+
+
+def read_replay(metadata: Mapping[str, Any], version: int) -> Replay:
+    """The replay of a commit, or of an entry of the ledger."""
+    return Replay(
+        flow=metadata["flow"],
+        id=metadata["replay"],
+        version=version,
+        rows=int(metadata["rows"]),
+        counts=RowCounts.parse(metadata),
     )
 
 

@@ -83,27 +83,30 @@ class _Sums:
     """The rows that commits added since the baseline, by who did; and those that others removed."""
 
     ours: int
+    replayed: int
     foreign: int
     moved: int
     removed: int
 
     @property
     def net(self) -> int:
-        return self.ours + self.foreign + self.moved - self.removed
+        return self.ours + self.replayed + self.foreign + self.moved - self.removed
 
 
 def _sum_deltas(balance: RowBalance) -> _Sums:
-    ours = foreign = moved = removed = 0
+    ours = replayed = foreign = moved = removed = 0
     for delta in balance.deltas.values():
         if delta.role in ("batch", "opening", "view"):
             ours += delta.net
+        elif delta.role == "replay":
+            replayed += delta.net
         elif delta.role == "rewrite":
             moved += delta.net
         elif delta.net < 0:
             removed -= delta.net
         else:
             foreign += delta.net
-    return _Sums(ours, foreign, moved, removed)
+    return _Sums(ours, replayed, foreign, moved, removed)
 
 
 def _equation(balance: RowBalance, sums: _Sums, why: str, made: str) -> str:
@@ -111,6 +114,7 @@ def _equation(balance: RowBalance, sums: _Sums, why: str, made: str) -> str:
     parts = [
         (balance.opened_with, why),
         (sums.ours, made),
+        (sums.replayed, "replayed"),
         (sums.foreign, "by other writers"),
         (sums.moved, "by rewrites"),
     ]

@@ -11,7 +11,7 @@ from headrace.model.names import TableName
 from headrace.verify.balance import Baseline, RowBalance, build_balance, files_to_inspect
 from headrace.verify.checkpoint_history import Lineage, build_lineages
 from headrace.verify.checkpoints import CheckpointLog, load_checkpoints
-from headrace.verify.commits import PROPERTY_KIND, PROPERTY_PIPELINE, CommitClaims, build_claims
+from headrace.verify.commits import PROPERTY_KIND, PROPERTY_PIPELINE, CommitClaims, Replay, build_claims
 from headrace.verify.data_files import FileFacts, load_facts
 from headrace.verify.delta_log import LogDamagedError, TableLog, list_versions, load_commit, load_table_log
 from headrace.verify.file_lists import Lists, load_lists
@@ -34,6 +34,7 @@ class Evidence:
         facts: The files as they lie on disk.
         lists: The files that batches of files sources read.
         quarantine: Its rejected rows.
+        replays: The replays since the quarantine was last emptied.
     """
 
     dataset: TableName
@@ -48,6 +49,7 @@ class Evidence:
     facts: Mapping[str, FileFacts]
     lists: Lists = field(default_factory=dict)
     quarantine: Quarantine = field(default_factory=Quarantine)
+    replays: tuple[Replay, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -101,7 +103,8 @@ def load_evidence(
     metadata = build_claims(log)
     ledger = load_losses(ledgers, folds, log.metadata.id)
     lineages = build_lineages(metadata, ledger, log.first_version, log.metadata.properties)
-    baseline = _find_baseline(log, metadata, ledger, lineages, version)
+    replays = _replays(metadata, ledger, log.first_version)
+    baseline = _find_baseline(log, metadata, ledger, lineages, replays, version)
     lineages = tuple(one for one in lineages if one.in_force or _outlives(one, baseline))
     facts = load_facts(log, files_to_inspect(log, baseline)) if inspect else {}
     return Evidence(
@@ -116,7 +119,8 @@ def load_evidence(
         balance=build_balance(log, metadata, facts, baseline),
         facts=facts,
         lists=load_lists(ledgers),
-        quarantine=load_quarantine(storage.quarantine(dataset), log.transactions),
+        quarantine=load_quarantine(storage.quarantine(dataset), path, log.transactions),
+        replays=tuple(one for one in replays if version is None or one.version >= version),
     )
 
 
@@ -169,8 +173,23 @@ def _version_of(table: Path, since: datetime | int | None) -> int | None:
     return versions[low] if low < len(versions) else versions[-1] + 1
 
 
+def _replays(metadata: CommitClaims, ledger: Ledger, first_version: int) -> tuple[Replay, ...]:
+    """The replays after the last full refresh, which empties the quarantine too."""
+    folded = {one.version: one for fold in ledger.folds for one in fold.replays}
+    known = {version: one for version, one in folded.items() if version < first_version}
+    known |= {one.version: one for one in metadata.replays}
+    openings = [*metadata.openings, *(opening for fold in ledger.folds for opening in fold.openings)]
+    emptied = max((one.version for one in openings if one.reason == "full-refresh"), default=-1)
+    return tuple(known[version] for version in sorted(known) if version > emptied)
+
+
 def _find_baseline(
-    log: TableLog, metadata: CommitClaims, ledger: Ledger, lineages: Sequence[Lineage], since: int | None
+    log: TableLog,
+    metadata: CommitClaims,
+    ledger: Ledger,
+    lineages: Sequence[Lineage],
+    replays: Sequence[Replay],
+    since: int | None,
 ) -> Baseline:
     """The latest of: a full refresh, the version of `since`, the oldest state that is known."""
     refreshed = _last_refresh(log, metadata)
@@ -188,7 +207,7 @@ def _find_baseline(
         for lineage in lineages
         for batch in lineage.batches
         if batch.last_version <= log.base_version
-    )
+    ) + sum(one.counts.added for one in replays if one.version <= log.base_version)
     others = _others_before(log, metadata, ledger, start)
     moved = sum(other.net or 0 for other in others)
     why = f"accepted up to version {start} by the ledger"

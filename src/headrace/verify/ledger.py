@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.verify.commits import DELETIONS, Batches, Opening, read_batches, read_opening
+from headrace.verify.commits import (
+    DELETIONS,
+    Batches,
+    Opening,
+    Replay,
+    read_batches,
+    read_opening,
+    read_replay,
+)
 from headrace.verify.wording import counted
 
 _LOSSES = "losses.json"
@@ -79,6 +87,7 @@ class Fold:
     batches: tuple[Batches, ...]
     openings: tuple[Opening, ...]
     others: tuple[Other, ...] = ()
+    replays: tuple[Replay, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +172,7 @@ def _fold(path: Path, value: Mapping[str, Any]) -> Fold:
         batches=tuple(batches),
         openings=tuple(openings),
         others=tuple(_other(other) for other in value.get("others", ())),
+        replays=tuple(read_replay(one, one["version"]) for one in value.get("replays", ())),
     )
 
 

@@ -43,8 +43,14 @@ from headrace.verify.expected import (
 )
 from headrace.verify.file_lists import judge_lists
 from headrace.verify.layout import Storage, find_upstream
-from headrace.verify.quarantine import describe_pending, judge_quarantine, judge_refresh
+from headrace.verify.quarantine import (
+    describe_pending,
+    judge_missing_replays,
+    judge_quarantine,
+    judge_refresh,
+)
 from headrace.verify.ranges import judge_ranges
+from headrace.verify.replays import judge_replays
 from headrace.verify.report import (
     DatasetProof,
     Finding,
@@ -197,6 +203,7 @@ class _DatasetJudge:
         view = judge_view(evidence.metadata, evidence.balance, self._find_input, found)
         for refresh in evidence.metadata.refreshes[-1:]:
             judge_refresh(refresh, evidence.quarantine, found)
+        judge_missing_replays(evidence.quarantine, found)
         for file, reason in evidence.ledger.damaged.items():
             found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", file=file)
         table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
@@ -234,6 +241,10 @@ class _DatasetJudge:
         rejected = Judgement()
         for batch in lineage.batches:
             judge_quarantine(batch, evidence.quarantine, rejected)
+        replays = [one for one in evidence.replays if one.flow in lineage.names]
+        counts = judge_counts(lineage, evidence.balance, files)
+        replayed = judge_replays(replays, evidence.balance, evidence.quarantine, rejected)
+        counts = replace(counts, text=counts.text + replayed)
         last = lineage.last
         return FlowProof(
             flow=lineage.flow,
@@ -243,7 +254,7 @@ class _DatasetJudge:
             version=None if last is None else last.last_version,
             grades=(
                 ranges.with_findings([*found.findings, *marks]),
-                judge_counts(lineage, evidence.balance, files).with_findings(rejected.findings),
+                counts.with_findings(rejected.findings),
                 records,
             ),
             pending=pending_batch(lineage, logs),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,8 @@ class Quarantine:
         kept: The rows of each batch that are neither replayed nor discarded.
         discarded: Those that a user has discarded.
         replayed: Those whose replay the table holds.
-        replays: How many rows are marked for each replay.
+        replays: How many rows each replay of the table has in it.
+        lost: How many rows are marked as replayed by replays that the table does not hold.
         damage: Why the quarantine table cannot be read.
     """
 
@@ -68,6 +69,7 @@ class Quarantine:
     discarded: Mapping[BatchKey, Rejected] = field(default_factory=dict)
     replayed: Mapping[BatchKey, Rejected] = field(default_factory=dict)
     replays: Mapping[str, int] = field(default_factory=dict)
+    lost: Mapping[str, int] = field(default_factory=dict)
     damage: str = ""
 
     @cached_property
@@ -118,12 +120,13 @@ def rows_in(part: Mapping[BatchKey, Rejected], batches: Iterable[Batches]) -> It
                 yield found
 
 
-def load_quarantine(path: Path, transactions: Mapping[str, int]) -> Quarantine:
+def load_quarantine(path: Path, target: Path, transactions: Mapping[str, int]) -> Quarantine:
     """Read a quarantine table; a missing one is empty.
 
     Args:
         path: Its folder.
-        transactions: The transactions of the dataset's own table, which show the replays that it holds.
+        target: The dataset's own table.
+        transactions: The transactions of the version of it that is judged.
     """
     if not has_log(path):
         return Quarantine()
@@ -134,19 +137,28 @@ def load_quarantine(path: Path, transactions: Mapping[str, int]) -> Quarantine:
         found = QueryBuilder().register("rejected", DeltaTable(path)).execute(_QUERY).read_all()
     except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
         return Quarantine(damage=str(error).splitlines()[0])
-    return _build(pa.table(found), transactions)
+    quarantine = _build(pa.table(found), transactions)
+    if not quarantine.lost:
+        return quarantine
+    # A replay may have ended since the dataset's table was read.
+    now = DeltaTable(target)
+    lost = {one: rows for one, rows in quarantine.lost.items() if now.transaction_version(one) != 0}
+    return replace(quarantine, lost=lost)
 
 
 def _build(table: Any, transactions: Mapping[str, int]) -> Quarantine:
     rows: dict[tuple[str, BatchKey], int] = defaultdict(int)
     offsets: dict[tuple[str, BatchKey], dict[TopicPartition, list[int]]] = {}
     replays: dict[str, int] = defaultdict(int)
+    lost: dict[str, int] = defaultdict(int)
     columns = (table.column(name).to_pylist() for name in table.column_names)
     for checkpoint, batch, state, replay, topic, partition, offset in zip(*columns, strict=True):
         part = _DISCARDED if state == _DISCARDED else "kept"
         if state in _REPLAYED and transactions.get(replay) == 0:
             part = "replayed"
             replays[replay] += 1
+        elif state == "replayed":
+            lost[replay] += 1
         key = (part, (checkpoint, batch))
         rows[key] += 1
         if topic is not None and partition is not None and offset is not None:
@@ -156,7 +168,11 @@ def _build(table: Any, transactions: Mapping[str, int]) -> Quarantine:
         held = {place: tuple(found) for place, found in offsets.get((part, batch_key), {}).items()}
         parts[part][batch_key] = Rejected(rows=count, partitions=held)
     return Quarantine(
-        kept=parts["kept"], discarded=parts[_DISCARDED], replayed=parts["replayed"], replays=dict(replays)
+        kept=parts["kept"],
+        discarded=parts[_DISCARDED],
+        replayed=parts["replayed"],
+        replays=dict(replays),
+        lost=dict(lost),
     )
 
 
@@ -171,6 +187,13 @@ def judge_quarantine(batch: Batches, quarantine: Quarantine, found: Judgement) -
     if stated != held:
         text = f"{batch.name} states that it quarantined {counted(stated, 'row')}; the quarantine table holds"
         found.find("QUARANTINE_DIFFERS", f"{text} {held:,}", **batch.place)
+
+
+def judge_missing_replays(quarantine: Quarantine, found: Judgement) -> None:
+    """The table holds each replay whose rows the quarantine marks as replayed."""
+    for replay, rows in sorted(quarantine.lost.items()):
+        text = f"{counted(rows, 'row')} in quarantine marked as replayed by {replay}, and the table does not "
+        found.find("REPLAY_MISSING", text + "hold this replay", replay=replay)
 
 
 def judge_refresh(refresh: Refresh, quarantine: Quarantine, found: Judgement) -> None:
