@@ -203,13 +203,11 @@ def _rows(place: Path) -> int:
 
 
 def _batch_seconds(folder: Path) -> list[float]:
-    found = []
-    for file in sorted((folder / "pipeline" / "lake" / "events").glob("*.jsonl")):
-        for line in file.read_text().splitlines():
-            event = json.loads(line)
-            if event["event"] == "BatchCommitted" and event["rows"]:
-                found.append(float(event["duration_s"]))
-    return found
+    from headrace import Pipeline
+
+    with Pipeline.load(folder / "pipeline") as pipeline:
+        metrics = [one.details["metrics"] for one in pipeline.events() if one.level == "METRICS"]
+    return [one["duration_ms"] / 1000 for one in metrics if one["num_output_rows"]]
 
 
 if __name__ == "__main__":

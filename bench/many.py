@@ -7,7 +7,6 @@ flows beside a good one, in the same run.
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from contextlib import ExitStack
@@ -134,16 +133,15 @@ def measure(
 
 def batches(folder: Path) -> list[tuple[str, float, float]]:
     """Flow, moment and seconds of each committed batch."""
-    from datetime import datetime
+    from headrace import Pipeline
 
-    found = []
-    for file in sorted((folder / "lake" / "events").glob("*.jsonl")):
-        for line in file.read_text().splitlines():
-            event = json.loads(line)
-            if event["event"] == "BatchCommitted" and event["rows"]:
-                at = datetime.fromisoformat(event["at"]).timestamp()
-                found.append((event["flow"], at, float(event["duration_s"])))
-    return found
+    with Pipeline.load(folder) as pipeline:
+        committed = [one for one in pipeline.events() if one.level == "METRICS"]
+    return [
+        (str(one.flow), one.at.timestamp(), one.details["metrics"]["duration_ms"] / 1000)
+        for one in committed
+        if one.details["metrics"]["num_output_rows"]
+    ]
 
 
 if __name__ == "__main__":

@@ -28,7 +28,6 @@ class ObjectFiles:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._in_use: set[str] = set()
 
     def open(self, path: str) -> BinaryIO:
         return io.BytesIO(bytes(obstore.get(self._store, _key(path)).bytes()))
@@ -71,13 +70,6 @@ class ObjectFiles:
             return False
         return True
 
-    def append(self, path: str) -> ObjectAppender:
-        self._in_use.add(path)
-        return ObjectAppender(self, path)
-
-    def is_in_use(self, path: str) -> bool:
-        return path in self._in_use
-
     def delete(self, path: str) -> None:
         obstore.delete(self._store, _key(path))
 
@@ -94,27 +86,8 @@ class ObjectFiles:
         for key in self._below(path) or [_key(path)]:
             obstore.rename(self._store, key, _key(new) + key.removeprefix(_key(path)), overwrite=False)
 
-    def close(self, path: str) -> None:
-        self._in_use.discard(path)
-
     def _below(self, folder: str) -> list[str]:
         return [one["path"] for one in obstore.list(self._store, f"{_key(folder)}/").collect()]
-
-
-class ObjectAppender:
-    """Writes the whole object again with each text: a test writes little."""
-
-    def __init__(self, files: ObjectFiles, path: str) -> None:
-        self._files = files
-        self._path = path
-        self._text = files.open(path).read() if files.exists(path) else b""
-
-    def write(self, text: str) -> None:
-        self._text += text.encode()
-        self._files.replace(self._path, self._text)
-
-    def close(self) -> None:
-        self._files.close(self._path)
 
 
 def _key(path: str) -> str:

@@ -31,6 +31,8 @@ COMMANDS = {
     "run": "Bring the tables up to date, once or continuously",
     "status": "Show datasets, flows, lag and freshness",
     "verify": "Verify that every record was processed exactly once",
+    "events": "Print the event log",
+    "quality": "Show the counts of expectations",
     "produce": "Write records to a topic",
     "consume": "Print the records of a topic",
     "infer": "Infer the schema of a topic or folder",

@@ -65,6 +65,7 @@ class BatchCommitted(Event):
         quarantined: Rows that went to the quarantine table.
         dropped: Rows that an expectation dropped.
         expectations: The passed and failed rows of each expectation, as the commit holds them.
+        checkpoint: The id of the flow's checkpoint.
     """
 
     flow: str
@@ -79,6 +80,7 @@ class BatchCommitted(Event):
     quarantined: int = 0
     dropped: int = 0
     expectations: tuple[Mapping[str, Any], ...] = ()
+    checkpoint: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,10 +177,15 @@ class ViewRefreshing(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewRefreshed(Event):
+    """The rows of the view were replaced; the counts are those of its commit."""
+
     dataset: TableName
     version: int
     rows: int
     duration_s: float
+    quarantined: int = 0
+    dropped: int = 0
+    expectations: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

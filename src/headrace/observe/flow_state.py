@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from headrace.errors import SecondDriverError
-from headrace.model.events import (
-    BatchCommitted,
-    Event,
-    FlowFailed,
-    FlowFinished,
-    FlowReconnected,
-    FlowReconnecting,
-    FlowRetrying,
-    FlowSkipped,
-    FlowStarted,
-    ViewFailed,
-    ViewRefreshed,
-    ViewSkipped,
-    ViewUpToDate,
-)
 from headrace.model.names import TableName
-from headrace.observe.events import event_file, list_updates, read_last_events
+from headrace.observe.event_rows import Row
+from headrace.observe.event_table import EventTable, sql_time
 from headrace.storage.layout import Storage
+
+_logger = logging.getLogger(__name__)
 
 FlowState = Literal["new", "running", "retrying", "reconnecting", "stopped", "failed", "skipped"]
 
 _UPDATES = 5
+"""The number of newest updates that are looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,52 +47,77 @@ def load_failures(storage: Storage) -> dict[str, LastFailure]:
     An update that was refused because another process runs the flow says nothing about the flow: the
     events of that other process count.
     """
-    settled: dict[str, LastFailure | None] = {}
-    latest: str | None = None
-    for update in reversed(list_updates(storage)[-_UPDATES:]):
-        for event in reversed(read_last_events(event_file(storage, update))):
-            if (
-                isinstance(event, FlowFailed | ViewFailed)
-                and event.error.get("code") == SecondDriverError.code
-            ):
-                continue
-            name, failure = _outcome(event, is_latest=latest in (None, update))
-            if name is not None:
-                latest = latest or update
-                settled.setdefault(name, failure)
-    return {name: failure for name, failure in settled.items() if failure is not None}
+    table = EventTable(storage.events)
+    try:
+        since = table.query(
+            "SELECT timestamp AS at FROM t WHERE event_type = 'create_update' "
+            f"ORDER BY timestamp DESC LIMIT {_UPDATES}"
+        )
+        if not since:
+            return {}
+        after = f"timestamp >= {sql_time(since[-1]['at'])}"
+        rows = [*table.query(_COMMITTED.format(after=after)), *table.query(_OUTCOMES.format(after=after))]
+    except Exception as error:  # deltalake has many classes of errors, and DataFusion's have none.
+        _logger.warning("the event log cannot be read: %s", str(error).partition("\n")[0])
+        return {}
+    outcomes = [one for row in rows if (one := _outcome(row)) is not None]
+    last = {one.flow: one for one in sorted(outcomes, key=lambda one: one.sequence)}
+    latest = max(last.values(), key=lambda one: one.sequence).update if last else None
+    return {
+        one.flow: replace(one.failure, is_latest=one.update == latest)
+        for one in last.values()
+        if one.failure is not None
+    }
 
 
-_FAILURES: Mapping[type[Event], Literal["failed", "retrying", "reconnecting"]] = {
-    FlowFailed: "failed",
-    FlowRetrying: "retrying",
-    FlowReconnecting: "reconnecting",
+_COLUMNS = (
+    "origin['flow_name'] AS flow, origin['dataset_name'] AS dataset, origin['update_id'] AS update, "
+    "sequence['control_plane_seq_no'] AS seq"
+)
+_COMMITTED = (
+    "SELECT flow, dataset, update, max(seq) AS seq FROM "
+    f"(SELECT {_COLUMNS} FROM t WHERE level = 'METRICS' AND {{after}}) GROUP BY 1, 2, 3"
+)
+_OUTCOMES = (
+    f"SELECT {_COLUMNS}, details FROM t WHERE level <> 'METRICS' AND {{after}} "
+    "AND event_type IN ('flow_progress', 'retry')"
+)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a row of the event log says about its flow; a flow that works has no failure."""
+
+    flow: str
+    update: str
+    sequence: int
+    failure: LastFailure | None
+
+
+def _outcome(row: Row) -> _Outcome | None:
+    """The outcome that a row shows.
+
+    Returns:
+        ``None`` if it shows none, or a refusal because another process runs the flow.
+    """
+    details = next(iter(json.loads(row["details"]).values())) if "details" in row else {}
+    state, error = details.get("status") or details.get("state", ""), details.get("error")
+    if state in ("QUEUED", "RUNNING") or (error or {}).get("code") == SecondDriverError.code:
+        return None
+    failure = None
+    if state in _STATES:
+        failure = LastFailure(
+            error=error,
+            state=_STATES[state],
+            dataset=TableName.parse(row["dataset"], ""),
+            reason=details.get("reason"),
+        )
+    return _Outcome(row["flow"], row["update"], row["seq"], failure)
+
+
+_STATES: Mapping[str, Literal["failed", "retrying", "reconnecting", "skipped"]] = {
+    "FAILED": "failed",
+    "SKIPPED": "skipped",
+    "retrying": "retrying",
+    "reconnecting": "reconnecting",
 }
-
-
-def _outcome(event: Event, *, is_latest: bool) -> tuple[str | None, LastFailure | None]:
-    match event:
-        case FlowFailed() | FlowRetrying() | FlowReconnecting():
-            state = _FAILURES[type(event)]
-            failure = LastFailure(error=event.error, state=state, dataset=event.dataset, is_latest=is_latest)
-            return event.flow, failure
-        case FlowStarted() | FlowFinished() | BatchCommitted() | FlowReconnected():
-            return event.flow, None
-        case ViewFailed():
-            failure = LastFailure(
-                error=event.error, state="failed", dataset=event.dataset, is_latest=is_latest
-            )
-            return str(event.dataset), failure
-        case FlowSkipped() | ViewSkipped():
-            name = event.flow if isinstance(event, FlowSkipped) else str(event.dataset)
-            return name, LastFailure(
-                error=None,
-                state="skipped",
-                dataset=event.dataset,
-                is_latest=is_latest,
-                reason=event.reason,
-            )
-        case ViewRefreshed() | ViewUpToDate():
-            return str(event.dataset), None
-        case _:
-            return None, None

@@ -30,7 +30,9 @@ from headrace.run.reporting import logged_only
 if TYPE_CHECKING:
     from headrace.model.connections import KafkaConnection
     from headrace.model.declarations import Flow
+    from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.log import LogSettings, UpdateLog
+    from headrace.observe.quality import Quality
     from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
     from headrace.plan.stages import Plan
@@ -390,6 +392,56 @@ class Pipeline:
         with self._redacted():
             return take_snapshot(self.settings, self._engine.connection())
 
+    def events(
+        self,
+        *,
+        flow: str | None = None,
+        level: EventLevel = "metrics",
+        since: datetime | None = None,
+        limit: int | None = None,
+    ) -> tuple[LoggedEvent, ...]:
+        """The events of the pipeline from its event log, oldest first; starts no JVM.
+
+        Args:
+            flow: Only events of this flow, view or table.
+            level: The lowest level: ``metrics``, ``info``, ``warn`` or ``error``.
+            since: Only events since this time.
+            limit: The maximum number of events; the newest are returned.
+
+        Raises:
+            RunError: The event log cannot be read.
+
+        Example:
+            >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
+        """
+        from headrace.observe.event_reading import EventFilter, read_events
+
+        settings = self.settings
+        chosen = EventFilter(
+            pipeline=settings.name, schema=settings.database, flow=flow, level=level, since=since
+        )
+        return read_events(settings.storage, chosen, limit)
+
+    def quality(self, dataset: str | None = None, *, since: datetime | None = None) -> Quality:
+        """The counts of expectations over time, from the event log; starts no JVM.
+
+        Args:
+            dataset: The table or the materialized view; all by default.
+            since: Only batches since this time.
+
+        Raises:
+            RunError: The event log cannot be read.
+
+        Example:
+            >>> [one.dropped for one in pipeline.quality().datasets]  # doctest: +SKIP
+        """
+        from headrace.observe.event_reading import EventFilter
+        from headrace.observe.quality import read_quality
+
+        settings = self.settings
+        chosen = EventFilter(pipeline=settings.name, schema=settings.database, flow=dataset, since=since)
+        return read_quality(settings.storage, chosen)
+
     @contextmanager
     def _showing(self, progress: bool) -> Iterator[Emitter | None]:
         """The display of a run's progress, if it is requested."""
@@ -463,7 +515,7 @@ class Pipeline:
         *,
         continuous: bool,
     ) -> RunResult:
-        from headrace.observe.events import EventLog, prune_events
+        from headrace.observe.event_log import EventLog
         from headrace.observe.log import update_log
         from headrace.run.update import execute
 
@@ -471,9 +523,8 @@ class Pipeline:
         if (spark_log := self._engine.opened().log_file) is not None:
             _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)
-        with EventLog.open(settings.storage, update) as log:
+        with EventLog(settings.storage, settings.name, update, plan) as log:
             emitters.append(log)
-            prune_events(settings.storage)
             emit = _fan_out(emitters, settings.redactor)
             context = self._engine.context(
                 settings, plan, update, emit, stop, remedies, continuous=continuous

@@ -194,6 +194,9 @@ class ViewRunner:
                 version=committed.version,
                 rows=committed.counts.accepted,
                 duration_s=time.monotonic() - started,
+                quarantined=committed.counts.quarantined,
+                dropped=committed.counts.dropped,
+                expectations=tuple(one.to_json() for one in committed.counts.expectations),
             )
         )
         return ViewResult(dataset=view.name, outcome="refreshed", rows=committed.counts.accepted)

@@ -70,13 +70,6 @@ class LocalFiles:
             return False
         return True
 
-    def append(self, path: str) -> LocalAppender:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return LocalAppender(path)
-
-    def is_in_use(self, path: str) -> bool:
-        return is_locked(Path(path))
-
     def delete(self, path: str) -> None:
         Path(path).unlink(missing_ok=True)
 
@@ -93,21 +86,6 @@ class LocalFiles:
     def move(self, path: str, new: str) -> None:
         Path(new).parent.mkdir(parents=True, exist_ok=True)
         Path(path).rename(new)
-
-
-class LocalAppender:
-    """A file that grows; a lock shows other processes that it is in use."""
-
-    def __init__(self, path: str) -> None:
-        self._stream = Path(path).open("a", encoding="utf-8")  # noqa: SIM115
-        lock_shared(self._stream)
-
-    def write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
-
-    def close(self) -> None:
-        self._stream.close()
 
 
 def lock_shared(stream: IO[Any]) -> None:

@@ -16,14 +16,6 @@ from typing import Any, BinaryIO, Protocol
 from headrace.errors import StorageUnsupportedError, StorageUnwritableError
 
 
-class Appender(Protocol):
-    """A file that grows: what is written to it can be read at once."""
-
-    def write(self, text: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Files(Protocol):
     """The files of one kind of storage, by their paths.
 
@@ -58,12 +50,6 @@ class Files(Protocol):
 
     def swap(self, path: str, expected: bytes, data: bytes) -> bool:
         """Replace a file if its content is still the expected one; return whether this call has done it."""
-
-    def append(self, path: str) -> Appender:
-        """Open a file to add text at its end. The file is in use until it is closed, or the process ends."""
-
-    def is_in_use(self, path: str) -> bool:
-        """Return whether a process has the file open to append to it."""
 
     def delete(self, path: str) -> None:
         """Delete a file; a missing one is fine."""
@@ -216,19 +202,6 @@ class Location:
         """
         with self._writing():
             return self.files.swap(self.path, expected, text.encode())
-
-    def append(self) -> Appender:
-        """Open the file to add text at its end; it is created if it does not exist.
-
-        Raises:
-            StorageUnwritableError: The storage refuses it.
-        """
-        with self._writing():
-            return self.files.append(self.path)
-
-    def is_in_use(self) -> bool:
-        """Whether a process has the file open to append to it."""
-        return self.files.is_in_use(self.path)
 
     def delete(self) -> None:
         """Delete the file; a missing one is fine.

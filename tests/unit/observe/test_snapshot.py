@@ -26,10 +26,11 @@ from headrace.model.events import (
     FlowReconnecting,
     FlowRetrying,
     FlowStarted,
+    UpdateStarted,
     ViewFailed,
 )
 from headrace.model.names import TableName
-from headrace.observe.events import EventLog
+from headrace.observe.event_log import EventLog
 from headrace.observe.snapshot import Snapshot, take_snapshot
 from headrace.observe.status import DatasetStatus, FlowStatus
 from headrace.sources.kafka import clusters
@@ -61,7 +62,9 @@ def status(lake: Lake, name: str = "bronze") -> FlowStatus:
 
 
 def fail(lake: Lake, update: str, *events: Event) -> None:
-    with EventLog.open(lake.settings.storage, update) as log:
+    with EventLog(lake.settings.storage, "shop", update) as log:
+        began = min(event.at for event in events)
+        log(UpdateStarted(update=update, at=began, pipeline="shop", mode="triggered", flows=(), views=()))
         for event in events:
             log(event)
 
@@ -192,12 +195,10 @@ class TestState:
     def test_a_failed_flow_says_why(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})
         error = {"code": "TOPIC_RECREATED", "summary": "another topic"}
-        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
-            log(FlowStarted(update="a", flow="bronze", dataset=BRONZE, checkpoint="c"))
-            log(FlowFailed(update="a", flow="bronze", dataset=BRONZE, error=error))
+        started = FlowStarted(update="a", flow="bronze", dataset=BRONZE, checkpoint="c")
+        fail(lake, "a", started, FlowFailed(update="a", flow="bronze", dataset=BRONZE, error=error))
         assert (status(lake).state, status(lake).error) == ("failed", error)
-        with EventLog.open(lake.settings.storage, "20260102T000000-b") as log:
-            log(FlowStarted(update="b", flow="bronze", dataset=BRONZE, checkpoint="c"))
+        fail(lake, "b", FlowStarted(update="b", flow="bronze", dataset=BRONZE, checkpoint="c"))
         assert (status(lake).state, status(lake).error) == ("stopped", None)
 
     def test_a_flow_that_failed_before_it_had_a_checkpoint_says_why(self, lake: Lake) -> None:
@@ -228,36 +229,29 @@ class TestState:
     def test_a_flow_that_is_retried_says_why(self, lake: Lake, flow: HandFlow) -> None:
         write_lease(lake)
         error = {"code": "BROKER_UNREACHABLE", "summary": "away"}
-        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
-            log(FlowRetrying(update="a", flow="bronze", dataset=BRONZE, error=error, attempt=1, wait_s=1))
-            assert (status(lake).state, status(lake).error) == ("retrying", error)
-            log(
-                BatchCommitted(
-                    update="a",
-                    flow="bronze",
-                    dataset=BRONZE,
-                    batch=0,
-                    version=2,
-                    rows=1,
-                    duration_s=1,
-                    ranges=(),
-                )
-            )
+        retried = FlowRetrying(update="a", flow="bronze", dataset=BRONZE, error=error, attempt=1, wait_s=1)
+        fail(lake, "a", retried)
+        assert (status(lake).state, status(lake).error) == ("retrying", error)
+        batch = {"batch": 0, "version": 2, "rows": 1, "duration_s": 1, "ranges": ()}
+        fail(lake, "a", BatchCommitted(update="a", flow="bronze", dataset=BRONZE, **batch))
         assert status(lake).state == "running"
 
     def test_a_run_that_was_refused_says_nothing_about_the_flow(self, lake: Lake, flow: HandFlow) -> None:
         write_lease(lake)
         gone = TableName("default", "never_made")
         refused = {"code": "SECOND_DRIVER", "summary": "another process runs it"}
-        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
-            log(FlowStarted(update="a", flow="bronze", dataset=BRONZE, checkpoint="c"))
-            log(FlowFailed(update="a", flow="read", dataset=gone, error={"code": "TABLE_FOLDER_TAKEN"}))
-            fail(
-                lake,
-                "20260101T000001-b",
-                FlowFailed(update="b", flow="bronze", dataset=BRONZE, error=refused),
-                ViewFailed(update="b", dataset=TableName("default", "gold"), error=refused),
-            )
+        fail(
+            lake,
+            "a",
+            FlowStarted(update="a", flow="bronze", dataset=BRONZE, checkpoint="c"),
+            FlowFailed(update="a", flow="read", dataset=gone, error={"code": "TABLE_FOLDER_TAKEN"}),
+        )
+        fail(
+            lake,
+            "b",
+            FlowFailed(update="b", flow="bronze", dataset=BRONZE, error=refused),
+            ViewFailed(update="b", dataset=TableName("default", "gold"), error=refused),
+        )
         assert (status(lake).state, status(lake).error) == ("running", None)
         assert [one.dataset.name for one in look(lake).datasets] == ["bronze", "never_made"]
         (lake.storage.lease(BRONZE, "bronze")).unlink()
@@ -266,11 +260,10 @@ class TestState:
     def test_a_flow_without_a_broker_reconnects(self, lake: Lake, flow: HandFlow) -> None:
         write_lease(lake)
         error = {"code": "BROKER_UNREACHABLE", "summary": "away"}
-        with EventLog.open(lake.settings.storage, "20260101T000000-a") as log:
-            log(FlowReconnecting(update="a", flow="bronze", dataset=BRONZE, error=error))
-            assert (status(lake).state, status(lake).error) == ("reconnecting", error)
-            log(FlowReconnected(update="a", flow="bronze", dataset=BRONZE))
-            assert (status(lake).state, status(lake).error) == ("running", None)
+        fail(lake, "a", FlowReconnecting(update="a", flow="bronze", dataset=BRONZE, error=error))
+        assert (status(lake).state, status(lake).error) == ("reconnecting", error)
+        fail(lake, "a", FlowReconnected(update="a", flow="bronze", dataset=BRONZE))
+        assert (status(lake).state, status(lake).error) == ("running", None)
 
     def test_a_planned_batch_is_pending(self, lake: Lake, flow: HandFlow) -> None:
         flow.append({0: (0, 10)})

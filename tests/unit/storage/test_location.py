@@ -78,21 +78,6 @@ def test_of_many_that_swap_a_file_one_succeeds(location: Location) -> None:
     assert file.read_text() == str(done.index(True))
 
 
-def test_a_file_grows_and_shows_that_it_is_in_use(location: Location) -> None:
-    file = location / "events" / "u.jsonl"
-    appender = file.append()
-    appender.write("one\n")
-    assert file.read_text() == "one\n"
-    assert file.is_in_use()
-    appender.close()
-    assert not file.is_in_use()
-    again = file.append()
-    again.write("two\n")
-    again.close()
-    assert file.read_text() == "one\ntwo\n"
-    assert file.modified() > 0
-
-
 def test_files_and_folders_are_deleted_and_moved(location: Location) -> None:
     for name in ("a/one", "a/deep/two", "b"):
         (location / name).replace(name)
@@ -115,8 +100,6 @@ def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         with pytest.raises(StorageUnwritableError) as caught:
             write("text")
         assert caught.value.params == {"path": str(tmp_path / "lake" / "f")}
-    with pytest.raises(StorageUnwritableError):
-        file.append()
 
 
 def test_a_location_is_a_path_and_a_uri(tmp_path: Path) -> None:

@@ -1,0 +1,190 @@
+"""Writes the event log of an update, in a thread of its own. It never slows or fails a flow."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+
+from headrace.model.events import BatchCommitted, BatchReplayed, Event, ViewRefreshed
+from headrace.model.names import TableName
+from headrace.observe.event_completion import find_missing
+from headrace.observe.event_rows import Origin, Row, RowBuilder
+from headrace.observe.event_table import FOLD_FILES, EventTable
+from headrace.plan.stages import Plan
+from headrace.storage.layout import Storage
+
+_logger = logging.getLogger(__name__)
+
+_APPEND_S = 1.0
+"""The minimum time between two appends."""
+_MOST_APPEND_S = 30.0
+"""The maximum time between two attempts while the storage cannot be written."""
+_IDLE_S = 5.0
+"""A flow that has begun no batch for this time after its last one is idle."""
+_CLOSE_S = 15.0
+"""The time that the end of an update waits for the last events."""
+_RETRIES_S, _RETRY_S = 3.0, 0.2
+"""How long, and after which pause, the end of an update tries again to write the last events."""
+_MOST_WAITING = 10_000
+"""The events that wait in memory while the storage cannot be written. The counts of batches beyond them come
+from the commits."""
+
+
+class EventLog:
+    """The event log of one update; an emitter that several threads may call.
+
+    Args:
+        storage: The storage that holds the log.
+        pipeline: The name of the pipeline.
+        update: The id of the update.
+        plan: Its plan, for the definitions of flows and datasets.
+
+    Example:
+        >>> with EventLog(storage, "shop", update, plan) as log:  # doctest: +SKIP
+        ...     log(event)
+    """
+
+    def __init__(self, storage: Storage, pipeline: str, update: str, plan: Plan | None = None) -> None:
+        self._storage = storage
+        self._builder = RowBuilder(Origin(pipeline, str(storage.root), update), plan)
+        self._table = EventTable(storage.events)
+        self._condition = threading.Condition()
+        self._waiting: list[Event] = []
+        self._rows: list[Row] = []
+        self._lost = 0
+        # The ids of rows that were built from commits.
+        self._completed: set[str] = set()
+        tables = () if plan is None else tuple(plan.schemas)
+        # The tables whose commits are compared with the log, and the time from which.
+        self._unchecked: dict[TableName, datetime | None] = dict.fromkeys(tables)
+        self._pauses: dict[str, tuple[TableName, float]] = {}
+        self._is_closing = False
+        self._closing_until = 0.0
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._run, name="headrace-events", daemon=True)
+
+    def __call__(self, event: Event) -> None:
+        with self._condition:
+            if len(self._waiting) < _MOST_WAITING:
+                self._waiting.append(event)
+            elif isinstance(event, BatchCommitted | ViewRefreshed):
+                self._unchecked.setdefault(event.dataset, event.at - timedelta(minutes=1))
+            else:
+                self._lost += 1
+            self._condition.notify()
+
+    def __enter__(self) -> EventLog:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._condition:
+            self._is_closing = True
+            self._closing_until = time.monotonic() + _RETRIES_S
+            self._condition.notify()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive() or self._waiting or self._rows:
+            _logger.warning(
+                "the last events of this update are not in the event log; the next run adds the counts of "
+                "its batches"
+            )
+
+    def _run(self) -> None:
+        pause_s, appends = _APPEND_S, 0
+        while True:
+            with self._condition:
+                self._condition.wait_for(self._has_work, _IDLE_S)
+                is_last = self._is_closing
+            began = time.monotonic()
+            try:
+                appends += self._append()
+                if appends >= FOLD_FILES or is_last:
+                    appends = 0
+                    self._table.fold()
+            except Exception as error:
+                # What watches the work must not stop the work.
+                self._report(error)
+                pause_s = min(pause_s * 2, _MOST_APPEND_S)
+            else:
+                self._report(None)
+                pause_s = _APPEND_S
+            if is_last:
+                if not self._is_failing or began > self._closing_until:
+                    return
+                time.sleep(_RETRY_S)
+                continue
+            with self._condition:
+                rest_s = pause_s - (time.monotonic() - began)
+                self._condition.wait_for(lambda: self._is_closing, max(rest_s, 0))
+
+    def _has_work(self) -> bool:
+        return bool(self._waiting or self._rows or self._unchecked or self._is_closing)
+
+    def _report(self, error: Exception | None) -> None:
+        """Warn once when the log cannot be written, and once when it can be written again."""
+        if error is not None:
+            self._table.close()
+            if not self._is_failing:
+                text = str(error).partition("\n")[0]
+                _logger.warning("the event log cannot be written: %s: %s", self._table.path, text)
+        elif self._is_failing:
+            _logger.warning("the event log is written again: %s", self._table.path)
+        self._is_failing = error is not None
+
+    def _append(self) -> bool:
+        """Append what waits; false if there is nothing."""
+        # Rows that could not be written come first; meanwhile the number of waiting events is limited.
+        if not self._rows:
+            with self._condition:
+                taken, self._waiting = self._waiting, []
+                lost, self._lost = self._lost, 0
+            self._rows = self._build(taken, lost)
+        self._check_commits()
+        if not self._rows:
+            return False
+        self._table.append(self._rows)
+        self._rows = []
+        return True
+
+    def _check_commits(self) -> None:
+        """Add the rows of batches that the tables have and the log lacks."""
+        with self._condition:
+            unchecked, self._unchecked = self._unchecked, {}
+        if not unchecked:
+            return
+        try:
+            missing = find_missing(self._storage, self._table, self._builder, unchecked)
+        except Exception:
+            with self._condition:
+                self._unchecked = {**self._unchecked, **unchecked}
+            raise
+        known = self._completed | {row["id"] for row in self._rows}
+        found = [row for row in missing if row["id"] not in known]
+        # The events of these batches may still be on their way.
+        self._completed |= {row["id"] for row in found}
+        self._rows = [*found, *self._rows]
+
+    def _build(self, events: Iterable[Event], lost: int) -> list[Row]:
+        """The rows of events, of flows that have become idle, and of the number of lost events."""
+        rows: list[Row] = []
+        now = time.monotonic()
+        for event in events:
+            rows += [row for row in self._builder.rows(event) if row["id"] not in self._completed]
+            if flow := getattr(event, "flow", None):
+                self._pauses.pop(flow, None)
+                if isinstance(event, BatchCommitted | BatchReplayed):
+                    self._pauses[flow] = (event.dataset, now)
+        for flow, (dataset, since) in list(self._pauses.items()):
+            if now - since >= _IDLE_S:
+                del self._pauses[flow]
+                rows.append(self._builder.idle_row(datetime.now(UTC), flow, dataset))
+        if lost:
+            text = f"{lost} events are missing here: the storage could not be written."
+            rows.append(self._builder.maintenance_row(datetime.now(UTC), {"lost_events": lost}, text))
+        return rows

@@ -1,0 +1,166 @@
+"""Reads the event log, without Spark."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, get_args
+
+from headrace.errors import TableUnreadableError
+from headrace.model.names import TableName
+from headrace.observe.event_rows import Row
+from headrace.observe.event_table import EventTable, sql_text, sql_time
+from headrace.storage.layout import Storage
+from headrace.storage.table_log import newest_version
+
+EventLevel = Literal["metrics", "info", "warn", "error"]
+
+_LEVELS: tuple[EventLevel, ...] = get_args(EventLevel)
+_POLL_S = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedEvent:
+    """An event of the event log.
+
+    Args:
+        id: The id of its row.
+        at: When it happened.
+        type: The type, such as ``flow_progress``.
+        level: ``METRICS`` for the counts of a batch, else ``INFO``, ``WARN`` or ``ERROR``.
+        flow: The flow, if it is about one.
+        dataset: The dataset, if it is about one.
+        update: The update's id; ``None`` for the counts of a batch whose update is not known any more.
+        batch: The number of the batch, if it is about one.
+        message: One sentence.
+        details: The details, which depend on the type.
+
+    Example:
+        >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
+    """
+
+    id: str
+    at: datetime
+    type: str
+    level: str
+    flow: str | None
+    dataset: str | None
+    update: str | None
+    batch: int | None
+    message: str
+    details: dict[str, Any]
+    sequence: int
+
+    def to_json(self) -> dict[str, Any]:
+        """The event as JSON values, with the names of the table's columns."""
+        return {
+            "id": self.id,
+            "timestamp": self.at.isoformat(timespec="milliseconds"),
+            "event_type": self.type,
+            "level": self.level,
+            "flow": self.flow,
+            "dataset": self.dataset,
+            "update": self.update,
+            "batch": self.batch,
+            "message": self.message,
+            "details": self.details,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventFilter:
+    """Which events to read.
+
+    Args:
+        pipeline: The pipeline that has written them.
+        schema: The schema of dataset names without one.
+        flow: The flow, the view or the table that they are about; by default all.
+        level: The lowest level.
+        since: The time of the oldest.
+        after: Only events after the one with this number in the order of the log.
+    """
+
+    pipeline: str
+    schema: str
+    flow: str | None = None
+    level: EventLevel = "metrics"
+    since: datetime | None = None
+    after: int | None = None
+
+    def to_sql(self) -> str:
+        """The condition in SQL."""
+        parts = [f"origin['pipeline_name'] = {sql_text(self.pipeline)}"]
+        if self.flow is not None:
+            name = sql_text(str(TableName.parse(self.flow, self.schema)))
+            parts.append(f"(origin['flow_name'] = {sql_text(self.flow)} OR origin['dataset_name'] = {name})")
+        levels = ", ".join(sql_text(one.upper()) for one in _LEVELS[_LEVELS.index(self.level) :])
+        parts.append(f"level IN ({levels})")
+        if self.since is not None:
+            parts.append(f"timestamp >= {sql_time(self.since)}")
+        if self.after is not None:
+            parts.append(f"sequence['control_plane_seq_no'] > {self.after}")
+        return " AND ".join(parts)
+
+
+def read_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> tuple[LoggedEvent, ...]:
+    """The events of a storage, oldest first; with a limit, the newest ones.
+
+    Raises:
+        TableUnreadableError: The event log cannot be read.
+    """
+    query = (
+        "SELECT id, sequence['control_plane_seq_no'] AS seq, timestamp, event_type, level, message, details, "
+        "origin['flow_name'] AS flow, origin['dataset_name'] AS dataset, origin['update_id'] AS update, "
+        f"origin['batch_id'] AS batch FROM t WHERE {chosen.to_sql()} ORDER BY seq DESC"
+    )
+    if limit is not None:
+        query += f" LIMIT {limit}"
+    return tuple(_event(row) for row in reversed(query_events(storage, query)))
+
+
+def query_events(storage: Storage, query: str) -> list[Row]:
+    """The rows of a SQL query over the event log ``t``; none if there is no log yet.
+
+    Raises:
+        TableUnreadableError: The event log cannot be read.
+    """
+    try:
+        return EventTable(storage.events).query(query)
+    except Exception as error:  # DataFusion's own errors have no class.
+        raise TableUnreadableError(
+            "the event log cannot be read",
+            facts=(f"its table: {storage.events}", str(error).partition("\n")[0]),
+            remedies=("headrace doctor",),
+            params={"table": str(storage.events)},
+        ) from error
+
+
+def follow_events(storage: Storage, chosen: EventFilter, limit: int | None = None) -> Iterator[LoggedEvent]:
+    """The events of a storage, and then the new ones as they are written; never ends."""
+    last, version = chosen, -2
+    while True:
+        if (newest := newest_version(storage.events)) != version:
+            for event in read_events(storage, last, limit):
+                yield event
+                last = replace(last, after=event.sequence)
+            version, limit = newest, None
+        time.sleep(_POLL_S)
+
+
+def _event(row: Row) -> LoggedEvent:
+    return LoggedEvent(
+        id=row["id"],
+        at=row["timestamp"],
+        type=row["event_type"],
+        level=row["level"],
+        flow=row["flow"],
+        dataset=row["dataset"],
+        update=row["update"],
+        batch=row["batch"],
+        message=row["message"],
+        details=json.loads(row["details"])[row["event_type"]],
+        sequence=row["seq"],
+    )

@@ -1,0 +1,479 @@
+"""The rows of the event log: what happens in an update, in the shape of the event log of Lakeflow."""
+
+from __future__ import annotations
+
+import json
+import platform
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal, assert_never
+
+from headrace.errors import HeadraceError, RefusedError
+from headrace.model.declarations import MaterializedView, StreamingTable, TemporaryView
+from headrace.model.events import (
+    BatchCommitted,
+    BatchReplayed,
+    BatchStarted,
+    Event,
+    FlowFailed,
+    FlowFinished,
+    FlowReconnected,
+    FlowReconnecting,
+    FlowRetrying,
+    FlowSkipped,
+    FlowStarted,
+    ForeignCommitSeen,
+    LateRowsDropped,
+    UpdateFinished,
+    UpdateStarted,
+    ViewFailed,
+    ViewRefreshed,
+    ViewRefreshing,
+    ViewSkipped,
+    ViewUpToDate,
+)
+from headrace.model.names import TableName
+from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
+
+Row = dict[str, Any]
+"""A row of the event log, by column."""
+
+Level = Literal["INFO", "WARN", "ERROR", "METRICS"]
+
+STABLE = ("create_update", "flow_definition", "dataset_definition", "flow_progress", "update_progress")
+"""The event types whose details do not change; the others are ``EVOLVING``."""
+
+_NAMESPACE = uuid.UUID("6f0f3c5e-6d0c-4b53-9d6b-1f6f1f0a7a11")
+_FINISHED: Mapping[str, str] = {"drained": "COMPLETED", "up to date": "COMPLETED", "stopped": "STOPPED"}
+_UPDATE_STATES: Mapping[str, str] = {"completed": "COMPLETED", "failed": "FAILED", "stopped": "CANCELED"}
+
+
+def _codes(kind: type[HeadraceError]) -> Iterator[str]:
+    for below in kind.__subclasses__():
+        yield below.code
+        yield from _codes(below)
+
+
+_REFUSALS = frozenset(_codes(RefusedError))
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What writes events.
+
+    Args:
+        pipeline: The name of the pipeline.
+        storage: The root of its storage.
+        update: The update's id.
+    """
+
+    pipeline: str
+    storage: str
+    update: str | None
+
+    def to_row(self, **more: Any) -> Row:
+        """The column ``origin`` of a row."""
+        return {
+            "pipeline_id": str(uuid.uuid5(_NAMESPACE, f"{self.storage}/{self.pipeline}")),
+            "pipeline_name": self.pipeline,
+            "update_id": self.update,
+            "host": platform.node(),
+            **more,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchFacts:
+    """What the row of a committed batch or refresh holds; both its event and its commit have it.
+
+    Args:
+        key: The checkpoint and the number of a batch, or the update of a refresh.
+        rows: Rows that were added to the dataset.
+        expectations: The counts of each expectation, as the commit has them.
+        duration_s: ``None`` if it is not known any more.
+    """
+
+    dataset: TableName
+    flow: str
+    key: tuple[str, int] | tuple[str]
+    version: int
+    rows: int
+    quarantined: int = 0
+    dropped: int = 0
+    expectations: Sequence[Mapping[str, Any]] = ()
+    duration_s: float | None = None
+    lag: int | None = None
+    latency_s: tuple[float, float] | None = None
+
+    @property
+    def id(self) -> str:
+        """The id of the row. It is the same each time, so that no batch gets a second row."""
+        return str(uuid.uuid5(_NAMESPACE, "/".join(map(str, (self.dataset, *self.key, self.version)))))
+
+    @property
+    def batch(self) -> int | None:
+        """The number of the batch; ``None`` for a refresh."""
+        return self.key[1] if len(self.key) == 2 else None
+
+    @property
+    def rows_text(self) -> str:
+        """The counts for a person."""
+        parts = [f"{self.rows:,} rows"]
+        parts += [f"{self.quarantined:,} quarantined"] if self.quarantined else []
+        parts += [f"{self.dropped:,} dropped"] if self.dropped else []
+        return ", ".join(parts)
+
+    def details(self, status: str) -> Row:
+        """The details of the row."""
+        behind_s = None if self.latency_s is None else self.latency_s[1]
+        return {
+            "status": status,
+            "metrics": {
+                "num_output_rows": self.rows,
+                "num_upserted_rows": None,
+                "num_deleted_rows": None,
+                "backlog_records": self.lag,
+                "backlog_bytes": None,
+                "backlog_seconds": 0.0 if self.lag == 0 else behind_s,
+                "executor_time_ms": None,
+                "peak_memory_bytes": None,
+                "spilled_bytes": None,
+                "duration_ms": None if self.duration_s is None else round(self.duration_s * 1000),
+            },
+            "data_quality": {
+                "dropped_records": self.dropped,
+                "quarantined_records": self.quarantined,
+                **({"expectations": [_count(one) for one in self.expectations]} if self.expectations else {}),
+            },
+            "commit": {"version": self.version},
+        }
+
+
+def _count(one: Mapping[str, Any]) -> Row:
+    return {
+        "name": one["name"],
+        "dataset": one["dataset"],
+        "passed_records": one["passed"],
+        "failed_records": one["failed"],
+        "action": one["action"],
+    }
+
+
+@dataclass
+class RowBuilder:
+    """Builds the rows of one update from its events.
+
+    Args:
+        origin: What writes them.
+        plan: The plan of the update, for the definitions of flows and datasets.
+    """
+
+    origin: Origin
+    plan: Plan | None = None
+    _last_us: int = 0
+    _number: int = 0
+    _running: set[str] = field(default_factory=set)
+
+    def rows(self, event: Event) -> list[Row]:
+        """The rows of an event; none for events that the log does not keep."""
+        match event:
+            case UpdateStarted():
+                return list(self._started(event))
+            case UpdateFinished():
+                state = _UPDATE_STATES[event.outcome]
+                level: Level = "ERROR" if event.outcome == "failed" else "INFO"
+                details = {"state": state, "duration_ms": round(event.duration_s * 1000)}
+                text = f"Update {event.update} is {state}."
+                return [self._row(event.at, "update_progress", details, text, level=level)]
+            case FlowStarted() | BatchStarted() | BatchReplayed() | BatchCommitted() | FlowFinished():
+                return self._flow_rows(event)
+            case FlowFailed() | FlowSkipped() | FlowRetrying() | FlowReconnecting() | FlowReconnected():
+                return self._trouble(event)
+            case LateRowsDropped():
+                details = {"reason": "later than the watermark", "rows": event.rows, "batch": event.batch}
+                text = f"Flow '{event.flow}' dropped {event.rows} rows later than the watermark."
+                return [self._flow_row(event, details, text, kind="loss", level="WARN", batch=event.batch)]
+            case ForeignCommitSeen():
+                details = {
+                    "version": event.version,
+                    "operation": event.operation,
+                    "engine": event.engine,
+                }
+                text = f"Another writer has committed version {event.version} of '{event.dataset}'."
+                origin = {"dataset_name": str(event.dataset)}
+                return [self._row(event.at, "foreign_commit", details, text, level="WARN", origin=origin)]
+            case ViewRefreshing() | ViewRefreshed() | ViewUpToDate() | ViewFailed() | ViewSkipped():
+                return self._view_rows(event)
+            case _:
+                return []
+
+    def batch_row(self, at: datetime, facts: BatchFacts, update: str | None) -> Row:
+        """The row of a committed batch or refresh."""
+        status = "COMPLETED" if facts.batch is None else "RUNNING"
+        what = "a refresh" if facts.batch is None else f"batch {facts.batch}"
+        row = self._row(
+            at,
+            "flow_progress",
+            facts.details(status),
+            f"Flow '{facts.flow}' has committed {what} to '{facts.dataset}': {facts.rows_text}.",
+            level="METRICS",
+            origin={
+                "update_id": update,
+                "dataset_name": str(facts.dataset),
+                "flow_name": facts.flow,
+                "batch_id": facts.batch,
+            },
+        )
+        return {**row, "id": facts.id}
+
+    def idle_row(self, at: datetime, flow: str, dataset: TableName) -> Row:
+        """The row of a flow that waits for new records."""
+        self._running.discard(flow)
+        origin = {"flow_name": flow, "dataset_name": str(dataset)}
+        return self._row(at, "flow_progress", {"status": "IDLE"}, f"Flow '{flow}' is IDLE.", origin=origin)
+
+    def maintenance_row(self, at: datetime, details: Mapping[str, Any], text: str) -> Row:
+        """The row of a maintenance of the event log itself."""
+        return self._row(at, "maintenance", details, text)
+
+    def _started(self, event: UpdateStarted) -> Iterator[Row]:
+        mode = event.mode.upper()
+        text = f"Update {event.update} of pipeline '{event.pipeline}' was created."
+        yield self._row(event.at, "create_update", {"cause": "RUN", "mode": mode}, text)
+        if self.plan is not None:
+            for kind, details, origin in _definitions(self.plan):
+                name = origin.get("flow_name") or origin["dataset_name"]
+                text = f"{kind.partition('_')[0].capitalize()} '{name}' is defined."
+                yield self._row(event.at, kind, details, text, origin=origin)
+        yield self._row(
+            event.at, "update_progress", {"state": "RUNNING"}, f"Update {event.update} is RUNNING."
+        )
+        targets = {} if self.plan is None else {one.flow.name: one.flow.target for one in self.plan.flows}
+        queued = [(flow, targets.get(flow)) for flow in event.flows] + [(str(v), v) for v in event.views]
+        for flow, dataset in queued:
+            origin = {"flow_name": flow, "dataset_name": None if dataset is None else str(dataset)}
+            details = {"status": "QUEUED"}
+            yield self._row(event.at, "flow_progress", details, f"Flow '{flow}' is QUEUED.", origin=origin)
+
+    def _flow_rows(
+        self, event: FlowStarted | BatchStarted | BatchReplayed | BatchCommitted | FlowFinished
+    ) -> list[Row]:
+        details: Row
+        name = event.flow
+        match event:
+            case FlowStarted():
+                self._running.discard(name)
+                details = {"status": "STARTING", "checkpoint": event.checkpoint}
+                return [self._flow_row(event, details, f"Flow '{name}' is STARTING.")]
+            case BatchStarted():
+                return [] if name in self._running else [self._run(event)]
+            case BatchReplayed():
+                details = {"status": "RUNNING", "replayed": True}
+                text = f"Batch {event.batch} of flow '{name}' was in the table already."
+                return [self._flow_row(event, details, text, batch=event.batch)]
+            case BatchCommitted():
+                facts = BatchFacts(
+                    dataset=event.dataset,
+                    flow=name,
+                    key=(event.checkpoint, event.batch),
+                    version=event.version,
+                    rows=event.rows,
+                    quarantined=event.quarantined,
+                    dropped=event.dropped,
+                    expectations=event.expectations,
+                    duration_s=event.duration_s,
+                    lag=event.lag,
+                    latency_s=event.latency_s,
+                )
+                before = [] if name in self._running else [self._run(event)]
+                return [*before, self.batch_row(event.at, facts, event.update)]
+            case FlowFinished():
+                status = _FINISHED[event.outcome]
+                details = {"status": status, "outcome": event.outcome, "batches": event.batches}
+                verb = "has" if status == "COMPLETED" else "is"
+                return [self._flow_row(event, details, f"Flow '{name}' {verb} {status}.")]
+            case _:
+                assert_never(event)
+
+    def _run(self, event: BatchStarted | BatchCommitted) -> Row:
+        self._running.add(event.flow)
+        return self._flow_row(event, {"status": "RUNNING"}, f"Flow '{event.flow}' is RUNNING.")
+
+    def _trouble(
+        self, event: FlowFailed | FlowSkipped | FlowRetrying | FlowReconnecting | FlowReconnected
+    ) -> list[Row]:
+        details: Row
+        name = event.flow
+        self._running.discard(name)
+        match event:
+            case FlowFailed():
+                return self._failed(event, name, event.dataset)
+            case FlowSkipped():
+                details = {"status": "SKIPPED", "reason": event.reason}
+                text = f"Flow '{name}' is SKIPPED: {event.reason}."
+                return [self._flow_row(event, details, text, level="WARN")]
+            case FlowRetrying():
+                details = {
+                    "state": "retrying",
+                    "attempt": event.attempt,
+                    "wait_seconds": event.wait_s,
+                    "error": event.error,
+                }
+                text = f"Flow '{name}' is retried: {_headline(event.error)}"
+            case FlowReconnecting():
+                details = {"state": "reconnecting", "error": event.error}
+                text = f"Flow '{name}' waits for a broker: {_headline(event.error)}"
+            case FlowReconnected():
+                details = {"state": "reconnected"}
+                return [self._flow_row(event, details, f"Flow '{name}' has a broker again.", kind="retry")]
+            case _:
+                assert_never(event)
+        return [self._flow_row(event, details, text, kind="retry", level="WARN", error=event.error)]
+
+    def _failed(self, event: FlowFailed | ViewFailed, flow: str, dataset: TableName) -> list[Row]:
+        origin = {"flow_name": flow, "dataset_name": str(dataset)}
+        details = {"status": "FAILED", "error": event.error}
+        text = f"Flow '{flow}' has FAILED: {_headline(event.error)}"
+        found = [
+            self._row(
+                event.at, "flow_progress", details, text, level="ERROR", origin=origin, error=event.error
+            )
+        ]
+        if event.error.get("code") in _REFUSALS:
+            details, text = {"error": event.error}, _headline(event.error)
+            found.append(self._row(event.at, "refusal", details, text, level="ERROR", origin=origin))
+        return found
+
+    def _view_rows(
+        self, event: ViewRefreshing | ViewRefreshed | ViewUpToDate | ViewFailed | ViewSkipped
+    ) -> list[Row]:
+        details: Row
+        name = str(event.dataset)
+        origin = {"flow_name": name, "dataset_name": name}
+        level: Level = "INFO"
+        match event:
+            case ViewRefreshing():
+                details, text = {"status": "RUNNING"}, f"Flow '{name}' is RUNNING."
+            case ViewUpToDate():
+                details = {"status": "COMPLETED", "outcome": "up to date"}
+                text = f"Flow '{name}' has COMPLETED: it is up to date."
+            case ViewSkipped():
+                level, details = "WARN", {"status": "SKIPPED", "reason": event.reason}
+                text = f"Flow '{name}' is SKIPPED: {event.reason}."
+            case ViewFailed():
+                return self._failed(event, name, event.dataset)
+            case ViewRefreshed():
+                facts = BatchFacts(
+                    dataset=event.dataset,
+                    flow=name,
+                    key=(event.update,),
+                    version=event.version,
+                    rows=event.rows,
+                    quarantined=event.quarantined,
+                    dropped=event.dropped,
+                    expectations=event.expectations,
+                    duration_s=event.duration_s,
+                )
+                return [self.batch_row(event.at, facts, event.update)]
+            case _:
+                assert_never(event)
+        return [self._row(event.at, "flow_progress", details, text, level=level, origin=origin)]
+
+    def _flow_row(
+        self,
+        event: Any,
+        details: Mapping[str, Any],
+        text: str,
+        *,
+        kind: str = "flow_progress",
+        level: Level = "INFO",
+        error: Mapping[str, Any] | None = None,
+        batch: int | None = None,
+    ) -> Row:
+        origin = {"flow_name": event.flow, "dataset_name": str(event.dataset), "batch_id": batch}
+        return self._row(event.at, kind, details, text, level=level, origin=origin, error=error)
+
+    def _row(
+        self,
+        at: datetime,
+        event_type: str,
+        details: Mapping[str, Any],
+        text: str,
+        *,
+        level: Level = "INFO",
+        origin: Mapping[str, Any] | None = None,
+        error: Mapping[str, Any] | None = None,
+    ) -> Row:
+        self._number += 1
+        # The rows of one moment keep their order.
+        self._last_us = max(self._last_us + 1, int(at.timestamp() * 1_000_000))
+        return {
+            "id": str(uuid.uuid4()),
+            "sequence": {
+                "data_plane_id": {"instance": self.origin.update, "seq_no": self._number},
+                "control_plane_seq_no": self._last_us,
+            },
+            "origin": self.origin.to_row(**(origin or {})),
+            "timestamp": at,
+            "message": text,
+            "level": level,
+            "maturity_level": "STABLE" if event_type in STABLE else "EVOLVING",
+            "error": None if error is None else _error_row(error),
+            "details": json.dumps({event_type: details}, ensure_ascii=False, default=str),
+            "event_type": event_type,
+        }
+
+
+def _definitions(plan: Plan) -> Iterator[tuple[str, Row, Row]]:
+    """The definitions of the datasets and flows: event type, details, and more of the origin."""
+    for dataset in plan.datasets:
+        name = str(dataset.name)
+        details = {
+            "dataset_type": _dataset_type(dataset),
+            "num_flows": len(plan.queries_of(dataset)),
+            "comment": dataset.comment,
+            "expectations": [
+                {"name": one.name, "constraint": one.text, "action": one.action}
+                for one in dataset.expectations
+            ],
+        }
+        yield "dataset_definition", details, {"dataset_name": name}
+    flows: list[PlannedFlow | PlannedRefresh] = [*plan.flows, *plan.refreshes]
+    for planned in flows:
+        flow = planned.flow
+        is_stream = isinstance(planned, PlannedFlow)
+        details = {
+            "output_dataset": str(flow.target),
+            "input_datasets": [str(read.table) for read in planned.reads],
+            "flow_type": "APPEND" if is_stream else "MATERIALIZED_VIEW",
+            "schema": planned.schema.get("fields"),
+            "language": "PYTHON",
+            "fingerprint": planned.fingerprint,
+        }
+        yield "flow_definition", details, {"flow_name": flow.name, "dataset_name": str(flow.target)}
+
+
+def _dataset_type(dataset: StreamingTable | MaterializedView | TemporaryView) -> str:
+    match dataset:
+        case StreamingTable():
+            return "STREAMING_TABLE"
+        case MaterializedView():
+            return "MATERIALIZED_VIEW"
+        case TemporaryView():
+            return "TEMPORARY_VIEW"
+        case _:
+            assert_never(dataset)
+
+
+def _error_row(error: Mapping[str, Any]) -> Row:
+    """The column ``error`` of a row."""
+    return {
+        "fatal": not error.get("transient", False),
+        "exceptions": [{"class_name": error.get("code"), "message": str(error.get("summary")), "stack": []}],
+    }
+
+
+def _headline(error: Mapping[str, Any]) -> str:
+    return f"[{error.get('code')}] {error.get('summary')}"

@@ -1,0 +1,211 @@
+"""The counts of expectations over time, from the event log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from headrace.model.names import TableName
+from headrace.observe.event_reading import EventFilter, query_events
+from headrace.observe.event_rows import Row
+from headrace.storage.layout import Storage
+
+SPANS = 20
+"""The number of equal time spans into which the counts are divided."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanCounts:
+    """The counts of one expectation in one span of time."""
+
+    start: datetime
+    end: datetime
+    passed: int
+    failed: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "start": self.start.isoformat(timespec="seconds"),
+            "end": self.end.isoformat(timespec="seconds"),
+            "passed": self.passed,
+            "failed": self.failed,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectationQuality:
+    """The counts of one expectation.
+
+    Args:
+        dataset: The dataset that declares it.
+        action: What happens to rows that fail: ``warn``, ``drop``, ``quarantine`` or ``fail``.
+        passed: Rows that passed.
+        failed: Rows that failed. A row can fail several expectations.
+        over_time: The same counts in equal spans of time, oldest first.
+    """
+
+    name: str
+    dataset: str
+    action: str
+    passed: int
+    failed: int
+    over_time: tuple[SpanCounts, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "dataset": self.dataset,
+            "action": self.action,
+            "passed": self.passed,
+            "failed": self.failed,
+            "over_time": [one.to_json() for one in self.over_time],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetQuality:
+    """The rows of one table or materialized view, and the counts of its expectations.
+
+    Args:
+        accepted: Rows that the dataset has taken.
+        quarantined: Rows that its quarantine has taken.
+        dropped: Rows that were dropped.
+    """
+
+    dataset: TableName
+    accepted: int
+    quarantined: int
+    dropped: int
+    expectations: tuple[ExpectationQuality, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "dataset": str(self.dataset),
+            "accepted": self.accepted,
+            "quarantined": self.quarantined,
+            "dropped": self.dropped,
+            "expectations": [one.to_json() for one in self.expectations],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """The counts of the expectations of a pipeline.
+
+    Args:
+        start: The time of the first batch that is counted; ``None`` if there is none.
+        end: The time of the last one.
+
+    Example:
+        >>> pipeline.quality("orders").datasets[0].expectations[0].failed  # doctest: +SKIP
+    """
+
+    pipeline: str
+    datasets: tuple[DatasetQuality, ...]
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "start": None if self.start is None else self.start.isoformat(timespec="milliseconds"),
+            "end": None if self.end is None else self.end.isoformat(timespec="milliseconds"),
+            "datasets": [one.to_json() for one in self.datasets],
+        }
+
+
+def read_quality(storage: Storage, chosen: EventFilter) -> Quality:
+    """Sum up the counts of the batches and refreshes in the event log.
+
+    Args:
+        storage: The storage.
+        chosen: The pipeline, the dataset, and the time from which batches are counted.
+
+    Raises:
+        TableUnreadableError: The event log cannot be read.
+    """
+    rows = query_events(
+        storage,
+        "SELECT timestamp AS at, origin['dataset_name'] AS dataset, details FROM t "
+        f"WHERE level = 'METRICS' AND {chosen.to_sql()} ORDER BY timestamp",
+    )
+    batches = [_Batch(row) for row in rows]
+    # What no expectation has checked says nothing about quality.
+    checked = [one for one in batches if one.expectations or one.quarantined or one.dropped]
+    names = sorted({one.dataset for one in checked})
+    if not names:
+        return Quality(pipeline=chosen.pipeline, datasets=())
+    counted = [one for one in batches if one.dataset in names]
+    start, end = counted[0].at, counted[-1].at
+    return Quality(
+        pipeline=chosen.pipeline,
+        datasets=tuple(
+            _sum_dataset(name, [one for one in counted if one.dataset == name], start, end) for name in names
+        ),
+        start=start,
+        end=end,
+    )
+
+
+class _Batch:
+    """The counts of one batch or refresh."""
+
+    def __init__(self, row: Row) -> None:
+        progress = json.loads(row["details"])["flow_progress"]
+        quality = progress["data_quality"]
+        self.at: datetime = row["at"]
+        self.dataset = TableName.parse(row["dataset"], "")
+        self.accepted = int(progress["metrics"]["num_output_rows"])
+        self.quarantined = int(quality["quarantined_records"])
+        self.dropped = int(quality["dropped_records"])
+        self.expectations: Sequence[Mapping[str, Any]] = quality.get("expectations", ())
+
+
+@dataclass
+class _Sum:
+    action: str = ""
+    passed: list[int] = field(default_factory=lambda: [0] * SPANS)
+    failed: list[int] = field(default_factory=lambda: [0] * SPANS)
+
+
+def _sum_dataset(
+    name: TableName, batches: Iterable[_Batch], start: datetime, end: datetime
+) -> DatasetQuality:
+    batches = list(batches)
+    length = max((end - start) / SPANS, timedelta(milliseconds=1))
+    sums: dict[tuple[str, str], _Sum] = {}
+    for batch in batches:
+        span = min(int((batch.at - start) / length), SPANS - 1)
+        for one in batch.expectations:
+            known = sums.setdefault((one["dataset"], one["name"]), _Sum())
+            known.action = one["action"]
+            known.passed[span] += one["passed_records"]
+            known.failed[span] += one["failed_records"]
+    return DatasetQuality(
+        dataset=name,
+        accepted=sum(one.accepted for one in batches),
+        quarantined=sum(one.quarantined for one in batches),
+        dropped=sum(one.dropped for one in batches),
+        expectations=tuple(
+            ExpectationQuality(
+                name=expectation,
+                dataset=dataset,
+                action=known.action,
+                passed=sum(known.passed),
+                failed=sum(known.failed),
+                over_time=tuple(
+                    SpanCounts(
+                        start=start + number * length,
+                        end=start + (number + 1) * length,
+                        passed=known.passed[number],
+                        failed=known.failed[number],
+                    )
+                    for number in range(SPANS)
+                ),
+            )
+            for (dataset, expectation), known in sums.items()
+        ),
+    )

@@ -1,0 +1,287 @@
+"""The event log: its shape, what it survives, and what a crash cannot take from it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lake import HandFlow, Lake
+
+from headrace.model.events import (
+    BatchCommitted,
+    BatchStarted,
+    Event,
+    FlowFailed,
+    FlowFinished,
+    FlowRetrying,
+    FlowStarted,
+    UpdateFinished,
+    UpdateStarted,
+    ViewRefreshed,
+)
+from headrace.model.names import TableName
+from headrace.observe import event_log as event_log_module
+from headrace.observe.event_completion import find_missing
+from headrace.observe.event_log import EventLog
+from headrace.observe.event_reading import EventFilter, LoggedEvent, read_events
+from headrace.observe.event_rows import Origin, RowBuilder
+from headrace.observe.event_table import FOLD_FILES, EventTable, event_schema
+from headrace.storage.layout import Storage
+
+ORDERS = TableName("default", "orders")
+GOLD = TableName("default", "gold")
+COUNTS: list[dict[str, Any]] = [
+    {"name": "an id", "dataset": "default.orders", "action": "drop", "passed": 8, "failed": 2}
+]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return Storage.at(tmp_path / "lake")
+
+
+def started(update: str = "u1") -> UpdateStarted:
+    return UpdateStarted(update=update, pipeline="shop", mode="triggered", flows=("orders",), views=(GOLD,))
+
+
+def batch(number: int = 0, flow: str = "orders", **more: Any) -> BatchCommitted:
+    facts: dict[str, Any] = {
+        "version": number + 1,
+        "rows": 8,
+        "duration_s": 0.5,
+        "ranges": (),
+        "dropped": 2,
+        "lag": 7,
+    }
+    facts["checkpoint"] = f"of {flow}"
+    return BatchCommitted(update="u1", flow=flow, dataset=ORDERS, batch=number, **{**facts, **more})
+
+
+def write(storage: Storage, *events: Event, update: str = "u1") -> None:
+    with EventLog(storage, "shop", update) as log:
+        for event in events:
+            log(event)
+
+
+def read(storage: Storage, **chosen: Any) -> list[LoggedEvent]:
+    return list(read_events(storage, EventFilter(pipeline="shop", schema="default", **chosen)))
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.01)
+
+
+ONE_UPDATE: list[Event] = [
+    started(),
+    FlowStarted(update="u1", flow="orders", dataset=ORDERS, checkpoint="c"),
+    BatchStarted(update="u1", flow="orders", dataset=ORDERS, batch=0),
+    batch(0, expectations=tuple(COUNTS), latency_s=(3.0, 0.25)),
+    BatchStarted(update="u1", flow="orders", dataset=ORDERS, batch=1),
+    batch(1, lag=0),
+    FlowFinished(update="u1", flow="orders", dataset=ORDERS, outcome="drained", rows=16, batches=2),
+    ViewRefreshed(update="u1", dataset=GOLD, version=1, rows=3, duration_s=0.1),
+    UpdateFinished(update="u1", outcome="completed", duration_s=1.5),
+]
+
+
+def test_a_flow_goes_through_its_statuses(storage: Storage) -> None:
+    write(storage, *ONE_UPDATE)
+    statuses = [event.details["status"] for event in read(storage, flow="orders")]
+    assert statuses == ["QUEUED", "STARTING", "RUNNING", "RUNNING", "RUNNING", "COMPLETED"]
+    assert [event.details["status"] for event in read(storage, flow="gold")] == ["QUEUED", "COMPLETED"]
+    others = [(event.type, event.details.get("state")) for event in read(storage) if event.flow is None]
+    assert others == [
+        ("create_update", None),
+        ("update_progress", "RUNNING"),
+        ("update_progress", "COMPLETED"),
+    ]
+
+
+def test_a_batch_has_metrics_and_data_quality(storage: Storage) -> None:
+    write(storage, *ONE_UPDATE)
+    first, second = (event for event in read(storage, flow="orders") if event.level == "METRICS")
+    assert first.details["metrics"]["num_output_rows"] == 8
+    assert (first.details["metrics"]["backlog_records"], first.details["metrics"]["backlog_seconds"]) == (
+        7,
+        0.25,
+    )
+    assert first.details["data_quality"] == {
+        "dropped_records": 2,
+        "quarantined_records": 0,
+        "expectations": [
+            {
+                "name": "an id",
+                "dataset": "default.orders",
+                "passed_records": 8,
+                "failed_records": 2,
+                "action": "drop",
+            }
+        ],
+    }
+    assert second.details["metrics"]["backlog_seconds"] == 0
+    assert "expectations" not in second.details["data_quality"]
+
+
+def test_the_columns_are_those_of_lakeflow(storage: Storage) -> None:
+    error = {"code": "TOPIC_RECREATED", "summary": "another topic", "transient": False}
+    write(storage, started(), FlowFailed(update="u1", flow="orders", dataset=ORDERS, error=error))
+    assert event_schema().names == [
+        "id", "sequence", "origin", "timestamp", "message", "level", "maturity_level", "error", "details",
+        "event_type",
+    ]  # fmt: skip
+    (failed,) = EventTable(storage.events).query("SELECT * FROM t WHERE details LIKE '%FAILED%'")
+    assert (failed["level"], failed["maturity_level"]) == ("ERROR", "STABLE")
+    assert failed["error"]["fatal"] is True
+    assert failed["error"]["exceptions"][0]["message"] == "another topic"
+    assert (failed["origin"]["pipeline_name"], failed["origin"]["update_id"]) == ("shop", "u1")
+    assert json.loads(failed["details"])["flow_progress"]["error"] == error
+    assert [event.type for event in read(storage, level="error")] == ["flow_progress", "refusal"]
+
+
+def test_events_are_chosen_by_flow_level_and_time(storage: Storage) -> None:
+    retried = FlowRetrying(
+        update="u1", flow="orders", dataset=ORDERS, error={"code": "X"}, attempt=1, wait_s=1
+    )
+    write(storage, *ONE_UPDATE, retried)
+    assert [event.type for event in read(storage, level="warn")] == ["retry"]
+    assert read(storage, since=retried.at)[0].type == "retry"
+    assert read(storage, flow="default.gold") == read(storage, flow="gold")
+    newest = read_events(storage, EventFilter(pipeline="shop", schema="default"), limit=1)
+    assert [event.type for event in newest] == ["retry"]
+    assert read_events(storage, EventFilter(pipeline="other", schema="default")) == ()
+
+
+def test_a_reader_sees_an_event_about_a_second_later(storage: Storage) -> None:
+    with EventLog(storage, "shop", "u1") as log:
+        log(started())
+        until(lambda: bool(read(storage)), "the first event is written at once")
+        began = time.monotonic()
+        log(batch())
+        until(lambda: bool(read(storage, flow="orders")[1:]), "the next one follows")
+        assert time.monotonic() - began < 5
+
+
+def test_several_runs_append_at_the_same_time(storage: Storage) -> None:
+    def run(update: str) -> None:
+        with EventLog(storage, "shop", update) as log:
+            for number in range(20):
+                log(batch(number, flow=update))
+
+    threads = [threading.Thread(target=run, args=(f"u{number}",)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    committed = [event.flow for event in read(storage) if event.level == "METRICS"]
+    assert {flow: committed.count(flow) for flow in committed} == {"u0": 20, "u1": 20, "u2": 20}
+
+
+def test_a_storage_that_cannot_be_written_delays_the_log_and_nothing_else(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log_module, "_APPEND_S", 0.01)
+    in_the_way = storage.events.local_path
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("a file in the way")
+    with EventLog(storage, "shop", "u1") as log:
+        for event in ONE_UPDATE:
+            log(event)
+        until(lambda: "cannot be written" in caplog.text, "one warning")
+        in_the_way.unlink()
+        until(lambda: len(read(storage)) > 8, "the events are written in the end")
+    assert caplog.text.count("cannot be written") == 1
+
+
+def test_counts_that_memory_cannot_hold_come_from_the_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log_module, "_APPEND_S", 0.01)
+    monkeypatch.setattr(event_log_module, "_MOST_WAITING", 3)
+    lake = Lake(tmp_path / "lake")
+    flow: HandFlow = lake.table().flow()
+    storage, name = lake.settings.storage, TableName("default", "bronze")
+    storage.events.local_path.write_text("a file in the way")
+    with EventLog(storage, "shop", "u1") as log:
+        log(started())
+        until(lambda: "cannot be written" in caplog.text, "the log is not writable")
+        for number in range(6):
+            version = flow.append({0: (number, number + 1)}, timestamp_ms=int(time.time() * 1000))
+            event = batch(number, "bronze", version=version, rows=1, checkpoint=flow.checkpoint)
+            log(replace(event, dataset=name))
+            log(FlowStarted(update="u1", flow="bronze", dataset=name, checkpoint="c"))
+        storage.events.local_path.unlink()
+        until(lambda: len(committed(storage)) == 6, "the log is written again")
+    assert sorted(committed(storage)) == [0, 1, 2, 3, 4, 5]
+    assert [event.type for event in read(storage) if event.type == "maintenance"] == ["maintenance"]
+
+
+def committed(storage: Storage) -> list[int | None]:
+    return [event.batch for event in read(storage, flow="bronze") if event.level == "METRICS"]
+
+
+def test_the_end_of_a_run_does_not_wait_for_a_storage_that_cannot_be_written(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(event_log_module, "_RETRIES_S", 0.5)
+    storage.events.local_path.parent.mkdir(parents=True)
+    storage.events.local_path.write_text("a file in the way")
+    began = time.monotonic()
+    write(storage, *ONE_UPDATE)
+    assert time.monotonic() - began < 10
+    assert "are not in the event log" in caplog.text
+
+
+def test_small_files_are_folded(storage: Storage) -> None:
+    table, builder = EventTable(storage.events), RowBuilder(Origin("shop", "s", "u1"))
+    for number in range(FOLD_FILES - 1):
+        table.append(builder.rows(batch(number)))
+    assert table.fold() == 0
+    table.append(builder.rows(batch(FOLD_FILES)))
+    before = read(storage)
+    assert table.fold() == FOLD_FILES
+    assert table.fold() == 0
+    assert read(storage) == before
+
+
+class TestCompletion:
+    def missing(self, lake: Lake, name: str = "bronze") -> list[Any]:
+        storage = lake.settings.storage
+        builder = RowBuilder(Origin("shop", str(storage.root), "u2"))
+        table = EventTable(storage.events)
+        found = find_missing(storage, table, builder, {TableName("default", name): None})
+        if found:
+            table.append(found)
+        return found
+
+    def test_batches_that_the_log_lacks_come_from_the_commits(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path / "lake")
+        flow: HandFlow = lake.table().flow()
+        flow.append({0: (0, 10)})
+        flow.append({0: (10, 15)})
+        details = [json.loads(row["details"])["flow_progress"] for row in self.missing(lake)]
+        assert [one["metrics"]["num_output_rows"] for one in details] == [10, 5]
+        assert self.missing(lake) == []
+        flow.append({0: (15, 16)})
+        assert len(self.missing(lake)) == 1
+
+    def test_an_event_and_its_commit_give_the_same_row(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path / "lake")
+        flow: HandFlow = lake.table().flow()
+        flow.append({0: (0, 10)})
+        (row,) = self.missing(lake)
+        commit = json.loads(row["details"])["flow_progress"]["commit"]["version"]
+        event = BatchCommitted(
+            update="u1", flow="bronze", dataset=TableName("default", "bronze"), batch=0, version=commit,
+            rows=10, duration_s=0.5, ranges=(), checkpoint=flow.checkpoint,
+        )  # fmt: skip
+        rows = RowBuilder(Origin("shop", "s", "u1")).rows(event)
+        assert rows[-1]["id"] == row["id"]
