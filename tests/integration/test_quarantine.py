@@ -13,6 +13,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from headrace.cli.main import run
 from headrace.model.events import BatchCommitted
 from headrace.plan.explain import Explanation
 from headrace.project.pipeline import Pipeline
@@ -199,6 +200,55 @@ def totals():
     exact = F.expr("TIMESTAMP '2026-01-02 03:04:05.123456'").alias("at")
     return spark.readStream.table("orders").select("id", "amount", exact)
 """
+
+
+OWN_STRUCTS = {
+    "a _source of the user": (
+        'withColumn("_source", F.struct(F.lit("x").alias("topic"), F.lit("no number").alias("partition"), '
+        'F.lit("y").alias("offset"), F.lit(1).alias("path")))'
+    ),
+    "fields with dots": (
+        'select("id", "amount", F.struct(F.col("_source.topic").alias("a.topic"), "_source.partition", '
+        '"_source.offset").alias("place"))'
+    ),
+}
+
+
+@pytest.mark.parametrize("query", OWN_STRUCTS.values(), ids=OWN_STRUCTS)
+def test_structs_that_are_no_record_are_kept_in_the_row_alone(
+    orders: Callable[..., Shop], query: str
+) -> None:
+    code = ORDERS.replace("limit})", f"limit}}).{query}")
+    shop = orders('@hr.expect_or_quarantine("positive", "amount > 0")', code)
+    shop.run_well()
+    found = rows(shop, f"quarantine/{shop.database}/orders")
+    assert sorted(json.loads(row["row"])["id"] for row in found) == [1, 4]
+    assert [row["source"] for row in found] == [None, None]
+
+
+def test_a_preview_leaves_out_rejected_rows_and_counts_them(
+    orders: Callable[..., Shop], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = '@hr.expect_or_quarantine("positive", "amount > 0")\n@hr.expect("a name", "name IS NOT NULL")'
+    shop = orders(rules, ORDERS + VIEW.replace("{view}", '@hr.expect_or_drop("small", "id < 3")'))
+    monkeypatch.chdir(shop.root)
+    assert run(["preview", "orders", "--columns", "id", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sorted(row["id"] for row in found["rows"]) == [0, 2, 3]
+    assert [(one["name"], one["passed"], one["failed"]) for one in found["expectations"]] == [
+        ("positive", 3, 2),
+        ("a name", 3, 2),
+    ]
+    assert run(["preview", "valid"]) == 0
+    out = capsys.readouterr().out
+    assert "2 rows of" in out, "the rows of a table that does not exist yet are accepted ones"
+    assert "1 row of 3 fails the expectation `small`: dropped" in out
+
+
+def test_a_condition_that_raises_is_named_with_its_line(orders: Callable[..., Shop]) -> None:
+    shop = orders('@hr.expect("other", "id >= 0")\n@hr.expect_or_drop("ratio", "1/(amount-5) > 0")')
+    (error,) = shop.run().errors
+    assert any("the expectation `ratio` (shop.py:8): 1/(amount-5) > 0" in fact for fact in error.facts), error
 
 
 def test_quarantine_works_behind_the_first_table(orders: Callable[..., Shop]) -> None:

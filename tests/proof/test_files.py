@@ -73,6 +73,20 @@ def test_a_file_that_vanishes_before_it_is_read_is_never_passed_over(site: Site)
     check(site, [1, 2])
 
 
+def test_a_new_checkpoint_goes_on_without_a_vanished_file(site: Site) -> None:
+    path = site.put("a.json", {"id": 1, "page": "p"})
+    site.put("b.json", {"id": 2, "page": "p"})
+    with site.held_at("before-commit", 0) as held:
+        held.wait()
+        path.unlink()
+        held.go_on()
+    (error,) = held.errors
+    assert error.code == "FILE_VANISHED"
+    assert "headrace run --new-checkpoint visits" in error.remedies[-1]
+    site.run_well(new_checkpoint=frozenset({"visits"}))
+    check(site, [2])
+
+
 def test_a_vanished_file_is_given_up_only_where_the_spec_says_so(site: Site) -> None:
     site.put("a.json", {"id": 1, "page": "p"})
     site.run_well()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING
 
 from headrace.model.expectations import Expectation
@@ -10,12 +13,36 @@ from headrace.model.expectations import Expectation
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_CHECK = "__headrace_check_"
+OWN_COLUMNS = "__headrace_"
+"""How the names of columns begin that are added to rows to check them. A query may not return such a name."""
+
+_CHECK = f"{OWN_COLUMNS}check_"
 
 
 def check_name(index: int) -> str:
     """The column that says whether a row passes an expectation, by the expectation's index."""
     return f"{_CHECK}{index}"
+
+
+_ORIGIN = re.compile(r",?Origin\((?:[^()]|\([^()]*\))*\)")
+_ATTRIBUTE = re.compile(r"columnnodeexpression\(UnresolvedAttribute\(List\(([^()]*)\),None,false\)\)")
+_VARIABLE = re.compile(r"\b[xyz]_\d+(?=(?:, [xyz]_\d+)*\)? ->)")
+
+
+def text_of_column(text: str) -> str:
+    """A Column's text as it is in every process: Spark's has numbers and addresses of objects.
+
+    Example:
+        >>> text_of_column("exists(a, x_5 -> >(x_5, 1))")
+        'exists(a, x_0 -> >(x_0, 1))'
+    """
+    text = _ATTRIBUTE.sub(r"\1", _ORIGIN.sub("", text))
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(_VARIABLE.findall(text)))}
+    return re.sub(
+        r"\b[xyz]_\d+\b",
+        lambda found: f"{found[0][:2]}{numbers[found[0]]}" if found[0] in numbers else found[0],
+        text,
+    )
 
 
 def condition(expectation: Expectation) -> Column:
@@ -42,3 +69,9 @@ def with_checks(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFra
     if not expectations:
         return rows
     return rows.select("*", *(passes(one).alias(check_name(n)) for n, one in enumerate(expectations)))
+
+
+def accepted(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
+    """The rows that no expectation rejects."""
+    rejecting = [passes(one) for one in expectations if one.rejects]
+    return rows.where(reduce(and_, rejecting)) if rejecting else rows

@@ -134,13 +134,15 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     """The column of each part of the record, of rows with the struct ``_source`` that our readers add.
 
     The value of a raw record is a column of its own, which the query may have changed: it is in ``row``.
+    Fields of other types are the user's own.
     """
     from pyspark.sql.types import StructType
 
     source = next((field.dataType for field in schema.fields if field.name == "_source"), None)
     if not isinstance(source, StructType):
         return {}
-    names = set(source.fieldNames())
+    types = {name: kind.replace(": ", ":").lower() for name, kind in _RECORD.items()}
+    names = {one.name for one in source.fields if one.dataType.simpleString() == types.get(one.name)}
     if not ({"topic", "partition", "offset"} <= names or "path" in names):
         return {}
     return {name: f"_source.{name}" for name in _RECORD if name in names}

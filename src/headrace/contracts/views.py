@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import reduce
 from operator import and_
@@ -26,10 +27,10 @@ def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
     for one in expectations:
         if one.action == "fail":
             row = F.coalesce(F.to_json(F.struct("*")), F.lit("{}"))
-            error = F.raise_error(F.concat(F.lit(f"{FAILED}{one.name}: "), row)).cast("boolean")
+            error = F.raise_error(F.concat(F.lit(f"{FAILED}{json.dumps(one.name)}: "), row)).cast("boolean")
             kept = F.when(passes(one), kept).otherwise(error)
     return rows.where(kept) if any(one.rejects for one in expectations) else rows
 
 
 FAILED = "[HEADRACE_EXPECTATION] "
-"""How the text of the error of a failed row begins."""
+"""How the text of the error of a failed row begins; the expectation's name as JSON and the row follow."""

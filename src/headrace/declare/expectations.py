@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace.contracts.conditions import text_of_column
 from headrace.declare.arguments import Arguments
 from headrace.declare.registry import current_pipeline
 from headrace.model.expectations import Action, Expectation, NullRule
@@ -161,7 +162,8 @@ def _expectations(
 
 
 def _text(condition: Any) -> str:
-    return " ".join((condition if isinstance(condition, str) else str(condition._jc.toString())).split())
+    text = condition if isinstance(condition, str) else text_of_column(str(condition._jc.toString()))
+    return " ".join(text.split())
 
 
 def _name(arguments: Arguments, name: Any) -> str:

@@ -149,7 +149,7 @@ def read_rows(path: Location, selection: Selection = ALL) -> Rows:
         ReadVersionGoneError: A vacuum has removed the version's files.
         TableUnreadableError: The table is damaged, or has a feature that the reader does not support.
     """
-    name, where, limit = path.name, selection.where, selection.limit
+    name, where, limit = _label(path), selection.where, selection.limit
     version = find_version(path, version=selection.version, timestamp=selection.timestamp)
     table, schema = table_schema(path, version)
     chosen = tuple(dict.fromkeys(selection.columns)) or tuple(field["name"] for field in schema["fields"])
@@ -173,6 +173,13 @@ def read_rows(path: Location, selection: Selection = ALL) -> Rows:
         types=types,
         is_cut=is_cut,
     )
+
+
+def _label(path: Location) -> str:
+    """The name of a table for people; a quarantine table has the same folder name as its dataset."""
+    schema = path.parent
+    is_quarantine = schema.parent.name == "quarantine"
+    return f"quarantine/{schema.name}/{path.name}" if is_quarantine else path.name
 
 
 def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable, Mapping[str, Any]]:

@@ -114,7 +114,7 @@ def find_coordinates(plan: LogicalPlan, known: KnownColumns) -> CoordinateColumn
         return CoordinateColumns()
     paths: dict[str, Part] = {}
     for name, expression_id in _outputs(plan.root):
-        # A dotted path would not lead to a column whose own name has a dot.
+        # A dotted path does not lead to a column or a field whose own name has a dot.
         if "." not in name:
             _collect(name, values.get(expression_id), paths)
     return _choose(paths)
@@ -241,7 +241,8 @@ def _outputs(node: Node) -> list[tuple[str, int]]:
 def _collect(path: str, value: _Value, paths: dict[str, Part]) -> None:
     if isinstance(value, _Struct):
         for name, inner in value.fields.items():
-            _collect(f"{path}.{name}", inner, paths)
+            if "." not in name:
+                _collect(f"{path}.{name}", inner, paths)
     elif value is not None:
         paths[path] = value
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import condition
-from headrace.errors import ExpectationInvalidError, HeadraceError
+from headrace.contracts.conditions import OWN_COLUMNS, condition
+from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
 from headrace.model.declarations import Dataset, Declarations, TemporaryView
 from headrace.model.expectations import Expectation
 from headrace.model.project import ProjectSettings
@@ -64,6 +64,16 @@ def check_conditions(
         dataset: The dataset that they are rows of.
         settings: The pipeline's settings.
     """
+    taken = [name for name in frame.columns if name.lower().startswith(OWN_COLUMNS)]
+    if taken and dataset.expectations:
+        yield ColumnInvalidError(
+            f"the query of `{shown(dataset.name)}` returns the column `{taken[0]}`",
+            location=dataset.location,
+            facts=[f"the columns that check expectations have names that begin with `{OWN_COLUMNS}`"],
+            remedies=[f'select it under another name: F.col("{taken[0]}").alias(..)'],
+            params={"dataset": str(dataset.name), "column": taken[0]},
+        )
+        return
     for expectation in dataset.expectations:
         with suspended():
             error = _check(session, frame, dataset, expectation, settings)
@@ -92,19 +102,27 @@ def _check(
         return _invalid(
             expectation, dataset, f"cannot be resolved: {shortened(str(error))}", "correct the condition"
         )
-    problem = _problem(read_plan(session, checked), checked)
+    problem = _problem(read_plan(session, checked), checked, frame)
     return None if problem is None else _invalid(expectation, dataset, *problem)
 
 
-def _problem(plan: LogicalPlan, checked: DataFrame) -> tuple[str, str] | None:
-    """What is wrong with a condition, and the remedy."""
+def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[str, str] | None:
+    """What is wrong with a condition, and the remedy.
+
+    Args:
+        plan: The plan of `checked`.
+        checked: The condition, as the only column.
+        frame: The query's rows.
+    """
     (column,) = checked.schema.fields
     if column.dataType.typeName() not in ("boolean", "void"):
         return (
             f"gives {column.dataType.simpleString().upper()}, not BOOLEAN",
             "compare the value, as in `amount > 0`",
         )
-    if plan.root.kind != "Project":
+    query: Any = frame._jdf
+    # Spark puts a window or a generator between the condition and the query.
+    if plan.root.kind != "Project" or not plan.java_plan.child().equals(query.queryExecution().analyzed()):
         return (
             "needs other rows than the one it checks (an aggregate, a window or a generator)",
             "compute the value in the query, or check it in a materialized view",

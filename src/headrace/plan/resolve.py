@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
+from headrace.contracts.conditions import with_checks
 from headrace.errors import HeadraceError, PlanFailedError
 from headrace.model.declarations import (
     AppendFlow,
@@ -25,12 +26,13 @@ from headrace.plan.evaluate import active_session
 from headrace.plan.expectations import check_declared_expectations, note_uncounted
 from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
-from headrace.plan.logical import LogicalPlan
+from headrace.plan.intercept import suspended
+from headrace.plan.logical import LogicalPlan, read_plan
 from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of, shown
 from headrace.plan.notes import find_notes
 from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
-from headrace.plan.resolver import FindTable, Resolver
+from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_settings import find_misspelt
 from headrace.plan.stages import (
@@ -227,18 +229,25 @@ def _planned_refresh(
         flow=flow,
         schema=resolved.plan.schema,
         reads=resolved.reads,
-        fingerprint=fingerprint(resolved.plan, (), code, _rejecting(flow.target, declarations)),
+        fingerprint=fingerprint(
+            resolved.plan, (), code, _rejecting(flow.target, resolved, declarations, code)
+        ),
         through=resolved.views,
         reads_files=any(one.plan.reads_files for one in (resolved, *views)),
     )
 
 
-def _rejecting(target: TableName, declarations: Declarations) -> list[str]:
-    """The expectations that decide which rows a view has."""
+def _rejecting(
+    target: TableName, resolved: Resolved, declarations: Declarations, code: CodeDigest
+) -> list[str]:
+    """The expectations that decide which rows a view has; with the code if they call Python functions."""
     view = next(one for one in declarations.datasets if one.name == target)
-    return [
-        f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in view.expectations if one.rejects
-    ]
+    rejecting = [one for one in view.expectations if one.rejects]
+    texts = [f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in rejecting]
+    with suspended():
+        checked = with_checks(resolved.frame, rejecting)
+        calls = bool(rejecting) and read_plan(checked.sparkSession, checked).opaque
+    return [*texts, code()] if calls else texts
 
 
 def _planned_view(view: TemporaryView, resolver: Resolver, code: CodeDigest) -> PlannedView:

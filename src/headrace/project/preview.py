@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.contracts.conditions import with_checks
 from headrace.declare.registry import ActivePipeline, activate
 from headrace.errors import (
     NOT_COMMITTED,
@@ -19,6 +20,8 @@ from headrace.errors import (
     HeadraceError,
     ReadConditionInvalidError,
 )
+from headrace.model.declarations import Dataset, TemporaryView
+from headrace.model.expectations import Expectation, ExpectationCount
 from headrace.model.names import TableName
 from headrace.observe.read import plain, unknown_column
 from headrace.plan.catalog import isolated_session
@@ -49,6 +52,8 @@ class Preview:
         rows: Python values.
         is_cut: Whether the query has more rows than the limit.
         sources: What was read.
+        expectations: How many of the computed rows each expectation passes and fails. Rows that an
+            expectation rejects are not among `rows`.
     """
 
     dataset: str
@@ -57,6 +62,7 @@ class Preview:
     rows: tuple[tuple[Any, ...], ...]
     is_cut: bool
     sources: tuple[SourceSeen, ...]
+    expectations: tuple[ExpectationCount, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -70,6 +76,7 @@ class Preview:
             ],
             "cut": self.is_cut,
             "sources": [source.to_json() for source in self.sources],
+            "expectations": [one.to_json() for one in self.expectations],
         }
 
 
@@ -116,7 +123,7 @@ def take_preview(
         clusters: The Kafka clusters, which say which offsets the topics hold.
         records: How many of the newest records of each Kafka source are read.
         where: A condition in SQL.
-        limit: The maximum number of rows.
+        limit: The maximum number of rows that are computed; the expectations of the dataset reject some.
         columns: The columns, by dotted path; by default all.
         log_file: The log of Spark, for errors.
 
@@ -128,6 +135,7 @@ def take_preview(
     """
     label, queries = find_previewed(name, plan)
     first = queries[0]
+    dataset = _dataset_of(first, plan)
     with isolated_session(spark, plan.project.database) as (session, catalog):
         for table in plan.tables_read:
             if load_stored(plan.project.storage, table) is not None:
@@ -140,26 +148,68 @@ def take_preview(
             session_settings(session, first.spark_conf, name=label, location=first.location),
         ):
             frame = looker.union(queries)
-            chosen = _selected(_filtered(frame, where, label), columns, label)
-            types = tuple(_kind(field.dataType) for field in chosen.schema.fields)
+            chosen = _selected(_filtered(frame, where, label), columns, label, dataset.expectations)
+            fields = chosen.schema.fields[: len(chosen.columns) - len(dataset.expectations)]
             try:
                 with quiet():
                     values = _collected(chosen.limit(limit + 1))
             except Exception as error:
-                raise _failure(error, first, log_file) from error
+                raise _failure(error, first, log_file, dataset.expectations) from error
         rows = tuple(zip(*values, strict=True))
+        kept, counts = _judged(rows[:limit], dataset, len(fields))
         return Preview(
             dataset=label,
-            columns=tuple(columns) or tuple(chosen.columns),
-            types=types,
-            rows=rows[:limit],
+            columns=tuple(columns) or tuple(field.name for field in fields),
+            types=tuple(_kind(field.dataType) for field in fields),
+            rows=kept,
             is_cut=len(rows) > limit,
             sources=looker.seen,
+            expectations=counts,
         )
 
 
-def _failure(error: Exception, query: Declared, log_file: Path | None) -> HeadraceError:
-    coded = explain_bad_file(error, query, None) or as_error(error, None, query, log_file)
+def _dataset_of(query: Declared, plan: Plan) -> Dataset:
+    """The dataset that has the rows of a query."""
+    name = query.name if isinstance(query, TemporaryView) else query.target
+    return next(one for one in plan.datasets if one.name == name)
+
+
+def _judged(
+    rows: Sequence[tuple[Any, ...]], dataset: Dataset, columns: int
+) -> tuple[tuple[tuple[Any, ...], ...], tuple[ExpectationCount, ...]]:
+    """The rows that the dataset's expectations accept, and the counts of each expectation.
+
+    Args:
+        rows: The rows; after their columns whether they pass each expectation.
+        dataset: The dataset.
+        columns: The number of columns.
+    """
+    rules = dataset.expectations
+    kept = [
+        row[:columns]
+        for row in rows
+        if all(passed or not one.rejects for one, passed in zip(rules, row[columns:], strict=True))
+    ]
+    counts = []
+    for index, one in enumerate(rules, columns):
+        failed = sum(not row[index] for row in rows)
+        counts.append(
+            ExpectationCount(
+                name=one.name,
+                dataset=str(dataset.name),
+                action=one.action,
+                passed=len(rows) - failed,
+                failed=failed,
+            )
+        )
+    return tuple(kept), tuple(counts)
+
+
+def _failure(
+    error: Exception, query: Declared, log_file: Path | None, expectations: Sequence[Expectation]
+) -> HeadraceError:
+    coded = explain_bad_file(error, query, None)
+    coded = coded or as_error(error, None, query, log_file, expectations=expectations)
     return coded.with_(facts=[fact for fact in coded.facts if fact != NOT_COMMITTED])
 
 
@@ -183,16 +233,21 @@ def _filtered(frame: DataFrame, where: str | None, label: str) -> DataFrame:
         ) from error
 
 
-def _selected(frame: DataFrame, columns: Sequence[str], label: str) -> DataFrame:
-    if not columns:
-        return frame
+def _selected(
+    frame: DataFrame, columns: Sequence[str], label: str, expectations: Sequence[Expectation]
+) -> DataFrame:
+    """The columns, and after them whether each expectation is passed."""
     from pyspark.sql import functions as F
 
     known = list(_paths(frame.schema))
     for column in columns:
         if column not in known:
             raise unknown_column(column, known, label)
-    return frame.select([F.col(_quoted(column)).alias(column) for column in columns])
+    checked = with_checks(frame, expectations)
+    if not columns:
+        return checked
+    checks = checked.columns[len(frame.columns) :]
+    return checked.select([F.col(_quoted(column)).alias(column) for column in columns] + checks)
 
 
 def _paths(schema: StructType, above: str = "") -> Iterable[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from headrace.contracts.conditions import accepted
 from headrace.errors import SourceUnsupportedError
 from headrace.model.declarations import Dataset
 from headrace.model.names import TableName
@@ -107,7 +108,8 @@ class PreviewReader:
         if dataset.name not in self._computed:
             self._computing.append(dataset.name)
             try:
-                self._computed[dataset.name] = self.union(self._plan.queries_of(dataset))
+                frame = self.union(self._plan.queries_of(dataset))
+                self._computed[dataset.name] = accepted(frame, dataset.expectations)
             finally:
                 self._computing.pop()
         return self._computed[dataset.name]

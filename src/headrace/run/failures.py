@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
@@ -28,6 +29,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import AppendFlow, RefreshFlow, TemporaryView
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import Declared
+from headrace.run.condition_errors import raised_by
 from headrace.runtime.kafka_faults import find_fault
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import kind_of
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from headrace.model.expectations import Expectation
 
 _TRANSIENT = re.compile(
     r"TimeoutException|RetriableException|DisconnectException|BrokerNotAvailable|NotLeaderOrFollower"
@@ -109,7 +112,7 @@ _TURNED_AWAY = re.compile(
 )
 _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurrent update to the log")
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
-_FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r"(.*?): (\{.*?\})(?:\n|$| SQLSTATE)")
+_FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
 _CAUSE = 100
 """Characters of a message that go into the summary of an error."""
@@ -149,9 +152,10 @@ class Failures:
         declared: Declared,
         carried: BaseException | None = None,
         reading: Reading | None = None,
+        expectations: Sequence[Expectation] = (),
     ) -> HeadraceError:
         """The coded error for a failure; the arguments are those of `as_error`."""
-        return as_error(failure, carried, declared, self.log_file, self.kafka, reading)
+        return as_error(failure, carried, declared, self.log_file, self.kafka, reading, expectations)
 
 
 def as_error(
@@ -161,6 +165,7 @@ def as_error(
     log_file: Path | None,
     kafka: KafkaConnection | None = None,
     reading: Reading | None = None,
+    expectations: Sequence[Expectation] = (),
 ) -> HeadraceError:
     """The coded error for a failure.
 
@@ -171,6 +176,7 @@ def as_error(
         log_file: The log of Spark.
         kafka: The Kafka cluster of the pipeline, to explain failures of its login.
         reading: The batch that was being read.
+        expectations: The expectations that the rows of the query were checked by.
     """
     for one in (carried, failure):
         if isinstance(one, HeadraceError):
@@ -192,10 +198,13 @@ def as_error(
     known = _known(text, declared, log_file)
     if known is not None:
         return known
+    # Spark's text around the exception of a batch says only that a batch has failed.
+    cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
+    raised = raised_by(cause, expectations)
     return FlowFailedError(
         f"{name} failed",
         location=declared.location,
-        facts=(_shortened(text), *_logged(log_file)),
+        facts=(_shortened(cause), *([] if raised is None else [raised]), *_logged(log_file)),
         remedies=("print the stack trace:   headrace run --debug",),
         params={"name": str(declared.name)},
     )
@@ -206,15 +215,16 @@ def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | N
     found = _FAILED_IN_VIEW.search(text)
     if found is None:
         return None
+    expectation = json.loads(found[1])
     return ExpectationFailedError(
-        f"{declared.name}: a row of a temporary view that it reads fails the expectation `{found[1]}`",
+        f"{declared.name}: a row of a temporary view that it reads fails the expectation `{expectation}`",
         location=declared.location,
         facts=(found[2][:_MESSAGE], NOT_COMMITTED),
         remedies=(
             "keep such rows out of the view: expect_or_drop",
             "or correct the condition or the source, and run again:   headrace run",
         ),
-        params={"flow": str(declared.name), "expectations": [found[1]]},
+        params={"flow": str(declared.name), "expectations": [expectation]},
     )
 
 

@@ -176,7 +176,8 @@ class FlowRunner:
             if isinstance(state.failure, PlanAgain):
                 return "plan again"
             reading = state.reading
-            found = self.failures.as_error(error, self.planned.flow, state.failure, reading)
+            planned = self.planned
+            found = self.failures.as_error(error, planned.flow, state.failure, reading, planned.expectations)
             if reading is not None:
                 found = self.search.name_record(found, session, stop, reading.ranges, opened.path)
             raise found from error

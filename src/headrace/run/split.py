@@ -112,7 +112,8 @@ class ExpectationSplit:
                 location=planned.flow.location,
                 facts=(
                     f"{counted} rows failed an expectation the first time, {written} the second time",
-                    "the batch was not committed",
+                    f"the batch was not committed; the {written} rows in the quarantine are pending, and the "
+                    "next attempt replaces them",
                 ),
                 remedies=("declare a function whose result can change: udf(..).asNondeterministic()",),
                 params={"flow": stamp.flow, "batch": stamp.batch},

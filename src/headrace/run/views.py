@@ -146,7 +146,8 @@ class ViewRunner:
 
     def fail(self, failure: Exception) -> None:
         """Report why the view cannot be refreshed."""
-        name, error = self.view.name, self._failures.as_error(failure, self._flow)
+        name = self.view.name
+        error = self._failures.as_error(failure, self._flow, expectations=self.view.expectations)
         _LOG.info("view %s failed", name, exc_info=error)
         self._emit(ViewFailed(update=self._update, dataset=name, error=error.to_dict()))
         self.result = ViewResult(dataset=name, outcome="failed", error=error)

@@ -136,3 +136,12 @@ def test_values_as_cells() -> None:
     moment = datetime(2026, 1, 2, 3, 4, 5, 678900, tzinfo=UTC)
     assert shown(moment) == "2026-01-02 03:04:05.678"
     assert shown({"at": moment}) == '{"at": "2026-01-02T03:04:05.678900+00:00"}'
+
+
+def test_a_quarantine_table_is_named_as_one(tmp_path: Path) -> None:
+    for folder in ("tables", "quarantine"):
+        write_deltalake(tmp_path / folder / "default" / "orders", pa.table({"id": [1]}))
+    names = [
+        read_rows(locate(tmp_path / one / "default" / "orders")).table for one in ("tables", "quarantine")
+    ]
+    assert names == ["orders", "quarantine/default/orders"]

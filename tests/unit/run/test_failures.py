@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from headrace.errors import LeaseLostError, SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import AppendFlow
+from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
@@ -154,3 +156,47 @@ def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> Non
 )
 def test_a_table_that_does_not_go_back_so_far_is_named(message: str, expected: str) -> None:
     assert code(message) == (expected, False)
+
+
+def expectation(name: str, condition: object, line: int) -> Expectation:
+    where = SourceLocation("transformations/sales.py", line)
+    return Expectation(name=name, condition=condition, text=str(condition), action="drop", location=where)
+
+
+RULES = (
+    expectation("short", "1/n > 0", 4),
+    expectation("long", "1/n > 0 AND m", 5),
+    expectation("udf", object(), 6),
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "fact"),
+    [
+        (
+            "[DIVIDE_BY_ZERO] x\n== SQL (line 1, position 1) ==\n1/n > 0\n^^^\n",
+            "`short` (transformations/sales.py:4)",
+        ),
+        (
+            "[X]\n== SQL (line 1, position 1) ==\n1/n  > 0\n  AND m\n^^^\n",
+            "`long` (transformations/sales.py:5)",
+        ),
+        (
+            '[PYTHON_EXCEPTION]\nFile "/x/transformations/sales.py", line 6, in <lambda>\n',
+            "`udf` (transformations/sales.py:6)",
+        ),
+        ("[DIVIDE_BY_ZERO] == DataFrame ==", "or by a condition of its expectations `short`, `long`, `udf`"),
+    ],
+)
+def test_a_condition_that_raises_is_named(message: str, fact: str) -> None:
+    error = as_error(Exception("[STREAM_FAILED]"), Exception(message), FLOW, None, expectations=RULES)
+    assert fact in error.facts[1]
+    assert "STREAM_FAILED" not in error.facts[0], "Spark's wrapper is not the cause"
+
+
+@pytest.mark.parametrize("name", ["a: {b}", 'say "no"', "back\\slash"])
+def test_a_failed_row_of_a_view_names_its_expectation(name: str) -> None:
+    text = f'x: [HEADRACE_EXPECTATION] {json.dumps(name)}: {{"id":1}} SQLSTATE: P0001'
+    error = as_error(Exception(text), None, FLOW, None)
+    assert (error.code, error.params["expectations"]) == ("EXPECTATION_FAILED", [name])
+    assert error.facts[0] == '{"id":1}'

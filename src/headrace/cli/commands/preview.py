@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
@@ -10,7 +11,15 @@ from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
 from headrace.cli.rows import counted, rows_table, split_columns
 from headrace.cli.verb import Invocation, verb
+from headrace.model.expectations import Action
 from headrace.project.pipeline import RECORDS
+
+_OUTCOMES: Mapping[Action, str] = {
+    "warn": "kept",
+    "drop": "dropped",
+    "quarantine": "moved to the quarantine table",
+    "fail": "a run would stop",
+}
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -44,7 +53,8 @@ def command(
     """Show rows of a query, computed from what its sources hold now; writes nothing.
 
     Reads the newest records of each topic, and each table as it is. A table that does not exist yet is
-    computed from its own query. Aggregates cover only the rows that were read.
+    computed from its own query. Aggregates cover only the rows that were read. Rows that an expectation
+    rejects are counted, and not shown.
     """
     from headrace.cli.watching import spark_starting
 
@@ -64,5 +74,11 @@ def _rendered(preview: Preview) -> Group:
 
     more = "; use --limit to see more" if preview.is_cut else ""
     lines = [f"{counted(len(preview.rows))} of {preview.dataset}{more}", *map(str, preview.sources)]
+    lines += [
+        f"{counted(one.failed)} of {one.passed + one.failed} {'fails' if one.failed == 1 else 'fail'} "
+        f"the expectation `{one.name}`: {_OUTCOMES[one.action]}"
+        for one in preview.expectations
+        if one.failed
+    ]
     table = rows_table(preview.columns, preview.types, preview.rows)
     return Group(table, *(Text(line, style="dim") for line in lines))
