@@ -38,6 +38,13 @@ max_offsets_per_trigger=4)
 @hr.expect_or_drop("not ada", "name <> 'ada'")
 def names():
     return spark.read.table("orders").groupBy("name").count()
+@hr.materialized_view
+def updates():
+    return spark.read.table("event_log").where("event_type = 'create_update'").select("origin.update_id")
+
+@hr.materialized_view
+def failures():
+    return spark.sql("SELECT count(*) AS n FROM event_log WHERE level = 'ERROR'")
 """
 
 RECORDS: list[dict[str, Any]] = [
@@ -124,7 +131,15 @@ def test_the_log_of_a_run_equals_its_commits_and_answers_queries_of_lakeflow(
     assert quality == {"a name": (4, 2), "positive": (4, 2), "small": (5, 1), "not ada": (1, 1)}
     lineage = {row.output: json.loads(row.inputs) for row in run(spark, LINEAGE)}
     name = orders.database
-    assert lineage == {f"{name}.orders": [], f"{name}.names": [f"{name}.orders"]}
+    assert lineage == {
+        f"{name}.orders": [],
+        f"{name}.names": [f"{name}.orders"],
+        f"{name}.updates": [],
+        f"{name}.failures": [],
+    }
+    first = events(orders)[0].update
+    seen = spark.read.format("delta").load(str(orders.table("updates"))).collect()
+    assert first in [row.update_id for row in seen], "event_log is a view of the pipeline's session"
     progress = [row.asDict() for row in run(spark, PROGRESS) if row.flow == "orders"]
     assert [(one["status"], one["output_rows"], one["dropped"], one["backlog"]) for one in progress] == [
         ("RUNNING", 2, 1, 2.0),

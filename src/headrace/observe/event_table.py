@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headrace.model.event_columns import event_columns
 from headrace.observe.event_rows import Row
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
@@ -19,8 +21,8 @@ if TYPE_CHECKING:
 FOLD_FILES = 50
 """The number of small files from which they are folded into one."""
 
-_FILE_BYTES = 1024 * 1024
-"""A file of this size is not folded any more."""
+_FILE_BYTES = 4 * 1024 * 1024
+"""The size of a folded file. Files of half this size are not counted as small."""
 _GRACE_H = 1
 """Hours that a replaced file is kept, for readers that have opened an older version."""
 _KEPT = timedelta(days=90)
@@ -32,57 +34,11 @@ _PROPERTIES = {
 
 @cache
 def event_schema() -> pa.Schema:
-    """The columns of the table, with the types of the event log of Lakeflow."""
+    """The columns of the table in the form of Arrow."""
     import pyarrow as pa
+    from deltalake import Schema
 
-    text, number = pa.string(), pa.int64()
-    frame = {"declaring_class": text, "method_name": text, "file_name": text, "line_number": number}
-    exception = {"class_name": text, "message": text, "stack": pa.list_(_struct(frame))}
-    origin = {
-        **dict.fromkeys(("cloud", "region"), text),
-        "org_id": number,
-        **dict.fromkeys(
-            (
-                *(
-                    "pipeline_id",
-                    "pipeline_name",
-                    "pipeline_type",
-                    "cluster_id",
-                    "update_id",
-                    "maintenance_id",
-                ),
-                *("table_id", "dataset_name", "sink_name", "flow_id", "flow_name"),
-            ),
-            text,
-        ),
-        "batch_id": number,
-        **dict.fromkeys(("request_id", "host", "materialization_name"), text),
-    }
-    return pa.schema(
-        {
-            "id": text,
-            "sequence": _struct(
-                {
-                    "data_plane_id": _struct({"instance": text, "seq_no": number}),
-                    "control_plane_seq_no": number,
-                }
-            ),
-            "origin": _struct(origin),
-            "timestamp": pa.timestamp("us", "UTC"),
-            "message": text,
-            "level": text,
-            "maturity_level": text,
-            "error": _struct({"fatal": pa.bool_(), "exceptions": pa.list_(_struct(exception))}),
-            "details": text,
-            "event_type": text,
-        }
-    )
-
-
-def _struct(fields: dict[str, Any]) -> Any:
-    import pyarrow as pa
-
-    return pa.struct(list(fields.items()))
+    return pa.schema(Schema.from_json(json.dumps(event_columns())).to_arrow())
 
 
 class EventTable:
@@ -117,14 +73,24 @@ class EventTable:
         Raises:
             Exception: The table cannot be read.
         """
+        found = self.query_arrow(sql)
+        return [] if found is None else found.to_pylist()
+
+    def query_arrow(self, sql: str) -> pa.Table | None:
+        """The rows of a SQL query over the table ``t``; ``None`` if there is no table yet.
+
+        Raises:
+            Exception: The table cannot be read.
+        """
         if not is_table(self.path):
-            return []
+            return None
         import pyarrow as pa
         from deltalake import DeltaTable, QueryBuilder
 
-        found = QueryBuilder().register("t", DeltaTable(str(self.path))).execute(sql).read_all()
-        rows: list[Row] = pa.table(found).to_pylist()
-        return rows
+        # Columns are read only for the rows that the condition chooses.
+        settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
+        found = QueryBuilder(settings).register("t", DeltaTable(str(self.path))).execute(sql).read_all()
+        return pa.table(found)
 
     def fold(self) -> int:
         """Merge the small files into one if there are many, and remove files that were replaced long ago.
@@ -140,7 +106,7 @@ class EventTable:
             return 0
         table = self._open()
         table.update_incremental()
-        small = [one for one in _files(table) if one["size_bytes"] < _FILE_BYTES]
+        small = [one for one in _files(table) if one["size_bytes"] < _FILE_BYTES / 2]
         if len(small) < FOLD_FILES:
             return 0
         with contextlib.suppress(CommitFailedError):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from headrace.errors import SecondDriverError
@@ -55,32 +56,34 @@ def load_failures(storage: Storage) -> dict[str, LastFailure]:
         )
         if not since:
             return {}
-        after = f"timestamp >= {sql_time(since[-1]['at'])}"
-        rows = [*table.query(_COMMITTED.format(after=after)), *table.query(_OUTCOMES.format(after=after))]
+        rows = table.query(_OUTCOMES.format(since=sql_time(since[-1]["at"])))
+        outcomes = _last_outcomes(rows)
+        if failing := [one for one in outcomes.values() if one.failure is not None]:
+            # A flow or a view that has committed since has recovered.
+            rows += table.query(_COMMITTED.format(since=sql_time(min(one.at for one in failing))))
+            outcomes = _last_outcomes(rows)
     except Exception as error:  # deltalake has many classes of errors, and DataFusion's have none.
         _logger.warning("the event log cannot be read: %s", str(error).partition("\n")[0])
         return {}
-    outcomes = [one for row in rows if (one := _outcome(row)) is not None]
-    last = {one.flow: one for one in sorted(outcomes, key=lambda one: one.sequence)}
-    latest = max(last.values(), key=lambda one: one.sequence).update if last else None
+    latest = max(outcomes.values(), key=lambda one: one.sequence).update if outcomes else None
     return {
         one.flow: replace(one.failure, is_latest=one.update == latest)
-        for one in last.values()
+        for one in outcomes.values()
         if one.failure is not None
     }
 
 
 _COLUMNS = (
-    "origin['flow_name'] AS flow, origin['dataset_name'] AS dataset, origin['update_id'] AS update, "
-    "sequence['control_plane_seq_no'] AS seq"
-)
-_COMMITTED = (
-    "SELECT flow, dataset, update, max(seq) AS seq FROM "
-    f"(SELECT {_COLUMNS} FROM t WHERE level = 'METRICS' AND {{after}}) GROUP BY 1, 2, 3"
+    "timestamp AS at, origin['flow_name'] AS flow, origin['dataset_name'] AS dataset, "
+    "origin['update_id'] AS update, sequence['control_plane_seq_no'] AS seq"
 )
 _OUTCOMES = (
-    f"SELECT {_COLUMNS}, details FROM t WHERE level <> 'METRICS' AND {{after}} "
+    f"SELECT {_COLUMNS}, details FROM t WHERE level <> 'METRICS' AND timestamp >= {{since}} "
     "AND event_type IN ('flow_progress', 'retry')"
+)
+_COMMITTED = (
+    "SELECT max(at) AS at, flow, dataset, update, max(seq) AS seq FROM "
+    f"(SELECT {_COLUMNS} FROM t WHERE level = 'METRICS' AND timestamp >= {{since}}) GROUP BY 2, 3, 4"
 )
 
 
@@ -90,8 +93,14 @@ class _Outcome:
 
     flow: str
     update: str
+    at: datetime
     sequence: int
     failure: LastFailure | None
+
+
+def _last_outcomes(rows: Iterable[Row]) -> dict[str, _Outcome]:
+    outcomes = [one for row in rows if (one := _outcome(row)) is not None]
+    return {one.flow: one for one in sorted(outcomes, key=lambda one: one.sequence)}
 
 
 def _outcome(row: Row) -> _Outcome | None:
@@ -112,7 +121,7 @@ def _outcome(row: Row) -> _Outcome | None:
             dataset=TableName.parse(row["dataset"], ""),
             reason=details.get("reason"),
         )
-    return _Outcome(row["flow"], row["update"], row["seq"], failure)
+    return _Outcome(row["flow"], row["update"], row["at"], row["seq"], failure)
 
 
 _STATES: Mapping[str, Literal["failed", "retrying", "reconnecting", "skipped"]] = {

@@ -16,6 +16,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor
+from headrace.plan.event_log import EVENT_LOG, open_event_log
 from headrace.plan.modes import (
     Bounded,
     Loading,
@@ -226,6 +227,10 @@ class Interception:
             return name
         # A view that the user's own code has made in this session hides a table, as in Spark.
         view = session._jsparkSession.sessionState().catalog().getTempView(parts[0])
+        if parts[0].casefold() == EVENT_LOG:
+            with suspended():
+                open_event_log(session, view, self.names.storage)
+            return None
         return None if view.isDefined() else name
 
     def ask(

@@ -27,7 +27,7 @@ _ACTIONS = {"warn": "kept", "drop": "dropped", "quarantine": "quarantined", "fai
 @verb(
     examples=(
         "headrace quality",
-        "headrace quality orders --since 7d",
+        "headrace quality orders --since 24h",
         "headrace quality --json | jq '.datasets[].expectations[] | select(.failed > 0)'",
     )
 )
@@ -36,15 +36,17 @@ _ACTIONS = {"warn": "kept", "drop": "dropped", "quarantine": "quarantined", "fai
     "--since",
     callback=read_moment,
     metavar="TIME",
+    default="7d",
+    show_default=True,
     help="Only batches since this time in UTC, or since an age such as 2h.",
 )
-def command(invocation: Invocation, dataset: str | None, since: datetime | None) -> Result:
+def command(invocation: Invocation, dataset: str | None, since: datetime) -> Result:
     """Show the counts of expectations.
 
     Shows how many rows passed and failed each expectation, and what became of rows that failed. The bar is
     the share of failed rows over the time that is shown, from left to right. Starts no Spark.
     """
-    with invocation.pipeline() as pipeline:
+    with invocation.pipeline() as pipeline, invocation.output.progress("Reading the event log"):
         quality = pipeline.quality(dataset, since=since)
     schema = pipeline.settings.database
     return Result(data=quality.to_json(), text=lambda: _rendered(quality, schema))
@@ -56,7 +58,7 @@ def _rendered(quality: Quality, default_schema: str) -> Group | str:
     from rich.text import Text
 
     if quality.start is None or quality.end is None:
-        return f"The event log of {quality.pipeline} has no counts of expectations."
+        return f"The event log of {quality.pipeline} has no counts of expectations in this time."
     head = f"{quality.pipeline} · {quality.start:%Y-%m-%d %H:%M:%S} to {quality.end:%Y-%m-%d %H:%M:%S} UTC"
     parts: list[Text | Table] = [Text(head)]
     for one in quality.datasets:
