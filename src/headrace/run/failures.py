@@ -195,11 +195,11 @@ def as_error(
         return driver_lost(_logged(log_file))
     if kafka is not None and (turned_away := _turned_away(text, declared, log_file, kafka)) is not None:
         return turned_away
-    known = _known(text, declared, log_file)
-    if known is not None:
-        return known
     # Spark's text around the exception of a batch says only that a batch has failed.
     cause = text if carried is None else f"{type(carried).__name__}: {text_of(carried)}"
+    known = _known(text, _shortened(cause), declared, log_file)
+    if known is not None:
+        return known
     raised = raised_by(cause, expectations)
     return FlowFailedError(
         f"{name} failed",
@@ -297,10 +297,17 @@ def _turned_away(
     return None
 
 
-def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:
-    """The error for a known message of Spark."""
+def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> HeadraceError | None:
+    """The error for a known message of Spark.
+
+    Args:
+        text: The whole message.
+        cause: The message of the cause, for people.
+        declared: The flow or view that failed.
+        log_file: The log of Spark.
+    """
     name = _label(declared)
-    facts = (_shortened(text), *_logged(log_file))
+    facts = (cause, *_logged(log_file))
     for meaning in _UPSTREAM:
         if meaning.message.search(text):
             remedy = meaning.remedy or f"read everything again:   headrace full-refresh {_target(declared)}"
@@ -337,7 +344,7 @@ def _known(text: str, declared: Declared, log_file: Path | None) -> HeadraceErro
         )
     if _TRANSIENT.search(text):
         return FlowInterruptedError(
-            f"{name} was interrupted: {_shortened(text)[:_CAUSE]}",
+            f"{name} was interrupted: {cause[:_CAUSE]}",
             location=declared.location,
             facts=facts,
             params={"name": str(declared.name)},

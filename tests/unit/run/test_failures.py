@@ -200,3 +200,15 @@ def test_a_failed_row_of_a_view_names_its_expectation(name: str) -> None:
     error = as_error(Exception(text), None, FLOW, None)
     assert (error.code, error.params["expectations"]) == ("EXPECTATION_FAILED", [name])
     assert error.facts[0] == '{"id":1}'
+
+
+def test_an_interruption_is_shown_by_its_cause() -> None:
+    carried = Exception("[DELTA_CONCURRENT_APPEND.WITHOUT_HINT] another writer")
+    error = as_error(
+        Exception("[STREAM_FAILED] Query [id = 1] terminated with exception"), carried, FLOW, None
+    )
+    assert error.code == "FLOW_INTERRUPTED"
+    assert (
+        error.summary
+        == "sales was interrupted: Exception: [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] another writer"
+    )

@@ -7,7 +7,7 @@ partition that moved with the offset, the timestamp and the checksum of the last
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -178,7 +178,7 @@ class LastRecordReader:
         """The marks of a range, and the offsets of earlier batches where the broker has other records now."""
         try:
             found = self._reading.pop(one.index).result(_WAIT_S)
-        except TimeoutError:
+        except (TimeoutError, CancelledError):
             return {}, ()
         self._known.setdefault(one.index, {}).update(found.last)
         marks: dict[str, dict[str, list[int]]] = {}
