@@ -65,9 +65,9 @@ def test_text_and_invalid_utf8_of_topics(
 ) -> None:
     text, records = topic(), topic()
     reads = {
-        "strict": f'read_kafka("{text}", format="text")',
+        "strict": f'read_kafka("{text}", format="text", bad_records="stop")',
         "lenient": f'read_kafka("{text}", format="text", invalid_utf8="replace", on_null="keep")',
-        "records": f'read_kafka("{records}", format="json", schema="id LONG, name STRING")',
+        "records": f'read_kafka("{records}", format="json", schema="id LONG", bad_records="stop")',
         "repaired": f'read_kafka("{records}", format="json", schema="name STRING", invalid_utf8="replace")',
     }
     write(site, reads)
@@ -112,7 +112,10 @@ def test_a_record_that_does_not_match_is_explained_and_its_command_prints_it(
     topics = {name: topic() for name in bad}
     write(
         site,
-        {name: f'read_kafka("{made}", format="json", schema="id LONG")' for name, made in topics.items()},
+        {
+            name: f'read_kafka("{made}", format="json", schema="id LONG", bad_records="stop")'
+            for name, made in topics.items()
+        },
     )
     for name, (record, _) in bad.items():
         produce(topics[name], b'{"id": 1}', record)

@@ -86,7 +86,6 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
     """
     from pyspark.sql import functions as F
 
-    now = F.current_timestamp()
     no_text = F.lit(None).cast("string")
     returned = [name for name in rows.columns if name != REASONS]
     reasons = F.transform(
@@ -95,14 +94,56 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
             F.lit("expectation").alias("kind"), name.alias("name"), no_text.alias("message")
         ),
     )
-    number = rejection.update if rejection.checkpoint is None else rejection.checkpoint[-8:]
+    return _table_rows(
+        rows,
+        rejection,
+        number=F.monotonically_increasing_id(),
+        reasons=reasons,
+        source=_record(rows.schema, rejection.coordinates),
+        row=F.to_json(F.struct(*map(F.col, map(_quoted, returned))), _JSON),
+    )
+
+
+def as_bad_records(
+    records: DataFrame, rejection: Rejection, *, number: Column, code: Column, message: Column
+) -> DataFrame:
+    """Records that a reader has left out, for the quarantine table.
+
+    Args:
+        records: The records; each column that has the name of a field of ``source`` becomes that field.
+        rejection: The batch that has read them.
+        number: A number of each record, unique in the batch.
+        code: Why the record is bad.
+        message: The reason in words.
+    """
+    from pyspark.sql import functions as F
+
+    reason = F.struct(F.lit("record").alias("kind"), code.alias("name"), message.alias("message"))
+    held = {name: name for name in _RECORD if name in records.columns}
+    return _table_rows(
+        records,
+        rejection,
+        number=number,
+        reasons=F.array(reason),
+        source=_source(held),
+        row=F.lit(None).cast("string"),
+    )
+
+
+def _table_rows(
+    rows: DataFrame, rejection: Rejection, *, number: Column, reasons: Column, source: Column, row: Column
+) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    now = F.current_timestamp()
+    by = rejection.update if rejection.checkpoint is None else rejection.checkpoint[-8:]
     batch = [] if rejection.batch is None else [F.lit(rejection.batch)]
     return rows.select(
-        F.concat_ws("-", F.lit(number), *batch, F.monotonically_increasing_id()).alias("id"),
+        F.concat_ws("-", F.lit(by), *batch, number).alias("id"),
         F.lit("quarantined").alias("state"),
         reasons.alias("reasons"),
-        _record(rows.schema, rejection.coordinates).alias("source"),
-        F.to_json(F.struct(*map(F.col, map(_quoted, returned))), _JSON).alias("row"),
+        source.alias("source"),
+        row.alias("row"),
         F.lit(rejection.pipeline).alias("pipeline"),
         F.lit(rejection.flow).alias("flow"),
         F.lit(rejection.checkpoint).cast("string").alias("checkpoint"),
@@ -112,15 +153,19 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         F.lit(json.dumps(rejection.ranges)).alias("ranges"),
         now.alias("quarantined_at"),
         now.alias("changed_at"),
-        no_text.alias("replay"),
+        F.lit(None).cast("string").alias("replay"),
     )
 
 
 def _record(schema: StructType, coordinates: Mapping[str, str]) -> Column:
     """The original record, as far as the rows still have it; NULL if they have nothing of it."""
+    return _source(_columns_of_record(schema) | {name: _path(path) for name, path in coordinates.items()})
+
+
+def _source(held: Mapping[str, str]) -> Column:
+    """The column ``source`` of columns by field."""
     from pyspark.sql import functions as F
 
-    held = _columns_of_record(schema) | {name: _path(path) for name, path in coordinates.items()}
     fields = [
         (F.col(held[name]) if name in held else F.lit(None)).cast(kind).alias(name)
         for name, kind in _RECORD.items()

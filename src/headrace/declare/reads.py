@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,7 @@ def read_kafka(
     starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
     on_null: Literal["refuse", "drop", "keep"] = "refuse",
+    bad_records: Literal["quarantine", "stop"] = "quarantine",
     on_data_loss: Literal["refuse", "record"] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -60,6 +62,8 @@ def read_kafka(
             under about 30 seconds.
         on_null: What to do with a JSON or text record without a value: ``refuse`` stops the flow, ``drop``
             drops the record, ``keep`` makes a row of NULLs.
+        bad_records: What to do with a JSON or text record that cannot be decoded: move it to the
+            ``quarantine`` table, or ``stop`` the flow.
         on_data_loss: What to do if the topics no longer have records that the flow must read:
             ``refuse``, or ``record`` the loss and continue after it. By default as in ``headrace.yml``.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
@@ -90,10 +94,13 @@ def read_kafka(
             starting_timestamp=starting_timestamp,
             max_offsets_per_trigger=max_offsets_per_trigger,
             on_null=on_null,
+            bad_records=bad_records,
             on_data_loss=on_data_loss,
             options=chosen,
         )
-        return read(active.session(), active.settings.kafka, kafka)
+        if not active.quarantines:
+            kafka = replace(kafka, bad_records="stop")
+        return read(active.session(), active.settings.kafka, kafka, active.bad_records)
 
 
 def parse_json(

@@ -19,6 +19,7 @@ from headrace.model.expectations import Expectation
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.sources.bad_records import BadRecords
 from headrace.state.kept_schemas import SchemaKey
 
 if TYPE_CHECKING:
@@ -132,6 +133,9 @@ class ActivePipeline:
         schema_files: The hash of each file that a schema was read from.
         inferred: The schemas that reads have inferred, for a run to keep.
         folders: Gives the folder that is read in place of another; ``None`` reads the named one.
+        quarantines: Whether bad records of reads can go to a quarantine table. Reads at module level are not
+            evaluated again for it, a preview has none, and a test has other sources.
+        bad_records: Takes the bad records of reads, if they are wanted.
     """
 
     settings: ProjectSettings
@@ -140,6 +144,8 @@ class ActivePipeline:
     schema_files: dict[str, str] = field(default_factory=dict)
     inferred: list[tuple[SchemaKey, Mapping[str, Any]]] = field(default_factory=list)
     folders: FolderHook | None = None
+    quarantines: bool = False
+    bad_records: list[BadRecords] | None = None
 
 
 _active: ContextVar[ActivePipeline | None] = ContextVar("headrace_active_pipeline", default=None)

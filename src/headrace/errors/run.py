@@ -30,8 +30,8 @@ class ExpectationFailedError(RunError):
 
 
 class RowsNotRepeatableError(RunError):
-    """A batch with rejected rows was computed twice, and the query gave other rows the second time. The batch
-    was not committed.
+    """A batch with rejected rows or bad records was computed twice, and the second time gave other ones. The
+    batch was not committed.
 
     Spark takes a Python function for deterministic unless it is declared otherwise. Declare one whose result
     can change: `udf(..).asNondeterministic()`. Then Headrace computes each batch once.

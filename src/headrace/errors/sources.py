@@ -106,8 +106,8 @@ class RecordUnparseableError(RunError):
     """A record does not match the declared schema or format; its batch was not committed.
 
     The message names the field, its expected type and its value, and the command that prints the record.
-    Correct the schema, or read the topic with `format="raw"` (files with `format="text"`) and handle such
-    records in the query.
+    Correct the schema, or let a reader move such records to the quarantine table: `bad_records="quarantine"`.
+    Or read the topic with `format="raw"` (files with `format="text"`) and handle them in the query.
     """
 
     code = "RECORD_UNPARSEABLE"
@@ -118,7 +118,8 @@ class RecordNotUtf8Error(RunError):
 
     The message names the first invalid byte, and the command that prints the record. Other engines cannot
     read a string column with such bytes. With `invalid_utf8="replace"` the reader replaces invalid bytes by
-    U+FFFD. To keep the bytes, read the topic with `format="raw"`.
+    U+FFFD; with `bad_records="quarantine"` it moves such records to the quarantine table. To keep the bytes,
+    read the topic with `format="raw"`.
     """
 
     code = "RECORD_NOT_UTF8"

@@ -27,6 +27,8 @@ def evaluate_ranges(
     plan: Plan,
     ranges: Sequence[SourceRange],
     checkpoint: Location,
+    *,
+    leaves_others: bool = False,
 ) -> DataFrame:
     """A flow's query as a batch over ranges of its sources.
 
@@ -38,12 +40,13 @@ def evaluate_ranges(
         plan: The plan that it belongs to.
         ranges: The ranges; a source without a range gives no rows.
         checkpoint: The checkpoint that has read them.
+        leaves_others: Whether sources that cannot read a range again remain streams.
 
     Raises:
         SourceUnsupportedError: A source cannot read a range again.
     """
     for source in planned.sources:
-        if not source.rereads:
+        if not source.rereads and not leaves_others:
             raise _not_again(source)
     known = {one.index: one for one in ranges}
 
@@ -51,6 +54,8 @@ def evaluate_ranges(
         if not read.request.streaming:
             return None
         source = _source_of(read, planned.sources, plan.project)
+        if not source.rereads:
+            return None
         return source.read_range(read, known.get(source.index), checkpoint)
 
     return evaluate(session, planned.flow, plan, Bounded(sources=read))

@@ -8,6 +8,7 @@ from typing import Literal
 
 from headrace.plan.logical import Leaf, LogicalPlan, Node
 from headrace.plan.stages import Coordinates
+from headrace.sources.bad_records import METRICS
 from headrace.sources.registry import kind_for
 
 Part = Literal["topic", "partition", "offset", "timestamp"]
@@ -105,7 +106,7 @@ def find_coordinates(plan: LogicalPlan, known: KnownColumns) -> CoordinateColumn
     """Follow a query's columns down to its source.
 
     The result is empty unless the query makes exactly one row of each record: it has one streaming source
-    and does not filter, join, aggregate or multiply rows.
+    and does not filter, join, aggregate or multiply rows. Bad records are no rows.
     """
     if len(plan.leaves) != 1:
         return CoordinateColumns()
@@ -129,12 +130,21 @@ def _values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | 
     below = _values(node.children[0], leaf, known)
     if below is None or node.kind in _ROW_BY_ROW:
         return below
+    if _is_readers_filter(node):
+        return below
     if node.kind != "Project":
         return None
     columns = node.expressions("projectList")
     return {
         column.expression_id: _value(column, below) for column in columns if column.expression_id is not None
     }
+
+
+def _is_readers_filter(node: Node) -> bool:
+    """Whether a filter is that of a reader of ours, whose bad records are quarantined or counted."""
+    (below,) = node.children
+    is_ours = below.kind == "CollectMetrics" and str(below.fields.get("name")).startswith(METRICS)
+    return node.kind == "Filter" and is_ours
 
 
 def _leaf_values(node: Node, leaf: Leaf, known: KnownColumns) -> dict[int, _Value] | None:

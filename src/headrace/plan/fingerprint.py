@@ -21,7 +21,10 @@ _LAMBDA = re.compile(r"\blambda \w+#")
 """PySpark numbers the variables of lambda functions per process."""
 _SPLITS = re.compile(r"splits=\w+(?:\(\d+\))?")
 _TABLE_EXPRESSION = re.compile(r"\b(CTERelationDef|CTERelationRef|UnionLoop|UnionLoopRef) (\d+)")
+_OBSERVED = re.compile(r"\b(CollectMetrics .*), \d+$", re.MULTILINE)
+"""Spark numbers the DataFrames of a process."""
 _EQUAL = {
+    _OBSERVED: r"\1",
     _OBJECT: "",
     _UUID: "uuid",
     _SEED: r"\1seed",

@@ -29,6 +29,10 @@ _STATEFUL = frozenset(
 _OPAQUE = frozenset(
     {"LocalRelation", "LogicalRDD", "PythonUDF", "PythonUDAF", "PythonUDTF", "MapInPandas", "MapInArrow"}
 )
+_MAY_STOP_EARLY = frozenset(
+    {"Join", "AsOfJoin", "LateralJoin", "LocalLimit", "GlobalLimit", "Offset", "Tail"}
+    | {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
+)
 _FILES = re.compile(r"\bRelation \[")
 """A relation of files has no name, and Spark's text does not contain the paths."""
 
@@ -138,6 +142,11 @@ class LogicalPlan:
             children = node.children()
             waiting.extend(children.apply(index) for index in range(children.size()))
         return True
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether a batch reads every record of its range. A join with no rows on one side may not."""
+        return not any(node.kind in _MAY_STOP_EARLY for node in self.root.walk())
 
     @property
     def opaque(self) -> bool:

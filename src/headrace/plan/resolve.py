@@ -217,6 +217,7 @@ def _planned_flow(
         through=resolved.views,
         expectations=target.expectations,
         repeatable=not resolved.plan.stateful and resolved.plan.deterministic,
+        reads_all=resolved.plan.reads_all,
     )
 
 

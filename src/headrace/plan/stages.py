@@ -70,6 +70,7 @@ class PlannedFlow:
         through: The temporary views that the query reads, also through each other.
         expectations: The target's expectations.
         repeatable: Whether a batch that is computed twice gives the same rows.
+        reads_all: Whether a batch reads every record of its range.
     """
 
     flow: StreamingFlow
@@ -84,6 +85,7 @@ class PlannedFlow:
     through: tuple[TableName, ...] = ()
     expectations: tuple[Expectation, ...] = ()
     repeatable: bool = True
+    reads_all: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from headrace.plan.modes import SourceHook
     from headrace.plan.resolver import FindTable
     from headrace.plan.stages import Plan, PlannedFlow
-    from headrace.run.context import Build, BuildRanges, Queries, UpdateContext
+    from headrace.run.context import Build, BuildRanges, FindBadRecords, Queries, UpdateContext
     from headrace.run.stop import StopSignal
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
+    from headrace.sources.bad_records import BadRecords
     from headrace.sources.systems import Systems
     from headrace.storage.location import Location
 
@@ -120,7 +121,10 @@ class Engine:
         overrides = self._rehearsal
         sources = None if overrides is None else overrides.sources
         active = ActivePipeline(
-            settings, self.session, folders=None if overrides is None else overrides.folders
+            settings,
+            self.session,
+            folders=None if overrides is None else overrides.folders,
+            quarantines=overrides is None,
         )
         with loading(settings, self.session, sources) as session:
             declarations: Declarations = load_declarations(settings, session, active.schema_files)
@@ -268,7 +272,9 @@ class Engine:
         """The queries of a plan, evaluated against the real tables."""
         from headrace.run.context import Queries
 
-        return Queries(_builder(settings, plan, self._rehearsal), _ranges(settings, plan))
+        return Queries(
+            _builder(settings, plan, self._rehearsal), _ranges(settings, plan), _bad_records(settings, plan)
+        )
 
     def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:
         """A new plan of the whole pipeline, and its queries."""
@@ -329,7 +335,8 @@ def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides |
         declared: Flow,
         kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
     ) -> DataFrame:
-        with activate(ActivePipeline(settings, lambda: session, folders=folders)):
+        active = ActivePipeline(settings, lambda: session, folders=folders, quarantines=overrides is None)
+        with activate(active):
             return evaluate(session, declared, plan, Running(sources=sources, kafka_limit=kafka_limit))
 
     return build
@@ -342,7 +349,23 @@ def _ranges(settings: ProjectSettings, plan: Plan) -> BuildRanges:
     def build(
         session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
     ) -> DataFrame:
-        with activate(ActivePipeline(settings, lambda: session)):
+        with activate(ActivePipeline(settings, lambda: session, quarantines=True)):
             return evaluate_ranges(session, planned, plan, ranges, checkpoint)
 
     return build
+
+
+def _bad_records(settings: ProjectSettings, plan: Plan) -> FindBadRecords:
+    """Finds the bad records that the reads of flows have left out."""
+    from headrace.plan.bounded import evaluate_ranges
+
+    def find(
+        session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
+    ) -> Sequence[BadRecords]:
+        found: list[BadRecords] = []
+        active = ActivePipeline(settings, lambda: session, quarantines=True, bad_records=found)
+        with activate(active):
+            evaluate_ranges(session, planned, plan, ranges, checkpoint, leaves_others=True)
+        return found
+
+    return find

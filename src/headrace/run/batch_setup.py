@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.model.events import Emitter
 from headrace.model.ranges import Position, SourceRange
+from headrace.run.bad_records import BadRecordSearch, ReaderCounts
 from headrace.run.batch import BatchFunction, QueryState
 from headrace.run.batch_ranges import BatchRanges
+from headrace.run.context import FindBadRecords
 from headrace.run.lag import LagGauge
 from headrace.run.limits import BatchLimits
 from headrace.run.opening import OpenedFlow
 from headrace.run.reporting import BatchReporter, Progress
 from headrace.run.sizing import most_tasks
-from headrace.run.split import AcceptAll, ExpectationSplit, Split
+from headrace.run.split import BatchSplit, Split
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
@@ -36,6 +39,7 @@ class BatchSetup:
 
     Args:
         surveyor: The flow, with its settings and the systems of its sources.
+        find_bad_records: Finds the bad records of a batch.
         checkpointer: Writes Delta's checkpoints of tables.
         update: The update's id.
         emit: Takes the events.
@@ -43,6 +47,7 @@ class BatchSetup:
     """
 
     surveyor: FlowSurveyor
+    find_bad_records: FindBadRecords
     checkpointer: LogCheckpointer
     update: str
     emit: Emitter
@@ -86,7 +91,7 @@ class BatchSetup:
             stop=stop,
             lease=lease,
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
-            split=self._split(),
+            split=self._split(opened, session),
             target=flow_target(planned, settings.storage, session, self.checkpointer),
             tasks=most_tasks(session),
             reporter=BatchReporter(
@@ -100,13 +105,18 @@ class BatchSetup:
             state=state,
         )
 
-    def _split(self) -> Split:
+    def _split(self, opened: OpenedFlow, session: SparkSession) -> Split:
         planned = self.surveyor.planned
-        quarantine = quarantine_of(planned.flow.target, self.surveyor.settings.storage)
-        # Without expectations, too: the first batch may have left rejected rows when it had some.
-        if planned.expectations or quarantine.exists:
-            return ExpectationSplit(planned, quarantine, self.update)
-        return AcceptAll()
+        return BatchSplit(
+            planned,
+            quarantine_of(planned.flow.target, self.surveyor.settings.storage),
+            self.update,
+            BadRecordSearch(
+                planned=planned,
+                count=ReaderCounts(session),
+                find=partial(self.find_bad_records, planned=planned, checkpoint=opened.path),
+            ),
+        )
 
     def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
         """Publish the flow's offsets for its consumer group."""

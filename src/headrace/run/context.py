@@ -15,6 +15,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sources.bad_records import BadRecords
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
 from headrace.storage.location import Location
@@ -45,12 +46,25 @@ class BuildRanges(Protocol):
     ) -> DataFrame: ...
 
 
+class FindBadRecords(Protocol):
+    """Finds the bad records that the reads of a flow's query have left out of ranges; in a given session."""
+
+    def __call__(
+        self,
+        session: SparkSession,
+        planned: PlannedFlow,
+        ranges: Sequence[SourceRange],
+        checkpoint: Location,
+    ) -> Sequence[BadRecords]: ...
+
+
 @dataclass(frozen=True)
 class Queries:
     """Evaluates the queries of a plan."""
 
     build: Build
     build_ranges: BuildRanges
+    find_bad_records: FindBadRecords
 
 
 @dataclass(frozen=True, kw_only=True)

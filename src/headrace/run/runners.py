@@ -79,6 +79,7 @@ def make_flow(
         opener=opener,
         batches=BatchSetup(
             surveyor=opener.surveyor,
+            find_bad_records=context.queries.find_bad_records,
             checkpointer=context.checkpointer,
             update=context.update,
             emit=context.emit,

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.contracts.conditions import with_checks
 from headrace.contracts.rejected import REASONS, Rejection, as_rejected
 from headrace.contracts.split import RowSplit
 from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
+from headrace.model.counts import BadRecordCount
 from headrace.model.declarations import Flow
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
+from headrace.run.bad_records import BadRecordSearch
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
 
@@ -34,26 +37,26 @@ class Split(Protocol):
         ...
 
 
-class AcceptAll:
-    """Gives the target every row: the flow's table has no expectations."""
+class BatchSplit:
+    """Splits the batches of one query of a flow.
 
-    def begin(self, rows: DataFrame, stamp: BatchStamp) -> SplitRows:
-        return SplitRows(accepted=rows)
-
-
-class ExpectationSplit:
-    """Splits the batches of one query of a flow by the expectations of its target.
+    Rows go by the expectations of the flow's target. Bad records, which the readers of the query have left
+    out, go to the quarantine together with the rejected rows.
 
     Args:
         planned: The flow.
         quarantine: The target's quarantine table.
         update: The update's id.
+        records: Finds the bad records of a batch.
     """
 
-    def __init__(self, planned: PlannedFlow, quarantine: QuarantineTable, update: str) -> None:
+    def __init__(
+        self, planned: PlannedFlow, quarantine: QuarantineTable, update: str, records: BadRecordSearch
+    ) -> None:
         self._planned = planned
         self._quarantine = quarantine
         self._update = update
+        self._records = records
         self._is_first = True
 
     def begin(self, rows: DataFrame, stamp: BatchStamp) -> SplitRows:
@@ -67,21 +70,25 @@ class ExpectationSplit:
         kept = rows.persist() if reads_twice and not planned.repeatable else None
         split = RowSplit(kept or rows, planned.expectations, str(planned.flow.target))
         is_first, self._is_first = self._is_first, False
+        bad: list[BadRecordCount] = []
         return SplitRows(
             accepted=split.accepted,
-            counts=split.counts,
-            settle=lambda: self._settle(split, stamp, is_first=is_first),
+            counts=lambda accepted: split.counts(accepted).with_bad_records(bad),
+            settle=lambda: bad.extend(self._settle(split, stamp, is_first=is_first)),
             release=None if kept is None else kept.unpersist,
             is_kept=kept is not None,
         )
 
-    def _settle(self, split: RowSplit, stamp: BatchStamp, *, is_first: bool) -> None:
-        """Stop the flow, or commit the rejected rows.
+    def _settle(self, split: RowSplit, stamp: BatchStamp, *, is_first: bool) -> Sequence[BadRecordCount]:
+        """Stop the flow, or commit the rejected rows and the bad records.
 
         Args:
             split: The batch's rows.
             stamp: The batch.
             is_first: Whether it is the first batch of the query, which may have been tried before.
+
+        Returns:
+            The counts of bad records.
 
         Raises:
             ExpectationFailedError: Rows fail an expectation that stops the flow.
@@ -91,11 +98,23 @@ class ExpectationSplit:
         if split.stopping_rows:
             what = f"batch {stamp.batch} was not written"
             raise _failed(split, planned.flow, what, planned.coordinates)
-        counted = split.quarantined_rows
-        if not counted and not (is_first and self._quarantine.holds(split.session, stamp)):
-            return
+        rejection = self._rejection(stamp)
+        with self._records.search(split.session, stamp, rejection) as found:
+            counted = split.quarantined_rows
+            if counted or found.quarantined or (is_first and self._quarantine.holds(split.session, stamp)):
+                # No row at all replaces those of an earlier attempt, too.
+                rows = found.rows if found.rows is not None else as_rejected(split.quarantined, rejection)
+                if counted and found.rows is not None:
+                    rows = rows.unionByName(as_rejected(split.quarantined, rejection))
+                written = self._quarantine.write(split.session, rows, stamp)
+                if written != counted + found.quarantined:
+                    raise self._not_repeatable(stamp, counted, written - found.quarantined)
+            return found.counts
+
+    def _rejection(self, stamp: BatchStamp) -> Rejection:
+        planned = self._planned
         places = planned.coordinates
-        rejection = Rejection(
+        return Rejection(
             pipeline=stamp.pipeline,
             flow=stamp.flow,
             update=self._update,
@@ -105,19 +124,19 @@ class ExpectationSplit:
             batch=stamp.batch,
             coordinates={} if places is None else places.to_json(),
         )
-        written = self._quarantine.write(split.session, as_rejected(split.quarantined, rejection), stamp)
-        if written != counted:
-            raise RowsNotRepeatableError(
-                f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
-                location=planned.flow.location,
-                facts=(
-                    f"{counted} rows failed an expectation the first time, {written} the second time",
-                    f"the batch was not committed; the {written} rows in the quarantine are pending, and the "
-                    "next attempt replaces them",
-                ),
-                remedies=("declare a function whose result can change: udf(..).asNondeterministic()",),
-                params={"flow": stamp.flow, "batch": stamp.batch},
-            )
+
+    def _not_repeatable(self, stamp: BatchStamp, counted: int, written: int) -> RowsNotRepeatableError:
+        return RowsNotRepeatableError(
+            f"flow {stamp.flow}: batch {stamp.batch} was computed twice and gave other rows",
+            location=self._planned.flow.location,
+            facts=(
+                f"{counted} rows failed an expectation the first time, {written} the second time",
+                f"the batch was not committed; the {written} rows in the quarantine are pending, and the "
+                "next attempt replaces them",
+            ),
+            remedies=("declare a function whose result can change: udf(..).asNondeterministic()",),
+            params={"flow": stamp.flow, "batch": stamp.batch},
+        )
 
 
 class RefreshSplit:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MARK = "HEADRACE_BAD_RECORD "
 _EXCERPT = 120
 """The maximum number of a record's characters in an error."""
-_CARRIED = 6_000
+CARRIED = 6_000
 """The maximum number of a record's bytes, and of its schema's characters, in Spark's message."""
 
 
@@ -50,8 +50,8 @@ def decode_or_stop(
     facts = F.struct(
         decoder.problem(value).alias("problem"),
         *([F.struct(*at).alias("at")] if at else []),
-        F.lit(expected if expected and len(expected) <= _CARRIED else None).alias("schema"),
-        F.base64(F.substring(value.cast("binary"), 1, _CARRIED)).alias("record"),
+        F.lit(expected if expected and len(expected) <= CARRIED else None).alias("schema"),
+        F.base64(F.substring(value.cast("binary"), 1, CARRIED)).alias("record"),
     )
     stop = F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
     record = F.coalesce(decoder.decode(value), stop)
@@ -89,7 +89,7 @@ class BadRecord:
                 code=facts["problem"],
                 at=facts.get("at") or {},
                 value=value,
-                is_cut=value is not None and len(value) >= _CARRIED,
+                is_cut=value is not None and len(value) >= CARRIED,
                 schema=None if schema is None else json.loads(schema),
             )
         except (ValueError, KeyError):
@@ -120,14 +120,15 @@ class BadRecord:
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
         kind = RecordNotUtf8Error if self.code == NOT_UTF8 else RecordUnparseableError
         return kind(
-            f"flow {flow}: {self._describe()}" + (f" ({where})" if where else ""),
+            f"flow {flow}: {self.describe()}" + (f" ({where})" if where else ""),
             location=location,
             facts=(f"the record begins: {self.text[:_EXCERPT]}", NOT_COMMITTED),
             remedies=(*(remedies or self._consume()), *self._remedies()),
             params={"flow": flow, **self.at, **(params or {})},
         )
 
-    def _describe(self) -> str:
+    def describe(self) -> str:
+        """Why the record could not be decoded, in one sentence."""
         if self.value is None:
             return "the record has no value"
         if self.code == NOT_UTF8:

@@ -28,7 +28,7 @@ def test_the_connection_comes_from_the_profile(write: Write, monkeypatch: pytest
     seen: list[Any] = []
     monkeypatch.setattr("headrace.sources.kafka.read.read", lambda *given: seen.append(given))
     read(write({}, "name: a\nkafka: {bootstrap.servers: 'h:1'}\n"), format="json", schema=fields)
-    ((session, connection, kafka),) = seen
+    ((session, connection, kafka, _),) = seen
     assert (session, connection.bootstrap_servers, kafka.topics) == ("the session", "h:1", "orders")
     assert (kafka.format, kafka.schema) == ("json", fields)
 

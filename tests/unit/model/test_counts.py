@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.model.counts import BatchCounts, sum_counts
+from headrace.model.counts import BadRecordCount, BatchCounts, sum_counts
 from headrace.model.expectations import ExpectationCount
 
 
@@ -35,3 +35,15 @@ def test_expectations_of_two_datasets_may_share_a_name() -> None:
     counts = (failed("an id", 1, 4), failed("an id", 2, 4, "view"))
     summed = sum_counts({}, BatchCounts(input=4, accepted=4, expectations=counts).to_json())
     assert [one["failed"] for one in summed["expectations"]] == [1, 2]
+
+
+def test_bad_records_are_part_of_the_input() -> None:
+    bad = BadRecordCount(name="RECORD_UNPARSEABLE", action="quarantine", records=2)
+    skipped = BadRecordCount(name="TOMBSTONE", action="drop", records=3)
+    counts = BatchCounts(input=5, accepted=4, quarantined=1).with_bad_records([bad, skipped])
+    assert (counts.input, counts.accepted, counts.quarantined, counts.dropped) == (10, 4, 3, 3)
+    both = sum_counts(counts.to_json(), counts.to_json())
+    assert [(one["name"], one["records"]) for one in both["bad_records"]] == [
+        ("RECORD_UNPARSEABLE", 4),
+        ("TOMBSTONE", 6),
+    ]

@@ -35,6 +35,10 @@ def test_ids_objects_seeds_and_brokers_make_no_difference() -> None:
             "CTERelationDef 3\n CTERelationRef 3, true, [n#3]",
             "CTERelationDef 8\n CTERelationRef 8, true, [n#1]",
         ),
+        (
+            "CollectMetrics headrace:records:4c1d1855-f84c-454d-934d-aca2a3af8620, [count(1) AS seen#3L], 5",
+            "CollectMetrics headrace:records:00000000-f84c-454d-934d-aca2a3af8620, [count(1) AS seen#9L], 17",
+        ),
         ("Range (0, 4, step=1, splits=Some(2))", "Range (0, 4, step=1, splits=None)"),
     ],
 )

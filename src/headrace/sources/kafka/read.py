@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
+from headrace.sources.bad_records import BadRecordRule, BadRecords, RecordRules
 from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
-from headrace.sources.records import decode_or_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -69,6 +69,7 @@ class KafkaRead:
             record starts at its end.
         max_offsets_per_trigger: The maximum number of records in a batch.
         on_null: What to do with a record without a value, if the format is not ``raw``.
+        bad_records: What to do with a record that cannot be decoded.
         on_data_loss: What to do if the topics no longer have records that the flow must read; None takes
             the setting of the pipeline.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
@@ -85,6 +86,7 @@ class KafkaRead:
     starting_timestamp: datetime | str | None = None
     max_offsets_per_trigger: int | None = None
     on_null: OnNull = "refuse"
+    bad_records: BadRecordRule = "quarantine"
     on_data_loss: OnDataLoss | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -96,6 +98,7 @@ class KafkaRead:
         """
         check_choice("read_kafka", "format", self.format, get_args(Format))
         check_choice("read_kafka", "on_null", self.on_null, get_args(OnNull))
+        check_choice("read_kafka", "bad_records", self.bad_records, get_args(BadRecordRule))
         return choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8)
 
     def spark_options(self) -> dict[str, str]:
@@ -115,13 +118,19 @@ class KafkaRead:
         return chosen | _starting(self.starting_offsets, self.starting_timestamp)
 
 
-def read(spark: SparkSession, connection: KafkaConnection, kafka: KafkaRead) -> DataFrame:
+def read(
+    spark: SparkSession,
+    connection: KafkaConnection,
+    kafka: KafkaRead,
+    found: list[BadRecords] | None = None,
+) -> DataFrame:
     """Topics as one streaming DataFrame.
 
     Args:
         spark: The session to read with.
         connection: The profile's Kafka cluster.
         kafka: The read.
+        found: Takes the bad records of the read, if they are wanted.
 
     Returns:
         The columns of the format, and ``_source``: topic, partition, offset, timestamp, key, headers and,
@@ -130,6 +139,8 @@ def read(spark: SparkSession, connection: KafkaConnection, kafka: KafkaRead) -> 
     Raises:
         ArgumentInvalidError: An argument has an invalid value.
     """
+    from pyspark.sql import functions as F
+
     decoder, chosen = kafka.decoder(), kafka.spark_options()
     cluster, further = _connection(kafka.options, connection)
     records = (
@@ -141,7 +152,15 @@ def read(spark: SparkSession, connection: KafkaConnection, kafka: KafkaRead) -> 
         .options(**further)
         .load()
     )
-    return _decode(records, decoder, kafka)
+    if decoder is None:
+        return records.select("key", "value", F.struct(*COORDINATES).alias("_source"))
+    rules = RecordRules(decoder=decoder, bad_records=kafka.bad_records, on_null=kafka.on_null)
+    if found is not None:
+        found.append(rules.find_bad(records, [F.col(name) for name in (*COORDINATES, "value")]))
+    # Text has the same bytes as the record, so they are not kept twice.
+    kept = COORDINATES if kafka.format == "text" else (*COORDINATES, "value")
+    place = [F.col(name) for name in COORDINATES[:3]]
+    return rules.decode(records, place, {"_source": F.struct(*kept)})
 
 
 def _connection(
@@ -152,26 +171,6 @@ def _connection(
     if other is None:
         return profile, options
     return other, {name: value for name, value in options.items() if not name.lower().startswith("kafka.")}
-
-
-def _decode(records: DataFrame, decoder: Decoder | None, kafka: KafkaRead) -> DataFrame:
-    """The records as they are, or decoded, each with its coordinates."""
-    from pyspark.sql import functions as F
-
-    if decoder is None:
-        return records.select("key", "value", F.struct(*COORDINATES).alias("_source"))
-    if kafka.on_null == "drop":
-        records = records.where(F.col("value").isNotNull())
-    decoded = decode_or_stop(
-        decoder,
-        F.col("value"),
-        at=[F.col(name) for name in COORDINATES[:3]],
-        on_null="keep" if kafka.on_null == "keep" else "refuse",
-    )
-    # Text has the same bytes as the record, so they are not kept twice.
-    kept = COORDINATES if kafka.format == "text" else (*COORDINATES, "value")
-    source = F.struct(*kept).alias("_source")
-    return records.select(decoded.alias("_record"), source).select("_record.*", "_source")
 
 
 def _starting(offsets: StartingOffsets, timestamp: datetime | str | None) -> dict[str, str]:

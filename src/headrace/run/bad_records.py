@@ -1,0 +1,253 @@
+"""The bad records of a batch: how many the readers have left out, and which."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from headrace.contracts.rejected import Rejection, as_bad_records
+from headrace.errors import RowsNotRepeatableError
+from headrace.model.counts import BadRecordCount
+from headrace.model.ranges import SourceRange
+from headrace.plan.stages import PlannedFlow
+from headrace.run.sizing import count_records
+from headrace.sinks.target import BatchStamp
+from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, BadRecords, explain
+from headrace.sources.records import CARRIED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_EXPLAINED: Final = 100
+"""The number of records of each read of a batch whose message names the field and its value."""
+_UNEXPLAINED: Final = "see the messages of the first records of the batch"
+_NUMBER = "__headrace_number"
+_NAME = re.compile(rf"CollectMetrics ({re.escape(METRICS)}[0-9a-f-]+)")
+_QUERY_ID = "sql.streaming.queryId"
+"""The property in which Spark names the query to the thread of its batches."""
+
+
+@dataclass(frozen=True)
+class ReadCounts:
+    """What the readers of a query have counted while Spark computed a batch.
+
+    Args:
+        seen: All records.
+        good: The records that became rows.
+    """
+
+    seen: int
+    good: int
+
+
+class CountReads(Protocol):
+    """Gives the counts of each read in the batch that runs; ``None`` where Spark has not computed a read.
+
+    Only reads that leave bad records out have counts.
+    """
+
+    def __call__(self) -> Sequence[ReadCounts | None]: ...
+
+
+class ReaderCounts:
+    """Reads the counts from the query that runs in this thread.
+
+    Args:
+        session: The session that has started the query.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._names: frozenset[str] | None = None
+
+    def __call__(self) -> Sequence[ReadCounts | None]:
+        if self._names == frozenset():
+            return ()
+        query = self._session.streams.get(self._session.sparkContext.getLocalProperty(_QUERY_ID))
+        execution: Any = query._jsq.streamingQuery().lastExecution()
+        if self._names is None:
+            self._names = frozenset(_NAME.findall(execution.logical().toString()))
+        jvm: Any = self._session._jvm
+        observed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(execution.observedMetrics())
+        return [_counts(observed.get(name)) for name in self._names]
+
+
+def _counts(row: Any) -> ReadCounts | None:
+    if row is None:
+        return None
+    return ReadCounts(*(row.getLong(row.fieldIndex(name)) for name in (SEEN, GOOD)))
+
+
+class FindBatch(Protocol):
+    """Finds the bad records of each read in the ranges of a batch."""
+
+    def __call__(self, session: SparkSession, *, ranges: Sequence[SourceRange]) -> Sequence[BadRecords]: ...
+
+
+@dataclass(frozen=True)
+class FoundRecords:
+    """The bad records of a batch.
+
+    Args:
+        counts: Their number, by reason.
+        rows: The records for the quarantine table; ``None`` if there is none.
+    """
+
+    counts: tuple[BadRecordCount, ...] = ()
+    rows: DataFrame | None = None
+
+    @property
+    def quarantined(self) -> int:
+        """How many go to the quarantine table."""
+        return sum(one.records for one in self.counts if one.action == "quarantine")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadRecordSearch:
+    """Finds the bad records of a flow's batches, which are read again only if there are some.
+
+    Args:
+        planned: The flow.
+        count: Gives the counts of the batch that runs.
+        find: Finds its bad records.
+    """
+
+    planned: PlannedFlow
+    count: CountReads
+    find: FindBatch
+
+    @contextmanager
+    def search(
+        self, session: SparkSession, stamp: BatchStamp, rejection: Rejection
+    ) -> Iterator[FoundRecords]:
+        """The bad records of a batch whose rows have been computed. Spark keeps them until the block ends.
+
+        Args:
+            session: The batch's own session.
+            stamp: The batch.
+            rejection: What the quarantine table says of the batch.
+
+        Raises:
+            RowsNotRepeatableError: The readers have left out another number of records.
+        """
+        counts = self.count()
+        counted = _sum(counts)
+        if not counts or (counted is not None and self._is_good(counted, stamp)):
+            yield FoundRecords()
+            return
+        reads = self.find_again(session, stamp)
+        try:
+            self._compare(counted, reads, stamp)
+            yield _join(reads, rejection)
+        finally:
+            for read in reads:
+                read.frame.unpersist()
+
+    def find_again(self, session: SparkSession, stamp: BatchStamp) -> list[_KeptRecords]:
+        """Read a batch a second time for its bad records."""
+        found = self.find(session, ranges=stamp.ranges)
+        return [_KeptRecords.of(read, index) for index, read in enumerate(found)]
+
+    def _is_good(self, counted: ReadCounts, stamp: BatchStamp) -> bool:
+        """Whether Spark has read the whole range and found no bad record."""
+        if counted.seen != counted.good:
+            return False
+        if self.planned.reads_all and counted.seen:
+            return True
+        most = count_records(stamp.ranges)
+        return most is not None and counted.seen >= most
+
+    def _compare(self, first: ReadCounts | None, reads: Sequence[_KeptRecords], stamp: BatchStamp) -> None:
+        """Check that both passes have found the same number of bad records.
+
+        Spark may read a range in part, or more than once: then the numbers cannot be compared.
+        """
+        second = _sum([ReadCounts(read.seen, read.seen - sum(read.counts.values())) for read in reads])
+        if first is None or second is None or first.seen != second.seen or first.good == second.good:
+            return
+        raise RowsNotRepeatableError(
+            f"flow {stamp.flow}: batch {stamp.batch} was read twice and had other bad records",
+            location=self.planned.flow.location,
+            facts=(
+                f"{first.seen - first.good} of {first.seen} records the first time, "
+                f"{second.seen - second.good} the second time",
+                "the batch was not committed",
+            ),
+            params={"flow": stamp.flow, "batch": stamp.batch},
+        )
+
+
+@dataclass(frozen=True)
+class _KeptRecords:
+    """The bad records of one read, which Spark keeps.
+
+    Args:
+        frame: The records with a number of each.
+        counts: Their number, by reason.
+        seen: The number of all records of the range.
+        messages: The reason of the first records in words, by number.
+    """
+
+    frame: DataFrame
+    counts: Mapping[str, int]
+    seen: int
+    messages: Mapping[str, str]
+
+    @classmethod
+    def of(cls, read: BadRecords, index: int) -> _KeptRecords:
+        from pyspark.sql import functions as F
+
+        number = F.concat(F.lit(f"r{index}-"), F.monotonically_increasing_id()).alias(_NUMBER)
+        frame = read.frame.select(number, "*").persist()
+        try:
+            counts = {row[CODE]: row["count"] for row in frame.groupBy(CODE).count().collect()}
+            first = frame.limit(_EXPLAINED).select(
+                _NUMBER, CODE, F.substring("value", 1, CARRIED).alias("value")
+            )
+            messages = {
+                row[_NUMBER]: explain(row[CODE], row["value"], read.schema) for row in first.collect()
+            }
+            return cls(frame, counts, int(read.seen.get[SEEN]), messages)
+        except BaseException:
+            frame.unpersist()
+            raise
+
+    def rejected(self, rejection: Rejection) -> DataFrame:
+        """The records for the quarantine table."""
+        from pyspark.sql import functions as F
+
+        named = F.create_map(*(F.lit(text) for pair in self.messages.items() for text in pair))
+        message = F.coalesce(F.try_element_at(named, F.col(_NUMBER)), F.lit(_UNEXPLAINED))
+        return as_bad_records(self.frame, rejection, number=F.col(_NUMBER), code=F.col(CODE), message=message)
+
+
+def _sum(counts: Sequence[ReadCounts | None]) -> ReadCounts | None:
+    """The counts of all reads together; ``None`` if one is missing."""
+    known = [one for one in counts if one is not None]
+    if len(known) < len(counts):
+        return None
+    return ReadCounts(sum(one.seen for one in known), sum(one.good for one in known))
+
+
+def _join(reads: Sequence[_KeptRecords], rejection: Rejection) -> FoundRecords:
+    """The records of all reads together."""
+    counts: Counter[str] = Counter()
+    for read in reads:
+        counts.update(read.counts)
+    frames = [read.rejected(rejection) for read in reads if read.counts]
+    return FoundRecords(
+        tuple(
+            BadRecordCount(name=name, action="quarantine", records=counts[name]) for name in sorted(counts)
+        ),
+        union(frames),
+    )
+
+
+def union(frames: Sequence[DataFrame]) -> DataFrame | None:
+    """The rows of several DataFrames with the same columns; ``None`` if there is none."""
+    return reduce(lambda one, two: one.unionByName(two), frames) if frames else None
