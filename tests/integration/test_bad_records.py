@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pyarrow as pa
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from headrace.model.events import BatchCommitted
 from headrace.run.bad_records import BadRecordSearch
+from proof.ledger import TIMEOUT_S, settings
 from proof.shop import Shop
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("spark")
 
+LARGEST = 30_000_000
+"""Bytes that the producer and the broker accept for one record."""
 LATIN = b'{"id": 5, "name": "caf\xe9"}'
 """`café` in ISO 8859-1, which is not valid UTF-8."""
 
@@ -73,7 +78,10 @@ def reason(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def produce(shop: Shop, *values: bytes | None) -> None:
-    shop.ledger.produce_values(shop.topic, [(value, 0) for value in values])
+    producer = Producer({**settings(shop.ledger.bootstrap), "message.max.bytes": LARGEST})
+    for value in values:
+        producer.produce(shop.topic, value, partition=0)
+    assert producer.flush(TIMEOUT_S) == 0
 
 
 def test_bad_records_go_to_the_quarantine_and_the_rest_is_committed(make_shop: Callable[..., Shop]) -> None:
@@ -189,3 +197,115 @@ def test_a_reader_can_stop_the_flow(make_shop: Callable[..., Shop]) -> None:
     write(shop)
     shop.run_well()
     assert len(accepted(shop)) == len(quarantined(shop)) == 1
+
+
+def test_every_kind_of_bad_record_is_accounted_for_once(make_shop: Callable[..., Shop]) -> None:
+    """In the table or in the quarantine, as `verify` proves it."""
+    shop = make_shop(partitions=1)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, shop.topic)
+    resource.add_incremental_config(
+        ConfigEntry("max.message.bytes", str(LARGEST), incremental_operation=AlterConfigOpType.SET)
+    )
+    admin = AdminClient(settings(shop.ledger.bootstrap))
+    for future in admin.incremental_alter_configs([resource]).values():
+        future.result(TIMEOUT_S)
+    write(shop, limit=3)
+    large = b'{"id": 8, "name": "' + b"x" * 10_000_000 + b'"}'
+    deep = b'{"id": 9, "more": ' + b"[" * 900 + b"]" * 900 + b"}"
+    too_deep = b'{"id": 10, "more": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    records: dict[bytes | None, str | int] = {
+        b'{"id": 1}': 1,
+        b"{malformed": "RECORD_UNPARSEABLE",
+        LATIN: "RECORD_NOT_UTF8",
+        b'{"id": null}': -1,
+        None: "TOMBSTONE",
+        b"null": "RECORD_UNPARSEABLE",
+        b"": "RECORD_UNPARSEABLE",
+        b'{"id": 9223372036854775807}': 9223372036854775807,
+        b'{"id": 9223372036854775808}': "RECORD_UNPARSEABLE",
+        b'{"id": 1e400}': "RECORD_UNPARSEABLE",
+        b'{"id": 4, "id": 5}': 5,
+        large: "RECORD_TOO_LARGE",
+        deep: 9,
+        too_deep: "RECORD_UNPARSEABLE",
+        b'{"id": 6} {"id": 7}': "RECORD_UNPARSEABLE",
+    }
+    produce(shop, *records)
+    shop.run_well()
+    found: dict[bytes | None, str | int] = {
+        row["_source"]["value"]: -1 if row["id"] is None else row["id"] for row in accepted(shop)
+    }
+    for row in quarantined(shop):
+        assert row["source"]["value"] not in found, "it is in the table, too"
+        found[row["source"]["value"]] = row["reasons"][0]["name"]
+    assert found == records
+    messages = {row["source"]["value"]: row["reasons"][0]["message"] for row in quarantined(shop)}
+    assert messages[large] == "the value has 10,000,021 bytes; max_value_bytes is 8,388,608"
+    assert messages[b'{"id": 9223372036854775808}'].startswith("field `id`: expected LONG, got 92233720368")
+    assert messages[None] == "the record has no value"
+    assert grades(shop)[1] == "15 read from Kafka = 5 in the table + 10 in quarantine"
+
+
+TOMBSTONES = """
+import headrace as hr
+
+@hr.table
+def {rule}():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG", tombstones="{rule}", bad_records="{bad}")
+"""
+
+
+@pytest.mark.parametrize("bad", ["quarantine", "stop"])
+def test_tombstones_are_kept_or_skipped_and_counted(make_shop: Callable[..., Shop], bad: str) -> None:
+    shop = make_shop(partitions=1)
+    rules = ("skip", "keep")
+    shop.write("".join(TOMBSTONES.replace("{rule}", rule).replace("{bad}", bad) for rule in rules))
+    produce(shop, b'{"id": 1}', None, b'{"id": 3}', None)
+    shop.run_well()
+    assert [row["id"] for row in accepted(shop, "skip")] == [1, 3]
+    assert [row["id"] for row in accepted(shop, "keep")] == [1, None, 3, None]
+    stated = metadata(shop, "skip")
+    assert (stated["input"], stated["accepted"], stated["dropped"]) == (4, 2, 2)
+    assert stated["bad_records"] == [{"name": "TOMBSTONE", "action": "drop", "records": 2}]
+    assert "bad_records" not in metadata(shop, "keep")
+    (keep, skip) = (one.flows[0] for one in shop.verify().datasets)
+    assert keep.grades[2].text.startswith("4 read from Kafka = 4 in the table")
+    assert skip.grades[2].text.startswith("4 read from Kafka = 2 in the table + 2 dropped")
+
+
+LINES = """
+import headrace as hr
+
+@hr.table
+def events():
+    return hr.read_files("landing", format="json", schema="id LONG, day STRING", max_value_bytes=40)
+
+@hr.table
+def words():
+    return hr.read_files("landing", format="text", max_value_bytes=40)
+"""
+
+
+def test_bad_lines_of_files_go_to_the_quarantine(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(partitions=1)
+    folder = shop.root / "landing" / "day=a b"
+    folder.mkdir(parents=True)
+    lines = [b'{"id": 1}', b"bad", LATIN, b'{"id": 4, "other": "0123456789 0123456789"}', b'{"id": 5}']
+    (folder / "first.json").write_bytes(b"\n".join(lines))
+    shop.write(LINES)
+    shop.run_well()
+    assert sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/events")) == [1, 5]
+    assert {row["day"] for row in rows(shop, f"tables/{shop.database}/events")} == {"a b"}
+    found = {row["source"]["value"]: row for row in rows(shop, f"quarantine/{shop.database}/events")}
+    assert {value: reason(row)[1] for value, row in found.items()} == {
+        lines[1]: "RECORD_UNPARSEABLE",
+        lines[2]: "RECORD_NOT_UTF8",
+        lines[3]: "RECORD_TOO_LARGE",
+    }
+    assert {row["source"]["path"] for row in found.values()} == {
+        row["_source"]["path"] for row in rows(shop, f"tables/{shop.database}/events")
+    }
+    assert len(rows(shop, f"tables/{shop.database}/words")) == 3
+    assert len(rows(shop, f"quarantine/{shop.database}/words")) == 2
+    for dataset in shop.verify().datasets:
+        assert dataset.flows[0].grades[1].text.startswith("5 in = ")

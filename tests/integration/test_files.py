@@ -333,7 +333,8 @@ def test_bad_files_stop_their_flows_with_path_and_line(site: Site) -> None:
 @hr.table
 def {name}():
     options = {options.get(format)}
-    return hr.read_files("landing/{name}", format="{format}", schema="{schema}", options=options)
+    return hr.read_files("landing/{name}", format="{format}", schema="{schema}", options=options, \\
+bad_records="stop")
 """
         paths[name] = site.put(f"{name}/bad.{format}" + (".gz" if name == "packed" else ""), *lines)
     site.write(code)

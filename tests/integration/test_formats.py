@@ -66,7 +66,7 @@ def test_text_and_invalid_utf8_of_topics(
     text, records = topic(), topic()
     reads = {
         "strict": f'read_kafka("{text}", format="text", bad_records="stop")',
-        "lenient": f'read_kafka("{text}", format="text", invalid_utf8="replace", on_null="keep")',
+        "lenient": f'read_kafka("{text}", format="text", invalid_utf8="replace", tombstones="keep")',
         "records": f'read_kafka("{records}", format="json", schema="id LONG", bad_records="stop")',
         "repaired": f'read_kafka("{records}", format="json", schema="name STRING", invalid_utf8="replace")',
     }
@@ -132,14 +132,15 @@ def test_a_record_that_does_not_match_is_explained_and_its_command_prints_it(
 
 
 def test_text_and_invalid_utf8_of_files(site: Site) -> None:
-    text, json = 'format="text", ', 'format="json", schema="name STRING", '
+    text = 'format="text", bad_records="stop", '
+    json = 'format="json", schema="name STRING", bad_records="stop", '
     arguments = {
         "strict": text + 'glob="*.txt"',
         "lenient": text + 'glob="*.txt", invalid_utf8="replace"',
         "packed": text + 'glob="*.gz"',
         "records": json + 'glob="*.json"',
         "repaired": json + 'glob="*.json", invalid_utf8="replace"',
-        "wrong": 'format="json", schema="id LONG", glob="*.wrong"',
+        "wrong": 'format="json", schema="id LONG", glob="*.wrong", bad_records="stop"',
         "several": json + 'glob="*.array", options={"multiLine": "true"}',
         "cells": 'format="csv", schema="name STRING", glob="*.csv"',
     }

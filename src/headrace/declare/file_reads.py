@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
-from headrace.declare.reads import declared_schema
+from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.folders import FileFolder, local_path
 from headrace.syntax.locations import caller
@@ -27,6 +27,8 @@ def read_files(
     recursive: bool = False,
     glob: str | None = None,
     invalid_utf8: Literal["stop", "replace"] = "stop",
+    bad_records: Literal["quarantine", "stop"] = "quarantine",
+    max_value_bytes: int | None = None,
     max_files_per_trigger: int | None = None,
     max_bytes_per_trigger: int | None = None,
     options: Mapping[str, str] | None = None,
@@ -34,7 +36,7 @@ def read_files(
     """The new files of a folder as a streaming DataFrame; each file is read exactly once.
 
     Every row has a struct ``_source``: path, size and modified of its file. A query may keep,
-    flatten or drop it. A malformed record stops the flow.
+    flatten or drop it.
 
     Args:
         path: The folder, relative to the pipeline's folder; ``*``, ``?``, ``[..]`` and ``{a,b}`` match names.
@@ -46,6 +48,9 @@ def read_files(
         glob: A pattern for the names of files, such as ``*.json``.
         invalid_utf8: What to do with a line of JSON or text that is not valid UTF-8: ``stop`` stops the
             flow, ``replace`` replaces invalid bytes by U+FFFD.
+        bad_records: What to do with a line of JSON or text that cannot be decoded: move it to the
+            ``quarantine`` table, or ``stop`` the flow. Files of other formats always stop the flow.
+        max_value_bytes: A longer line of JSON or text is a bad record; by default 8 MiB.
         max_files_per_trigger: The maximum number of files in a batch.
         max_bytes_per_trigger: The maximum number of bytes in a batch, but at least one file; in place
             of the limit of files. The default keeps a batch under about 30 seconds.
@@ -67,6 +72,8 @@ def read_files(
         files.check_options(format, chosen)
         folder = _folder(active, arguments, path, recursive, glob)
         limits = _limits(arguments, max_files_per_trigger, max_bytes_per_trigger, chosen)
+        if bad_records not in ("quarantine", "stop"):
+            raise arguments.invalid("bad_records", f"must be quarantine or stop, not {bad_records!r}")
         if format == "text" and schema is not None:
             raise arguments.invalid(
                 "schema", 'cannot be used with format="text", which has one column, `value`'
@@ -85,6 +92,9 @@ def read_files(
             limits=limits,
             options=chosen,
             invalid_utf8=invalid_utf8,
+            bad_records=bad_records if active.quarantines else "stop",
+            max_value_bytes=value_limit(arguments, max_value_bytes),
+            found=active.bad_records,
         )
 
 

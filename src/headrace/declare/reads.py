@@ -33,8 +33,9 @@ def read_kafka(
     starting_offsets: StartingOffsets = "earliest",
     starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
-    on_null: Literal["refuse", "drop", "keep"] = "refuse",
     bad_records: Literal["quarantine", "stop"] = "quarantine",
+    tombstones: Literal["quarantine", "skip", "keep"] = "quarantine",
+    max_value_bytes: int | None = None,
     on_data_loss: Literal["refuse", "record"] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -60,10 +61,11 @@ def read_kafka(
             in UTC. A partition without a later record starts at its end.
         max_offsets_per_trigger: The maximum number of records in a batch; the default keeps a batch
             under about 30 seconds.
-        on_null: What to do with a JSON or text record without a value: ``refuse`` stops the flow, ``drop``
-            drops the record, ``keep`` makes a row of NULLs.
         bad_records: What to do with a JSON or text record that cannot be decoded: move it to the
             ``quarantine`` table, or ``stop`` the flow.
+        tombstones: What to do with a JSON or text record without a value: ``quarantine`` makes it a bad
+            record, ``skip`` drops and counts it, ``keep`` makes a row of NULLs.
+        max_value_bytes: A JSON or text record with a longer value is a bad record; by default 8 MiB.
         on_data_loss: What to do if the topics no longer have records that the flow must read:
             ``refuse``, or ``record`` the loss and continue after it. By default as in ``headrace.yml``.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
@@ -93,8 +95,9 @@ def read_kafka(
             starting_offsets=starting_offsets,
             starting_timestamp=starting_timestamp,
             max_offsets_per_trigger=max_offsets_per_trigger,
-            on_null=on_null,
             bad_records=bad_records,
+            tombstones=tombstones,
+            max_value_bytes=value_limit(arguments, max_value_bytes),
             on_data_loss=on_data_loss,
             options=chosen,
         )
@@ -151,6 +154,21 @@ def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) ->
     if isinstance(found, SchemaFile):
         active.schema_files[found.path] = found.digest
     return None if found is None else load_schema(found, active.settings.root, arguments.location)
+
+
+def value_limit(arguments: Arguments, given: Any) -> int:
+    """The longest value that a reader decodes, in bytes.
+
+    Raises:
+        ArgumentInvalidError: It is not a number above 0.
+    """
+    from headrace.sources.bad_records import MAX_VALUE_BYTES
+
+    if given is None:
+        return MAX_VALUE_BYTES
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        raise arguments.invalid("max_value_bytes", f"must be a whole number above 0, not {given!r}")
+    return given
 
 
 def _check(

@@ -137,6 +137,7 @@ from headrace.errors.sources import (
     ProduceFailedError as ProduceFailedError,
     RecordInvalidError as RecordInvalidError,
     RecordNotUtf8Error as RecordNotUtf8Error,
+    RecordTooLargeError as RecordTooLargeError,
     RecordUnparseableError as RecordUnparseableError,
     SampleSchemaInvalidError as SampleSchemaInvalidError,
     SchemaNotInferredError as SchemaNotInferredError,

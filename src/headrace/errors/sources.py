@@ -134,6 +134,16 @@ class SchemaNotInferredError(UsageError):
     code = "SCHEMA_NOT_INFERRED"
 
 
+class RecordTooLargeError(RunError):
+    """The value of a record is longer than `max_value_bytes`; its batch was not committed.
+
+    Set a larger `max_value_bytes` in the reader, or let it move such records to the quarantine table:
+    `bad_records="quarantine"`.
+    """
+
+    code = "RECORD_TOO_LARGE"
+
+
 class FilesNotFoundError(UsageError):
     """The folder of a files source does not exist, or holds no file from which a schema can be inferred.
 

@@ -366,6 +366,6 @@ def _bad_records(settings: ProjectSettings, plan: Plan) -> FindBadRecords:
         active = ActivePipeline(settings, lambda: session, quarantines=True, bad_records=found)
         with activate(active):
             evaluate_ranges(session, planned, plan, ranges, checkpoint, leaves_others=True)
-        return found
+        return [one for one in found if not one.frame.isStreaming]
 
     return find

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -17,7 +17,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.sizing import count_records
 from headrace.sinks.target import BatchStamp
-from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, BadRecords, explain
+from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, SKIPPED, TOMBSTONE, BadRecords
 from headrace.sources.records import CARRIED
 
 if TYPE_CHECKING:
@@ -39,10 +39,17 @@ class ReadCounts:
     Args:
         seen: All records.
         good: The records that became rows.
+        skipped: Tombstones that were dropped.
     """
 
     seen: int
     good: int
+    skipped: int = 0
+
+    @property
+    def bad(self) -> int:
+        """The bad records."""
+        return self.seen - self.good - self.skipped
 
 
 class CountReads(Protocol):
@@ -72,15 +79,20 @@ class ReaderCounts:
         execution: Any = query._jsq.streamingQuery().lastExecution()
         if self._names is None:
             self._names = frozenset(_NAME.findall(execution.logical().toString()))
-        jvm: Any = self._session._jvm
-        observed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(execution.observedMetrics())
-        return [_counts(observed.get(name)) for name in self._names]
+        return _read_counts(self._session, execution, self._names)
 
 
-def _counts(row: Any) -> ReadCounts | None:
-    if row is None:
-        return None
-    return ReadCounts(*(row.getLong(row.fieldIndex(name)) for name in (SEEN, GOOD)))
+def _read_counts(session: SparkSession, execution: Any, names: Iterable[str]) -> list[ReadCounts | None]:
+    """What Spark has counted while it executed a query, by the names of the counts."""
+    jvm: Any = session._jvm
+    observed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(execution.observedMetrics())
+    rows = [observed.get(name) for name in names]
+    return [
+        None
+        if row is None
+        else ReadCounts(*(row.getLong(row.fieldIndex(name)) for name in (SEEN, GOOD, SKIPPED)))
+        for row in rows
+    ]
 
 
 class FindBatch(Protocol):
@@ -138,12 +150,13 @@ class BadRecordSearch:
         counts = self.count()
         counted = _sum(counts)
         if not counts or (counted is not None and self._is_good(counted, stamp)):
-            yield FoundRecords()
+            yield FoundRecords(_skipped(counted))
             return
         reads = self.find_again(session, stamp)
         try:
-            self._compare(counted, reads, stamp)
-            yield _join(reads, rejection)
+            again = _sum([read.totals for read in reads])
+            self._compare(counted, again, stamp)
+            yield _join(reads, rejection, again if reads and again is not None else counted)
         finally:
             for read in reads:
                 read.frame.unpersist()
@@ -154,28 +167,26 @@ class BadRecordSearch:
         return [_KeptRecords.of(read, index) for index, read in enumerate(found)]
 
     def _is_good(self, counted: ReadCounts, stamp: BatchStamp) -> bool:
-        """Whether Spark has read the whole range and found no bad record."""
-        if counted.seen != counted.good:
+        """Whether Spark has read the whole range once and found no bad record."""
+        if counted.bad:
             return False
-        if self.planned.reads_all and counted.seen:
-            return True
         most = count_records(stamp.ranges)
-        return most is not None and counted.seen >= most
+        if self.planned.reads_all and counted.seen:
+            return most is None or counted.seen <= most
+        return counted.seen == most
 
-    def _compare(self, first: ReadCounts | None, reads: Sequence[_KeptRecords], stamp: BatchStamp) -> None:
+    def _compare(self, first: ReadCounts | None, second: ReadCounts | None, stamp: BatchStamp) -> None:
         """Check that both passes have found the same number of bad records.
 
         Spark may read a range in part, or more than once: then the numbers cannot be compared.
         """
-        second = _sum([ReadCounts(read.seen, read.seen - sum(read.counts.values())) for read in reads])
-        if first is None or second is None or first.seen != second.seen or first.good == second.good:
+        if first is None or second is None or first.seen != second.seen or first == second:
             return
         raise RowsNotRepeatableError(
             f"flow {stamp.flow}: batch {stamp.batch} was read twice and had other bad records",
             location=self.planned.flow.location,
             facts=(
-                f"{first.seen - first.good} of {first.seen} records the first time, "
-                f"{second.seen - second.good} the second time",
+                f"{first.bad} of {first.seen} records the first time, {second.bad} the second time",
                 "the batch was not committed",
             ),
             params={"flow": stamp.flow, "batch": stamp.batch},
@@ -189,13 +200,13 @@ class _KeptRecords:
     Args:
         frame: The records with a number of each.
         counts: Their number, by reason.
-        seen: The number of all records of the range.
+        totals: The counts of the whole range; ``None`` if Spark does not have them.
         messages: The reason of the first records in words, by number.
     """
 
     frame: DataFrame
     counts: Mapping[str, int]
-    seen: int
+    totals: ReadCounts | None
     messages: Mapping[str, str]
 
     @classmethod
@@ -207,12 +218,18 @@ class _KeptRecords:
         try:
             counts = {row[CODE]: row["count"] for row in frame.groupBy(CODE).count().collect()}
             first = frame.limit(_EXPLAINED).select(
-                _NUMBER, CODE, F.substring("value", 1, CARRIED).alias("value")
+                _NUMBER,
+                CODE,
+                F.substring("value", 1, CARRIED).alias("value"),
+                F.octet_length("value").alias("size"),
             )
             messages = {
-                row[_NUMBER]: explain(row[CODE], row["value"], read.schema) for row in first.collect()
+                row[_NUMBER]: read.rules.explain(row[CODE], row["value"], row["size"])
+                for row in first.collect()
             }
-            return cls(frame, counts, int(read.seen.get[SEEN]), messages)
+            java_frame: Any = frame._jdf
+            (totals,) = _read_counts(frame.sparkSession, java_frame.queryExecution(), [read.counts])
+            return cls(frame, counts, totals, messages)
         except BaseException:
             frame.unpersist()
             raise
@@ -231,19 +248,26 @@ def _sum(counts: Sequence[ReadCounts | None]) -> ReadCounts | None:
     known = [one for one in counts if one is not None]
     if len(known) < len(counts):
         return None
-    return ReadCounts(sum(one.seen for one in known), sum(one.good for one in known))
+    return ReadCounts(
+        sum(one.seen for one in known), sum(one.good for one in known), sum(one.skipped for one in known)
+    )
 
 
-def _join(reads: Sequence[_KeptRecords], rejection: Rejection) -> FoundRecords:
+def _skipped(counted: ReadCounts | None) -> tuple[BadRecordCount, ...]:
+    if counted is None or not counted.skipped:
+        return ()
+    return (BadRecordCount(name=TOMBSTONE, action="drop", records=counted.skipped),)
+
+
+def _join(reads: Sequence[_KeptRecords], rejection: Rejection, totals: ReadCounts | None) -> FoundRecords:
     """The records of all reads together."""
     counts: Counter[str] = Counter()
     for read in reads:
         counts.update(read.counts)
     frames = [read.rejected(rejection) for read in reads if read.counts]
+    found = (BadRecordCount(name=name, action="quarantine", records=counts[name]) for name in sorted(counts))
     return FoundRecords(
-        tuple(
-            BadRecordCount(name=name, action="quarantine", records=counts[name]) for name in sorted(counts)
-        ),
+        (*found, *_skipped(totals)),
         union(frames),
     )
 

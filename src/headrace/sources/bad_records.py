@@ -8,24 +8,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
-from headrace.sources.decoders import Decoder
+from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
 from headrace.sources.records import CARRIED, BadRecord, decode_or_stop
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Observation
+    from pyspark.sql import Column, DataFrame
 
 BadRecordRule = Literal["quarantine", "stop"]
 """Whether a bad record is moved to the quarantine table or stops the flow."""
 
+TombstoneRule = Literal["quarantine", "skip", "keep"]
+"""Whether a record without a value is a bad record, is dropped and counted, or becomes a row of NULLs."""
+
+MAX_VALUE_BYTES: Final = 8 << 20
+"""The default for the longest value that is decoded: eight times what a Kafka broker accepts by default."""
+
 METRICS: Final = "headrace:records:"
 """How the name of the counts of a read begins; Spark keeps them with each batch of a query."""
-SEEN, GOOD = "seen", "good"
-"""The counts of a read: all records, and those that become rows."""
+SEEN, GOOD, SKIPPED = "seen", "good", "skipped"
+"""The counts of a read: all records, those that become rows, and tombstones that are skipped."""
 
 CODE = "__headrace_code"
 """The column with the reason why a record is bad."""
 TOMBSTONE: Final = "TOMBSTONE"
-_RECORD = "_record"
+_RECORD, _IS_NULL = "_record", "_is_null"
 
 
 @dataclass(frozen=True)
@@ -34,13 +40,13 @@ class BadRecords:
 
     Args:
         frame: The records, with the column `CODE` and the parts of the original record.
-        seen: Counts all records of the range as `SEEN`, while the frame is computed.
-        schema: The declared schema in Spark's JSON form, for messages.
+        counts: The name of the counts of the range: `SEEN`, `GOOD` and `SKIPPED`.
+        rules: The rules of the read.
     """
 
     frame: DataFrame
-    seen: Observation
-    schema: str | None
+    counts: str
+    rules: RecordRules
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +56,14 @@ class RecordRules:
     Args:
         decoder: The decoder of the format.
         bad_records: Whether a bad record is moved to the quarantine table or stops the flow.
-        on_null: What to do with a record without a value.
+        tombstones: What to do with a record without a value.
+        max_value_bytes: A record with a longer value is a bad record.
     """
 
     decoder: Decoder
     bad_records: BadRecordRule = "quarantine"
-    on_null: Literal["refuse", "drop", "keep"] = "refuse"
+    tombstones: TombstoneRule = "quarantine"
+    max_value_bytes: int = MAX_VALUE_BYTES
 
     def decode(self, records: DataFrame, at: Sequence[Column], kept: Mapping[str, Column]) -> DataFrame:
         """The rows of the records.
@@ -70,27 +78,21 @@ class RecordRules:
         """
         from pyspark.sql import functions as F
 
-        value = F.col("value")
+        value, limit = F.col("value"), self.max_value_bytes
         further = [column.alias(name) for name, column in kept.items()]
-        keeps = self.on_null == "keep"
-        if self.on_null == "drop":
-            records = records.where(value.isNotNull())
         if self.bad_records == "stop":
-            record = decode_or_stop(self.decoder, value, at=at, on_null="keep" if keeps else "refuse")
-            return records.select(record.alias(_RECORD), *further).select(f"{_RECORD}.*", *kept)
-        record = self.decoder.decode(value).alias(_RECORD)
-        is_good = F.col(_RECORD).isNotNull()
-        marks = []
-        if keeps:
-            marks = [value.isNull().alias("_is_null")]
-            is_good = is_good | F.col("_is_null")
-        decoded = records.select(record, *marks, *further)
+            on_null: Literal["refuse", "keep"] = "refuse" if self.tombstones == "quarantine" else "keep"
+            record = decode_or_stop(self.decoder, value, at=at, on_null=on_null, max_bytes=limit)
+            if self.tombstones != "skip":
+                return records.select(record.alias(_RECORD), *further).select(f"{_RECORD}.*", *kept)
+        else:
+            record = decode_within(self.decoder, value, limit)
+        is_null, is_good = F.col(_IS_NULL), F.col(_RECORD).isNotNull()
+        if self.tombstones == "keep":
+            is_good = is_good | is_null
+        decoded = records.select(record.alias(_RECORD), value.isNull().alias(_IS_NULL), *further)
         # Spark does not move the filter below the counts, so each record is decoded once.
-        counted = decoded.observe(
-            f"{METRICS}{uuid.uuid4()}",
-            F.count(F.lit(1)).alias(SEEN),
-            F.count_if(is_good).alias(GOOD),
-        )
+        counted = decoded.observe(_name(), *self._counts(is_good))
         return counted.where(is_good).select(f"{_RECORD}.*", *kept)
 
     def find_bad(self, records: DataFrame, record: Sequence[Column]) -> BadRecords:
@@ -100,30 +102,53 @@ class RecordRules:
             records: The records, with the column ``value``.
             record: The parts of the original record, under the names of the quarantine's ``source``.
         """
-        from pyspark.sql import Observation, functions as F
+        from pyspark.sql import functions as F
 
         value = F.col("value")
-        code = F.when(self.decoder.decode(value).isNull(), self.decoder.problem(value))
-        null = F.lit(TOMBSTONE if self.on_null == "refuse" else None)
-        code = F.when(value.isNull(), null).otherwise(code).alias(CODE)
-        seen = Observation()
-        counted = records.select(code, *record).observe(seen, F.count(F.lit(1)).alias(SEEN))
-        return BadRecords(counted.where(F.col(CODE).isNotNull()), seen, self.decoder.expected)
+        tombstone = F.lit(TOMBSTONE if self.tombstones == "quarantine" else None)
+        code = (
+            F.when(value.isNull(), tombstone)
+            .when(F.octet_length(value) > self.max_value_bytes, F.lit(TOO_LARGE))
+            .when(self.decoder.decode(value).isNull(), self.decoder.problem(value))
+        )
+        found = records.select(code.alias(CODE), value.isNull().alias(_IS_NULL), *record)
+        is_good = F.col(CODE).isNull()
+        if self.tombstones == "skip":
+            is_good = is_good & ~F.col(_IS_NULL)
+        name = _name()
+        bad = found.observe(name, *self._counts(is_good)).where(F.col(CODE).isNotNull())
+        return BadRecords(bad.drop(_IS_NULL), name, self)
+
+    def explain(self, code: str, value: bytes | None, size: int | None) -> str:
+        """Why a record is bad, in one sentence.
+
+        Args:
+            code: The reason.
+            value: The first bytes of the record; None if it has no value.
+            size: The number of its bytes.
+        """
+        if code == TOO_LARGE:
+            return f"the value has {size:,} bytes; max_value_bytes is {self.max_value_bytes:,}"
+        expected = self.decoder.expected
+        bad = BadRecord(
+            code=code,
+            at={},
+            value=value,
+            is_cut=value is not None and len(value) >= CARRIED,
+            schema=None if expected is None else json.loads(expected),
+        )
+        return bad.describe()
+
+    def _counts(self, is_good: Column) -> tuple[Column, ...]:
+        from pyspark.sql import functions as F
+
+        is_skipped = F.col(_IS_NULL) if self.tombstones == "skip" else F.lit(False)
+        return (
+            F.count(F.lit(1)).alias(SEEN),
+            F.count_if(is_good).alias(GOOD),
+            F.count_if(is_skipped).alias(SKIPPED),
+        )
 
 
-def explain(code: str, value: bytes | None, schema: str | None) -> str:
-    """Why a record is bad, in one sentence.
-
-    Args:
-        code: The reason.
-        value: The first bytes of the record; None if it has no value.
-        schema: The declared schema, in Spark's JSON form.
-    """
-    bad = BadRecord(
-        code=code,
-        at={},
-        value=value,
-        is_cut=value is not None and len(value) >= CARRIED,
-        schema=None if schema is None else json.loads(schema),
-    )
-    return bad.describe()
+def _name() -> str:
+    return f"{METRICS}{uuid.uuid4()}"

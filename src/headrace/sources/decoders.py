@@ -18,6 +18,7 @@ InvalidUtf8 = Literal["stop", "replace"]
 
 NOT_UTF8: Final = "RECORD_NOT_UTF8"
 UNPARSEABLE: Final = "RECORD_UNPARSEABLE"
+TOO_LARGE: Final = "RECORD_TOO_LARGE"
 
 _CORRUPT = "_headrace_corrupt"
 _RECORDS, _END = "_headrace_records", "_headrace_end"
@@ -44,6 +45,14 @@ class Decoder(ABC):
 
         invalid = ~F.is_valid_utf8(value.cast("string"))
         return F.when(invalid, F.lit(NOT_UTF8)).otherwise(F.lit(UNPARSEABLE))
+
+
+def decode_within(decoder: Decoder, value: Column, max_bytes: int | None) -> Column:
+    """The record as a struct; NULL also if its value is longer than ``max_bytes``."""
+    from pyspark.sql import functions as F
+
+    decoded = decoder.decode(value)
+    return decoded if max_bytes is None else F.when(F.octet_length(value) <= max_bytes, decoded)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,11 @@ from headrace.errors import (
     NOT_COMMITTED,
     HeadraceError,
     RecordNotUtf8Error,
+    RecordTooLargeError,
     RecordUnparseableError,
     SourceLocation,
 )
-from headrace.sources.decoders import NOT_UTF8, Decoder
+from headrace.sources.decoders import NOT_UTF8, TOO_LARGE, UNPARSEABLE, Decoder, decode_within
 from headrace.sources.json_problems import find_problem
 
 if TYPE_CHECKING:
@@ -29,12 +30,20 @@ CARRIED = 6_000
 """The maximum number of a record's bytes, and of its schema's characters, in Spark's message."""
 
 
+_ERRORS: Mapping[str, type[HeadraceError]] = {
+    UNPARSEABLE: RecordUnparseableError,
+    NOT_UTF8: RecordNotUtf8Error,
+    TOO_LARGE: RecordTooLargeError,
+}
+
+
 def decode_or_stop(
     decoder: Decoder,
     value: Column,
     *,
     at: Sequence[Column] = (),
     on_null: Literal["refuse", "keep"] = "refuse",
+    max_bytes: int | None = None,
 ) -> Column:
     """The record as a struct; a record that cannot be decoded stops the flow.
 
@@ -43,18 +52,24 @@ def decode_or_stop(
         value: The record, as bytes or as text.
         at: Columns that identify the record in the error.
         on_null: Whether a record without a value stops the flow or gives a null struct.
+        max_bytes: A record with a longer value stops the flow.
     """
     from pyspark.sql import functions as F
 
-    expected = decoder.expected
+    expected, problem = decoder.expected, decoder.problem(value)
+    size = []
+    if max_bytes is not None:
+        problem = F.when(F.octet_length(value) > max_bytes, F.lit(TOO_LARGE)).otherwise(problem)
+        size = [F.octet_length(value).alias("size")]
     facts = F.struct(
-        decoder.problem(value).alias("problem"),
+        problem.alias("problem"),
+        *size,
         *([F.struct(*at).alias("at")] if at else []),
         F.lit(expected if expected and len(expected) <= CARRIED else None).alias("schema"),
         F.base64(F.substring(value.cast("binary"), 1, CARRIED)).alias("record"),
     )
     stop = F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
-    record = F.coalesce(decoder.decode(value), stop)
+    record = F.coalesce(decode_within(decoder, value, max_bytes), stop)
     return F.when(value.isNotNull(), record) if on_null == "keep" else record
 
 
@@ -67,6 +82,7 @@ class BadRecord:
         value: The first bytes of the record; None if it has no value.
         is_cut: Whether `value` is only the beginning of the record.
         schema: The declared schema, in Spark's JSON form.
+        size: The number of the record's bytes, if it is known.
     """
 
     code: str
@@ -74,6 +90,7 @@ class BadRecord:
     value: bytes | None
     is_cut: bool
     schema: Mapping[str, Any] | None
+    size: int | None = None
 
     @classmethod
     def find(cls, message: str) -> BadRecord | None:
@@ -91,6 +108,7 @@ class BadRecord:
                 value=value,
                 is_cut=value is not None and len(value) >= CARRIED,
                 schema=None if schema is None else json.loads(schema),
+                size=facts.get("size"),
             )
         except (ValueError, KeyError):
             return None
@@ -118,8 +136,7 @@ class BadRecord:
             params: Further parameters.
         """
         where = where or ", ".join(f"{name} {value}" for name, value in self.at.items())
-        kind = RecordNotUtf8Error if self.code == NOT_UTF8 else RecordUnparseableError
-        return kind(
+        return _ERRORS[self.code](
             f"flow {flow}: {self.describe()}" + (f" ({where})" if where else ""),
             location=location,
             facts=(f"the record begins: {self.text[:_EXCERPT]}", NOT_COMMITTED),
@@ -131,6 +148,8 @@ class BadRecord:
         """Why the record could not be decoded, in one sentence."""
         if self.value is None:
             return "the record has no value"
+        if self.code == TOO_LARGE:
+            return f"the value has {self.size:,} bytes, more than max_value_bytes"
         if self.code == NOT_UTF8:
             return _describe_invalid(self.value)
         found = find_problem(self.text, self.schema, is_cut=self.is_cut)
@@ -140,7 +159,9 @@ class BadRecord:
         if self.code == NOT_UTF8:
             yield 'or replace invalid bytes by U+FFFD: invalid_utf8="replace"'
         elif self.value is None:
-            yield 'drop records without a value, or make them NULL: on_null="drop" or on_null="keep"'
+            yield 'skip records without a value, or make them NULL: tombstones="skip" or tombstones="keep"'
+        elif self.code == TOO_LARGE:
+            yield "or set a larger max_value_bytes"
         elif "path" not in self.at:
             yield 'correct the schema, or read the topic with format="raw"'
 

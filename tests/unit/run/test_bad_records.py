@@ -9,7 +9,7 @@ import pytest
 
 from headrace.errors import RowsNotRepeatableError
 from headrace.model.ranges import SourceRange
-from headrace.run.bad_records import BadRecordSearch, FoundRecords, ReadCounts
+from headrace.run.bad_records import BadRecordSearch, ReadCounts
 from headrace.sinks.target import BatchStamp
 from headrace.sources.kafka.position import KafkaOffsets
 
@@ -36,9 +36,8 @@ def searched(
     """
     planned = SimpleNamespace(reads_all=reads_all, flow=SimpleNamespace(location=None))
     calls: list[object] = []
-    kept = SimpleNamespace(seen=again.seen, counts={"X": again.seen - again.good}, frame=calls)
-    kept.frame = SimpleNamespace(unpersist=lambda: calls.append("released"))
-    kept.rejected = lambda rejection: None
+    frame = SimpleNamespace(unpersist=lambda: calls.append("released"))
+    kept = SimpleNamespace(totals=again, counts={"X": again.bad}, frame=frame, rejected=lambda _: None)
 
     class Search(BadRecordSearch):
         def find_again(self, session: Any, stamp: Any) -> Any:
@@ -49,7 +48,7 @@ def searched(
     try:
         with search.search(cast(Any, None), STAMP, cast(Any, None)) as found:
             if not calls:
-                assert found == FoundRecords()
+                assert (found.quarantined, found.rows) == (0, None)
     finally:
         assert calls in ([], ["read", "released"])
     return bool(calls)
@@ -69,6 +68,10 @@ def test_a_batch_is_read_again_unless_all_its_records_were_counted() -> None:
     assert searched([ReadCounts(4, 4), None])
     assert searched([ReadCounts(0, 0)])
     assert searched([ReadCounts(7, 7)], reads_all=False)
+
+
+def test_skipped_tombstones_are_counted_without_a_second_read() -> None:
+    assert not searched([ReadCounts(10, 7, 3)])
 
 
 def test_both_passes_find_the_same_number() -> None:

@@ -59,7 +59,7 @@ def test_no_record_hides_its_own_coordinates(record: bytes | None) -> None:
 def test_a_record_without_a_value_has_remedies_of_its_own() -> None:
     error = error_of(None)
     assert "the record has no value" in error.summary
-    assert any('on_null="drop"' in remedy for remedy in error.remedies)
+    assert any('tombstones="skip"' in remedy for remedy in error.remedies)
 
 
 def test_the_first_byte_that_is_not_utf8_is_named() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
 from headrace.model.folders import FileFolder
+from headrace.sources.bad_records import MAX_VALUE_BYTES, BadRecordRule, BadRecords, RecordRules
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
-from headrace.sources.records import decode_or_stop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -188,6 +188,9 @@ def read(
     limits: Mapping[str, str],
     options: Mapping[str, str],
     invalid_utf8: InvalidUtf8 = "stop",
+    bad_records: BadRecordRule = "quarantine",
+    max_value_bytes: int = MAX_VALUE_BYTES,
+    found: list[BadRecords] | None = None,
 ) -> DataFrame:
     """A folder of files as a streaming DataFrame.
 
@@ -199,6 +202,9 @@ def read(
         limits: Spark's options for the size of a batch.
         options: Further options of Spark's reader.
         invalid_utf8: What to do with a line that is not valid UTF-8.
+        bad_records: What to do with a line of JSON or text that cannot be decoded.
+        max_value_bytes: A longer line of JSON or text is a bad record.
+        found: Takes the bad records of the read, if they are wanted.
 
     Returns:
         The columns and ``_source``: path, size and modified of the row's file.
@@ -222,9 +228,12 @@ def read(
         lines = _read_lines(spark, folder, schema, partitions, given)
         if format == "json":
             lines = lines.where(F.col("value").rlike(r"\S"))
-        at = [F.col("_metadata.file_path").alias("path")]
-        record = decode_or_stop(decoder, F.col("value"), at=at).alias("_record")
-        return lines.select(record, *partitions, source).select("_record.*", *partitions, "_source")
+        path = F.col("_metadata.file_path").alias("path")
+        rules = RecordRules(decoder=decoder, bad_records=bad_records, max_value_bytes=max_value_bytes)
+        if found is not None:
+            found.append(rules.find_bad(lines, [path, F.col("value").cast("binary").alias("value")]))
+        kept = {name: F.col(name) for name in partitions}
+        return rules.decode(lines, [path], {**kept, "_source": source})
     if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
         # By default Spark assigns columns by position and ignores the names in the header.
         given["enforceSchema"] = "false"

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
-from headrace.sources.bad_records import BadRecordRule, BadRecords, RecordRules
+from headrace.sources.bad_records import (
+    MAX_VALUE_BYTES,
+    BadRecordRule,
+    BadRecords,
+    RecordRules,
+    TombstoneRule,
+)
 from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
@@ -21,7 +27,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Format = Literal["raw", "json", "text"]
-OnNull = Literal["refuse", "drop", "keep"]
 End = Literal["earliest", "latest"]
 StartingOffsets = End | Mapping[str, Mapping[int, int | End]]
 
@@ -68,8 +73,9 @@ class KafkaRead:
         starting_timestamp: In place of offsets; without a zone it is in UTC. A partition without a later
             record starts at its end.
         max_offsets_per_trigger: The maximum number of records in a batch.
-        on_null: What to do with a record without a value, if the format is not ``raw``.
         bad_records: What to do with a record that cannot be decoded.
+        tombstones: What to do with a record without a value.
+        max_value_bytes: A record with a longer value is a bad record.
         on_data_loss: What to do if the topics no longer have records that the flow must read; None takes
             the setting of the pipeline.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
@@ -85,8 +91,9 @@ class KafkaRead:
     starting_offsets: StartingOffsets = "earliest"
     starting_timestamp: datetime | str | None = None
     max_offsets_per_trigger: int | None = None
-    on_null: OnNull = "refuse"
     bad_records: BadRecordRule = "quarantine"
+    tombstones: TombstoneRule = "quarantine"
+    max_value_bytes: int = MAX_VALUE_BYTES
     on_data_loss: OnDataLoss | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
@@ -94,11 +101,11 @@ class KafkaRead:
         """The decoder of the records; None for bytes.
 
         Raises:
-            ArgumentInvalidError: `format`, `schema`, `invalid_utf8` or `on_null` is wrong.
+            ArgumentInvalidError: `format`, `schema`, or a rule for bad records is wrong.
         """
         check_choice("read_kafka", "format", self.format, get_args(Format))
-        check_choice("read_kafka", "on_null", self.on_null, get_args(OnNull))
         check_choice("read_kafka", "bad_records", self.bad_records, get_args(BadRecordRule))
+        check_choice("read_kafka", "tombstones", self.tombstones, get_args(TombstoneRule))
         return choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8)
 
     def spark_options(self) -> dict[str, str]:
@@ -154,7 +161,12 @@ def read(
     )
     if decoder is None:
         return records.select("key", "value", F.struct(*COORDINATES).alias("_source"))
-    rules = RecordRules(decoder=decoder, bad_records=kafka.bad_records, on_null=kafka.on_null)
+    rules = RecordRules(
+        decoder=decoder,
+        bad_records=kafka.bad_records,
+        tombstones=kafka.tombstones,
+        max_value_bytes=kafka.max_value_bytes,
+    )
     if found is not None:
         found.append(rules.find_bad(records, [F.col(name) for name in (*COORDINATES, "value")]))
     # Text has the same bytes as the record, so they are not kept twice.

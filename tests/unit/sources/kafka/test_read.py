@@ -12,7 +12,7 @@ from headrace.sources.kafka import read as kafka
 
 @pytest.mark.parametrize(
     ("argument", "value"),
-    [("starting_offsets", "newest"), ("format", "jsn"), ("on_null", "drp"), ("invalid_utf8", "drop")],
+    [("starting_offsets", "newest"), ("format", "jsn"), ("tombstones", "drop"), ("invalid_utf8", "drop")],
 )
 def test_a_value_that_means_nothing_is_named(argument: str, value: str) -> None:
     given: dict[str, Any] = {argument: value}
