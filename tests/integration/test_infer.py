@@ -29,7 +29,7 @@ import headrace as hr
 
 @hr.table
 def orders():
-    return hr.read_kafka("{topic}", format="json", schema="schemas/{topic}.json", on_null="drop")
+    return hr.read_kafka("{topic}", format="json", schema="schemas/{topic}.json", tombstones="skip")
 """
 
 ORDERS = [

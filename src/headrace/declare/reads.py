@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
+from headrace.declare.avro_reads import AvroRead
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SpecInvalidError
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
@@ -27,8 +28,11 @@ def read_kafka(
     *,
     pattern: str | None = None,
     allow_no_match: bool = False,
-    format: Literal["raw", "json", "text"] = "raw",
+    format: Literal["raw", "json", "text", "csv", "avro"] = "raw",
     schema: str | StructType | None = None,
+    format_options: Mapping[str, str] | None = None,
+    schema_registry: str | bool | None = None,
+    subject: str | None = None,
     invalid_utf8: Literal["stop", "replace"] = "stop",
     starting_offsets: StartingOffsets = "earliest",
     starting_timestamp: datetime | str | None = None,
@@ -42,8 +46,8 @@ def read_kafka(
     """A Kafka topic as a streaming DataFrame; the connection comes from the pipeline's profile.
 
     Every row has a struct ``_source``: topic, partition, offset, timestamp, key, headers and, for
-    ``json``, the original bytes as ``value``. A query may keep, flatten or drop it; if a table keeps it,
-    ``headrace verify`` can compare each record with the broker.
+    ``json``, ``csv`` and ``avro``, the original bytes as ``value``. A query may keep, flatten or drop it;
+    if a table keeps it, ``headrace verify`` can compare each record with the broker.
 
     Args:
         topic: One topic or a list of them.
@@ -51,8 +55,15 @@ def read_kafka(
             created later are read from their first record.
         allow_no_match: Whether the pattern may match no topic.
         format: ``raw`` gives ``key`` and ``value`` as bytes; ``json`` gives the fields of ``schema``;
-            ``text`` gives ``value`` as a string.
-        schema: The fields of the JSON records: a DDL string, a ``StructType``, or a file of either.
+            ``text`` gives ``value`` as a string; ``csv`` gives the fields of ``schema`` by position;
+            ``avro`` gives the fields of the Avro schema.
+        schema: The fields of JSON or CSV records: a DDL string, a ``StructType``, or a file of either. For
+            ``avro``, the reader's schema: Avro JSON, or a file of it.
+        format_options: Options of Spark's CSV parser, such as ``{"sep": ";"}``.
+        schema_registry: For ``avro``: the address of the schema registry, or ``True`` for the one of the
+            profile. Records then have Confluent's wire format, and are resolved to ``schema``, or to the
+            latest version of the subject.
+        subject: The subject in the registry; by default ``TOPIC-value``.
         invalid_utf8: What to do with a JSON or text record that is not valid UTF-8: ``stop`` stops the
             flow, ``replace`` replaces invalid bytes by U+FFFD.
         starting_offsets: Where a flow without a checkpoint starts: ``earliest``, ``latest``, or a dict
@@ -61,11 +72,11 @@ def read_kafka(
             in UTC. A partition without a later record starts at its end.
         max_offsets_per_trigger: The maximum number of records in a batch; the default keeps a batch
             under about 30 seconds.
-        bad_records: What to do with a JSON or text record that cannot be decoded: move it to the
+        bad_records: What to do with a record that cannot be decoded: move it to the
             ``quarantine`` table, or ``stop`` the flow.
-        tombstones: What to do with a JSON or text record without a value: ``quarantine`` makes it a bad
-            record, ``skip`` drops and counts it, ``keep`` makes a row of NULLs.
-        max_value_bytes: A JSON or text record with a longer value is a bad record; by default 8 MiB.
+        tombstones: What to do with a record without a value: ``quarantine`` makes it a bad record,
+            ``skip`` drops and counts it, ``keep`` makes a row of NULLs.
+        max_value_bytes: A record with a longer value is a bad record; by default 8 MiB.
         on_data_loss: What to do if the topics no longer have records that the flow must read:
             ``refuse``, or ``record`` the loss and continue after it. By default as in ``headrace.yml``.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
@@ -85,12 +96,16 @@ def read_kafka(
     active.settings.redactor.add_settings(chosen)
     _check(active, arguments, chosen, max_offsets_per_trigger, on_data_loss)
     with arguments.located():
+        topics = _topics(arguments, topic, pattern, allow_no_match)
+        avro = AvroRead(schema, schema_registry, subject)
         kafka = KafkaRead(
-            topics=_topics(arguments, topic, pattern, allow_no_match),
+            topics=topics,
             pattern=pattern,
             allow_no_match=allow_no_match,
             format=format,
-            schema=declared_schema(active, arguments, schema),
+            schema=None if format == "avro" else declared_schema(active, arguments, schema),
+            format_options=arguments.settings("format_options", format_options),
+            avro=avro.decoder(active, arguments, topics, format),
             invalid_utf8=invalid_utf8,
             starting_offsets=starting_offsets,
             starting_timestamp=starting_timestamp,

@@ -170,6 +170,7 @@ _KAFKA = """
     heartbeat.interval.ms default.api.timeout.ms connections.max.idle.ms metadata.max.age.ms
     reconnect.backoff.ms reconnect.backoff.max.ms retry.backoff.ms retry.backoff.max.ms
     socket.connection.setup.timeout.ms isolation.level group.id check.crcs
+    schema.registry.url schema.registry.basic.auth.user.info
 """
 
 KAFKA_SETTINGS = frozenset(_KAFKA.split())

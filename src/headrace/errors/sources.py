@@ -144,6 +144,46 @@ class RecordTooLargeError(RunError):
     code = "RECORD_TOO_LARGE"
 
 
+class SchemaRegistryUnreachableError(TransientError):
+    """The schema registry does not answer. Start it, or correct its address."""
+
+    code = "SCHEMA_REGISTRY_UNREACHABLE"
+
+
+class SchemaRegistryRefusedError(RunError):
+    """The schema registry refused the login or the request. Correct the login or the address."""
+
+    code = "SCHEMA_REGISTRY_REFUSED"
+
+
+class SubjectNotFoundError(UsageError):
+    """The schema registry has no schema under this subject.
+
+    The subject of a topic is `TOPIC-value`, unless `hr.read_kafka` names another.
+    """
+
+    code = "SUBJECT_NOT_FOUND"
+
+
+class SchemaSubjectInvalidError(UsageError):
+    """A subject of the schema registry has a schema that is not Avro, or that refers to other schemas.
+
+    Read the topic with `format="raw"`, and decode the records in the query.
+    """
+
+    code = "SCHEMA_SUBJECT_INVALID"
+
+
+class SchemaIdUnknownError(TransientError):
+    """A record has the id of a schema that the subject in the schema registry does not have.
+
+    The batch was not committed. The flow asks the registry again and replays the batch. Register the schema
+    under the subject that the flow reads, or name the right subject in `hr.read_kafka`.
+    """
+
+    code = "SCHEMA_ID_UNKNOWN"
+
+
 class FilesNotFoundError(UsageError):
     """The folder of a files source does not exist, or holds no file from which a schema can be inferred.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from headrace.model.kafka_settings import NO_HOST_CHECK, SettingError, ciphers, read_text
+from headrace.model.kafka_settings import NO_HOST_CHECK, REGISTRY, SettingError, ciphers, read_text
 
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -20,7 +20,7 @@ def build(settings: Mapping[str, str]) -> dict[str, str]:
     Raises:
         SettingError: A key or a certificate cannot be read.
     """
-    left = dict(settings)
+    left = {key: value for key, value in settings.items() if not key.startswith(REGISTRY)}
     _login(left)
     _authorities(left)
     _client_certificate(left)

@@ -21,6 +21,9 @@ NO_HOST_CHECK = "none"
 """How librdkafka writes that the broker's name is not compared with its certificate; Java leaves
 the value empty."""
 
+REGISTRY = "schema.registry."
+"""Begins the settings of the schema registry, which are not for Kafka clients."""
+
 _JAVAS_CIPHER = re.compile(r"(TLS|SSL)_", re.IGNORECASE)
 
 

@@ -19,7 +19,7 @@ SHORTEST = 4
 
 SECRET_KEYS = (
     r"password|passwd|passphrase|secret|token|credential|jaas|access[._-]?key|api[._-]?key|account[._-]?key"
-    r"|private[._-]?key|ssl[.]key[.]pem|ssl[.]keystore[.]key"
+    r"|private[._-]?key|ssl[.]key[.]pem|ssl[.]keystore[.]key|user[.]info"
 )
 """Parts of the names of settings whose values are secret; Spark and Java write such patterns alike."""
 

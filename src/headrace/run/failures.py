@@ -19,6 +19,7 @@ from headrace.errors import (
     HeadraceError,
     LeaseLostError,
     RecordUnparseableError,
+    SchemaIdUnknownError,
     StartInvalidError,
     StorageUnwritableError,
     UpstreamLogExpiredError,
@@ -31,6 +32,7 @@ from headrace.model.ranges import SourceRange
 from headrace.plan.stages import Declared
 from headrace.run.condition_errors import raised_by
 from headrace.runtime.kafka_faults import find_fault
+from headrace.sources.avro_decoder import find_unknown_id
 from headrace.sources.records import BadRecord
 from headrace.sources.registry import kind_of
 
@@ -186,6 +188,9 @@ def as_error(
     failed = _failed_in_view(text, declared)
     if failed is not None:
         return failed
+    unknown_id = find_unknown_id(text)
+    if unknown_id is not None:
+        return _unknown_schema(unknown_id, str(name), declared)
     bad = BadRecord.find(text)
     if bad is not None:
         return bad.to_error(str(name), declared.location)
@@ -225,6 +230,16 @@ def _failed_in_view(text: str, declared: Declared) -> ExpectationFailedError | N
             "or correct the condition or the source, and run again:   headrace run",
         ),
         params={"flow": str(declared.name), "expectations": [expectation]},
+    )
+
+
+def _unknown_schema(number: int, name: str, declared: Declared) -> SchemaIdUnknownError:
+    return SchemaIdUnknownError(
+        f"{name}: a record has the schema id {number}, and its subject in the schema registry does not",
+        location=declared.location,
+        facts=(_unchanged(declared), "the flow asks the registry again at its next attempt"),
+        remedies=("register the schema under the subject, or name another: hr.read_kafka(.., subject=..)",),
+        params={"name": str(declared.name), "id": number},
     )
 
 

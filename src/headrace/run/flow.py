@@ -63,6 +63,7 @@ class FlowRunner:
 
     Attributes:
         state: The state of the flow, for the readers of its table.
+        columns: The columns of the query at the last attempt.
     """
 
     planned: PlannedFlow
@@ -78,6 +79,7 @@ class FlowRunner:
     triggered: bool
     remedies: Remedies
     state: FeedState = field(default="pending", init=False)
+    columns: str | None = field(default=None, init=False)
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query.
@@ -109,10 +111,13 @@ class FlowRunner:
             with self._explained():
                 function = self.batches.make(opened, session, lease, stop, limits, state)
                 self.gate.wait(stop)
-                query = self._start(opened, function, session, limits.first)
-                limits.attach(query)
             try:
+                with self._explained():
+                    query = self._start(opened, function, session, limits.first)
+                    limits.attach(query)
                 return self._wait(query, session, opened, late, state, stop)
+            except PlanAgain:
+                return "plan again"
             finally:
                 function.ranges.close()
                 self.progress.late += late.rows
@@ -122,6 +127,8 @@ class FlowRunner:
         """Raise a failure of the block as an error with a code."""
         try:
             yield
+        except PlanAgain:
+            raise
         except Exception as error:
             raise self.failures.as_error(error, self.planned.flow) from error
 
@@ -132,7 +139,12 @@ class FlowRunner:
         # The pool keeps a slow flow from starving the others (FAIR scheduler); the query's thread
         # inherits the property from the thread that starts it.
         session.sparkContext.setLocalProperty("spark.scheduler.pool", flow.name)
-        df = with_checks(self.build(session, flow, kafka_limit=limit), self.planned.expectations)
+        built = self.build(session, flow, kafka_limit=limit)
+        columns, self.columns = self.columns, built.schema.simpleString()
+        if columns not in (None, self.columns):
+            # A schema registry has a new version since the attempt before.
+            raise PlanAgain
+        df = with_checks(built, self.planned.expectations)
         writer = (
             df.writeStream.queryName(flow.name)
             .option("checkpointLocation", str(opened.path))

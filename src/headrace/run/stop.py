@@ -12,7 +12,7 @@ class StopRequested(Exception):
 
 
 class PlanAgain(Exception):
-    """Raised in a batch before its commit: the flow needs a new plan, and replays the batch with it."""
+    """Raised before a query starts, or in a batch before its commit: the flow needs a new plan."""
 
 
 class StopSignal:

@@ -136,6 +136,7 @@ class RecordRules:
             value=value,
             is_cut=value is not None and len(value) >= CARRIED,
             schema=None if expected is None else json.loads(expected),
+            mismatch=self.decoder.mismatch,
         )
         return bad.describe()
 

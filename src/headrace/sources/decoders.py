@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 
@@ -30,6 +30,9 @@ class Decoder(ABC):
 
     expected: str | None = None
     """The schema in Spark's JSON form; the error uses it to name the field that does not match."""
+
+    mismatch: ClassVar[str | None] = None
+    """Why a record is bad; None if the reason is found in the record, which is JSON."""
 
     @abstractmethod
     def decode(self, value: Column) -> Column:

@@ -65,6 +65,7 @@ def decode_or_stop(
         problem.alias("problem"),
         *size,
         *([F.struct(*at).alias("at")] if at else []),
+        F.lit(decoder.mismatch).alias("mismatch"),
         F.lit(expected if expected and len(expected) <= CARRIED else None).alias("schema"),
         F.base64(F.substring(value.cast("binary"), 1, CARRIED)).alias("record"),
     )
@@ -83,6 +84,7 @@ class BadRecord:
         is_cut: Whether `value` is only the beginning of the record.
         schema: The declared schema, in Spark's JSON form.
         size: The number of the record's bytes, if it is known.
+        mismatch: Why it is bad, if its format is not JSON.
     """
 
     code: str
@@ -91,6 +93,7 @@ class BadRecord:
     is_cut: bool
     schema: Mapping[str, Any] | None
     size: int | None = None
+    mismatch: str | None = None
 
     @classmethod
     def find(cls, message: str) -> BadRecord | None:
@@ -109,6 +112,7 @@ class BadRecord:
                 is_cut=value is not None and len(value) >= CARRIED,
                 schema=None if schema is None else json.loads(schema),
                 size=facts.get("size"),
+                mismatch=facts.get("mismatch"),
             )
         except (ValueError, KeyError):
             return None
@@ -152,6 +156,8 @@ class BadRecord:
             return f"the value has {self.size:,} bytes, more than max_value_bytes"
         if self.code == NOT_UTF8:
             return _describe_invalid(self.value)
+        if self.mismatch is not None:
+            return self.mismatch
         found = find_problem(self.text, self.schema, is_cut=self.is_cut)
         return found or "the record does not match the declared schema"
 

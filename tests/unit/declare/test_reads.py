@@ -15,6 +15,8 @@ from headrace.errors import ArgumentInvalidError, NoActivePipelineError, SpecInv
 
 Write = Callable[..., Path]
 
+RECORD = '{"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}'
+
 
 def read(root: Path, topic: Any = "orders", **arguments: Any) -> Any:
     with activate(ActivePipeline(load_project(root), lambda: "the session")):
@@ -55,7 +57,17 @@ def test_the_connection_comes_from_the_profile(write: Write, monkeypatch: pytest
         ({"max_offsets_per_trigger": 0}, "max_offsets_per_trigger"),
         ({"max_offsets_per_trigger": "10"}, "max_offsets_per_trigger"),
         ({"options": {"a": 1}}, "options"),
-        ({"format": "avro"}, "format"),
+        ({"format": "xml"}, "format"),
+        ({"format": "csv"}, "schema"),
+        ({"format": "json", "format_options": {"sep": ";"}}, "format_options"),
+        ({"format": "avro"}, "schema"),
+        ({"format": "avro", "schema": "no.avsc"}, "schema"),
+        ({"format": "avro", "schema_registry": True}, "schema_registry"),
+        ({"format": "avro", "schema_registry": "registry:8081"}, "schema_registry"),
+        ({"format": "avro", "schema": RECORD, "subject": "orders"}, "subject"),
+        ({"format": "json", "schema_registry": "http://registry"}, "schema_registry"),
+        ({"topic": None, "pattern": "a.*", "format": "avro", "schema_registry": "http://h"}, "subject"),
+        ({"topic": ["a", "b"], "format": "avro", "schema_registry": "http://h"}, "schema"),
         ({"format": "json"}, "schema"),
     ],
 )

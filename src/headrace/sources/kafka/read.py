@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
+from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
     BadRecordRule,
@@ -18,6 +19,7 @@ from headrace.sources.bad_records import (
     RecordRules,
     TombstoneRule,
 )
+from headrace.sources.csv_decoder import build_csv_decoder
 from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-Format = Literal["raw", "json", "text"]
+Format = Literal["raw", "json", "text", "csv", "avro"]
 End = Literal["earliest", "latest"]
 StartingOffsets = End | Mapping[str, Mapping[int, int | End]]
 
@@ -67,7 +69,9 @@ class KafkaRead:
         pattern: A regular expression of whole topic names.
         allow_no_match: Whether the pattern may match no topic.
         format: The format of the records: ``raw`` gives bytes.
-        schema: The fields of JSON records.
+        schema: The fields of JSON or CSV records.
+        format_options: Options of Spark's parser of the format.
+        avro: The decoder of Avro records.
         invalid_utf8: What to do with a record that is not valid UTF-8.
         starting_offsets: Where a flow without a checkpoint starts.
         starting_timestamp: In place of offsets; without a zone it is in UTC. A partition without a later
@@ -87,6 +91,8 @@ class KafkaRead:
     allow_no_match: bool = False
     format: Format = "raw"
     schema: StructType | None = None
+    format_options: Mapping[str, str] = field(default_factory=dict)
+    avro: AvroDecoder | None = None
     invalid_utf8: InvalidUtf8 = "stop"
     starting_offsets: StartingOffsets = "earliest"
     starting_timestamp: datetime | str | None = None
@@ -101,12 +107,20 @@ class KafkaRead:
         """The decoder of the records; None for bytes.
 
         Raises:
-            ArgumentInvalidError: `format`, `schema`, or a rule for bad records is wrong.
+            ArgumentInvalidError: `format`, `schema`, `format_options`, or a rule for bad records is wrong.
         """
         check_choice("read_kafka", "format", self.format, get_args(Format))
         check_choice("read_kafka", "bad_records", self.bad_records, get_args(BadRecordRule))
         check_choice("read_kafka", "tombstones", self.tombstones, get_args(TombstoneRule))
-        return choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8)
+        if self.format == "csv":
+            return build_csv_decoder("read_kafka", self.schema, self.invalid_utf8, self.format_options)
+        if self.format_options:
+            raise ArgumentInvalidError(
+                f'read_kafka: format_options work with format="csv", not with {self.format}',
+                remedies=("remove format_options",),
+                params={"argument": "format_options"},
+            )
+        return self.avro or choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8)
 
     def spark_options(self) -> dict[str, str]:
         """The options of Spark's Kafka source, without those of the user.
@@ -141,7 +155,7 @@ def read(
 
     Returns:
         The columns of the format, and ``_source``: topic, partition, offset, timestamp, key, headers and,
-        for ``json``, the original bytes as ``value``.
+        if the format is not ``raw`` or ``text``, the original bytes as ``value``.
 
     Raises:
         ArgumentInvalidError: An argument has an invalid value.

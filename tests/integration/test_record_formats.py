@@ -1,0 +1,200 @@
+"""Records in CSV, and in Avro with and without a schema registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql.types import StructType
+
+from headrace.errors import HeadraceError
+from headrace.model.events import Event, FlowRetrying
+from headrace.project.pipeline import Pipeline
+from headrace.sources.avro_decoder import AvroDecoder
+from headrace.sources.csv_decoder import CsvDecoder, build_csv_decoder
+from landing import Site
+from registry_server import RegistryServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TopicFactory = Callable[..., str]
+Produce = Callable[..., None]
+
+ID = {"name": "id", "type": "long"}
+NAME = {"name": "name", "type": ["null", "string"], "default": None}
+NOTE = {"name": "note", "type": "string", "default": "none"}
+
+
+def avro(*fields: dict[str, Any]) -> str:
+    return json.dumps({"type": "record", "name": "Order", "fields": fields})
+
+
+def encoded(*values: int | str | None) -> bytes:
+    """Avro's encoding of small numbers, of strings, and of a union of null and string for None."""
+    parts = []
+    for value in values:
+        match value:
+            case None:
+                parts.append(b"\x00")
+            case int():
+                parts.append(bytes([2 * value]))
+            case str():
+                parts.append(bytes([2 * len(value)]) + value.encode())
+    return b"".join(parts)
+
+
+def wire(number: int, *values: int | str | None) -> bytes:
+    return b"\x00" + number.to_bytes(4, "big") + encoded(*values)
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServer]:
+    server = RegistryServer(tmp_path_factory.mktemp("registry"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def site(tmp_path: Path, spark: object, bootstrap: str) -> Site:
+    site = Site(tmp_path / "site")
+    site.write_spec(kafka={"bootstrap.servers": bootstrap})
+    return site
+
+
+@pytest.fixture
+def produce(bootstrap: str) -> Produce:
+    producer = Producer({"bootstrap.servers": bootstrap})
+
+    def produce(topic: str, *values: bytes | None) -> None:
+        for value in values:
+            producer.produce(topic, value, partition=0)
+        assert producer.flush(30) == 0
+
+    return produce
+
+
+def write(site: Site, reads: dict[str, str]) -> None:
+    code = "import headrace as hr\n"
+    for name, read in reads.items():
+        code += f"\n@hr.table\ndef {name}():\n    return hr.read_kafka({read})\n"
+    site.write(code)
+
+
+def decoded(spark: SparkSession, decoder: Any, values: list[bytes | None]) -> list[Any]:
+    rows = spark.createDataFrame([(value,) for value in values], "value BINARY")
+    record = decoder.decode(rows["value"]).alias("record")
+    return [None if row[0] is None else list(row[0]) for row in rows.select(record).collect()]
+
+
+def test_a_csv_record_is_one_whole_row_of_the_schema(spark: SparkSession) -> None:
+    expected = {
+        b"1,ada,2.50": [1, "ada", "2.50"],
+        b'1,"a, ""b""\nc",': [1, 'a, "b"\nc', None],
+        b"1,ada,2.5\r\n": [1, "ada", "2.50"],
+        b",,": [None, None, None],
+        b"1,ada": None,
+        b"1,ada,2.5,4": None,
+        b"1,ada,2.5\n2,bob,3": None,
+        b"1,ada,2.5\n\n": None,
+        b'1,"ada,2.5': None,
+        b"x,ada,2.5": None,
+        b"1,ada,99999999.5": None,
+        b"1,\xff,2.5": None,
+        b"": None,
+    }
+    schema = StructType.fromDDL("id INT, name STRING, amount DECIMAL(6, 2)")
+    found = decoded(spark, CsvDecoder(schema), [*expected, None])
+    shown = [one and [one[0], one[1], None if one[2] is None else str(one[2])] for one in found]
+    assert shown == [*expected.values(), None]
+    tabs = build_csv_decoder("read_kafka", schema, "replace", {"sep": "\\t", "nullValue": "-"})
+    assert decoded(spark, tabs, [b"7\t\xff\t-"]) == [[7, "\ufffd", None]]
+
+
+def test_avro_records_of_all_versions_are_resolved(spark: SparkSession) -> None:
+    old, new = avro(ID, NAME), avro(ID, NOTE, NAME)
+    decoder = AvroDecoder(new, {3: old, 260: new})
+    values: list[bytes | None] = [
+        wire(3, 1, None),
+        wire(260, 2, "x", None),
+        wire(260, 2, "x", None) + b"more",
+        wire(3, 1),
+        wire(3),
+        b"\x00\x00",
+        b'{"id": 1}',
+        b"",
+        None,
+    ]
+    bad = [None] * 7
+    assert decoded(spark, decoder, values) == [[1, "none", None], [2, "x", None], *bad]
+    assert decoded(spark, AvroDecoder(old), [encoded(5, None), b"\x01", None]) == [[5, None], None, None]
+
+
+def test_flows_read_csv_and_plain_avro(site: Site, topic: TopicFactory, produce: Produce) -> None:
+    rows, records = topic(), topic()
+    (site.root / "order.avsc").write_text(avro(ID, NAME))
+    csv = f'"{rows}", format="csv", schema="id LONG, name STRING", format_options={{"sep": ";"}}'
+    write(site, {"rows": csv, "records": f'"{records}", format="avro", schema="order.avsc"'})
+    produce(rows, b'1;"a;b"', b"2;", b"3")
+    produce(records, encoded(1, None), encoded(2, None), b"")
+    site.run_well()
+    assert [(row["id"], row["name"]) for row in site.rows("rows")] == [(1, "a;b"), (2, None)]
+    assert [row["id"] for row in site.rows("records")] == [1, 2]
+    assert site.rows("records")[0]["_source"]["value"] == encoded(1, None)
+    quarantine = deltalake.DeltaTable(site.root / "lake/quarantine" / site.database / "rows")
+    (bad,) = quarantine.to_pyarrow_table().to_pylist()
+    assert (bad["source"]["value"], bad["reasons"][0]["name"]) == (b"3", "RECORD_UNPARSEABLE")
+    assert bad["reasons"][0]["message"] == CsvDecoder.mismatch
+    assert site.verify().proven
+
+
+def test_a_new_version_that_appears_while_the_flow_runs(
+    site: Site, topic: TopicFactory, produce: Produce, registry: RegistryServer
+) -> None:
+    """The unknown id is transient; the flow is planned again, and the table gets the new column."""
+    name = topic()
+    first = registry.register(f"{name}-value", avro(ID))
+    write(site, {"orders": f'"{name}", format="avro", schema_registry="{registry.url}"'})
+    produce(name, wire(first, 1), wire(first, 2))
+    site.run_well()
+    assert [row["id"] for row in site.rows("orders")] == [1, 2]
+
+    second = registry.register(f"{name}-other", avro(ID, NOTE))
+    produce(name, wire(first, 3), wire(second, 4, "new"))
+    retries: list[str] = []
+
+    def emit(event: Event) -> None:
+        if isinstance(event, FlowRetrying):
+            retries.append(event.error["code"])
+            assert registry.register(f"{name}-value", avro(ID, NOTE)) == second
+
+    with Pipeline.load(site.root) as pipeline:
+        result = pipeline.run(emit=emit)
+    assert (result.outcome, retries) == ("completed", ["SCHEMA_ID_UNKNOWN"])
+    assert sorted((row["id"], row["note"]) for row in site.rows("orders")) == [
+        *((1, None), (2, None), (3, "none"), (4, "new")),
+    ]
+    assert site.verify().proven
+
+
+def test_what_the_registry_cannot_give_is_refused(site: Site, registry: RegistryServer) -> None:
+    registry.register(
+        "texts", json.dumps({"$schema": "http://json-schema.org/draft-07/schema#", "type": "object"}), "JSON"
+    )
+    registry.register("numbers", '"long"')
+    read = f'"orders", format="avro", schema_registry="{registry.url}"'
+    for subject, code in (
+        ("", "SUBJECT_NOT_FOUND"),
+        (', subject="texts"', "SCHEMA_SUBJECT_INVALID"),
+        (', subject="numbers"', "SCHEMA_INVALID"),
+    ):
+        write(site, {"orders": read + subject})
+        with Pipeline.load(site.root) as pipeline, pytest.raises(HeadraceError) as caught:
+            pipeline.plan()
+        assert caught.value.code == code
