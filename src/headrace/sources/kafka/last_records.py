@@ -6,6 +6,7 @@ partition that moved with the offset, the timestamp and the checksum of the last
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,6 +36,9 @@ _NEAR = 8
 """Up to this distance one read reaches from the last record of the batch before to the end of the range."""
 
 _READ_S = 2.0
+_SEARCH_S = 4.0
+"""After so long, a range is not read further back."""
+
 _WAIT_S = 0.1
 """How long a commit waits for the marks. Normally they are there before the rows are written."""
 
@@ -176,9 +180,12 @@ class LastRecordReader:
 
     def finish(self, one: SourceRange) -> tuple[dict[str, Any], tuple[ReusedOffset, ...]]:
         """The marks of a range, and the offsets of earlier batches where the broker has other records now."""
+        reading = self._reading.pop(one.index)
         try:
-            found = self._reading.pop(one.index).result(_WAIT_S)
+            found = reading.result(_WAIT_S)
         except (TimeoutError, CancelledError):
+            # Behind a slow broker, reads that nobody waits for must not add up.
+            reading.cancel()
             return {}, ()
         self._known.setdefault(one.index, {}).update(found.last)
         marks: dict[str, dict[str, list[int]]] = {}
@@ -206,6 +213,7 @@ class _Found:
 
 def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: KafkaCluster) -> _Found:
     """Read the last records of a range, and compare the last records before it."""
+    deadline = time.monotonic() + _SEARCH_S
     spans = {(topic, partition): (first, end) for topic, partition, first, end in _moved(one)}
     before = {place: known[place].offset for place in spans if place in known}
     joined = {
@@ -220,6 +228,8 @@ def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: Kafk
     again = {place: found[place] for place in joined if place in found} | cluster.marks.read(far, _READ_S)
     last = _latest(spans, found)
     for back, further in pairwise(_BACK):
+        if time.monotonic() > deadline:
+            break
         # A span that was not read begins with an offset that has expired since.
         left = {
             place: (first, end)

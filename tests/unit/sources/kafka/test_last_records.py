@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -146,21 +147,39 @@ def test_a_range_without_a_record_in_its_last_offsets_has_no_mark(reader: LastRe
     assert min(low for spans in log.asked[1:] for low, _ in spans.values() if low > 9) == 5_000 - 1024
 
 
+class SlowLog(Log):
+    """A log that is read after `go_on` was set."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.go_on = threading.Event()
+
+    def is_compacted(self, topic: str) -> bool | None:
+        self.go_on.wait(30)
+        return None
+
+
 def test_reads_that_have_not_begun_are_cancelled_at_the_end(reader: LastRecordReader) -> None:
-    go_on = threading.Event()
-
-    class SlowLog(Log):
-        def is_compacted(self, topic: str) -> bool | None:
-            go_on.wait(30)
-            return None
-
-    waiting = replace(batch(10, 20), index=1)
-    log = Log(log_of(20))
-    reader.begin(batch(10, 20), SlowLog({}))
+    slow, log, waiting = SlowLog(), Log(log_of(20)), replace(batch(10, 20), index=1)
+    reader.begin(batch(10, 20), slow)
     reader.begin(waiting, log)
     reader.close()
-    go_on.set()
+    slow.go_on.set()
     assert reader.finish(waiting) == ({}, ())
+    assert log.asked == []
+
+
+def test_reads_that_nobody_waits_for_do_not_add_up(reader: LastRecordReader) -> None:
+    slow, log, later = SlowLog(), Log(log_of(20)), Log(log_of(30))
+    reader.begin(batch(10, 20), slow)
+    for number in range(1, 4):
+        reader.begin(replace(batch(10, 20), index=number), log)
+        assert reader.finish(replace(batch(10, 20), index=number)) == ({}, ())
+    reader.begin(replace(batch(20, 30), index=4), later)
+    slow.go_on.set()
+    deadline = time.monotonic() + 30
+    while not later.asked:
+        assert time.monotonic() < deadline
     assert log.asked == []
 
 
