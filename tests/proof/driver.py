@@ -97,7 +97,9 @@ def _is_gone(process: psutil.Process) -> bool:
         return True
 
 
-def start(shop: Shop, *arguments: str, pause: tuple[str, int] | None = None) -> Driver:
+def start(
+    shop: Shop, *arguments: str, pause: tuple[str, int] | None = None, verb: tuple[str, ...] = ("run",)
+) -> Driver:
     """Start `headrace run` in the pipeline's folder; ``pause`` names a point, with its flow, and a batch."""
     markers = shop.root / "markers"
     markers.mkdir(exist_ok=True)
@@ -105,7 +107,7 @@ def start(shop: Shop, *arguments: str, pause: tuple[str, int] | None = None) -> 
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
     if pause is not None:
         environment[VARIABLE] = f"{pause[0]}:{pause[1]}:{markers}"
-    command = [str(Path(sys.executable).with_name("headrace")), "run", *arguments]
+    command = [str(Path(sys.executable).with_name("headrace")), *verb, *arguments]
     with output.open("wb") as log:
         process = subprocess.Popen(
             command, cwd=shop.root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log

@@ -45,7 +45,7 @@ COLUMNS = f"""
 """
 """The columns of a quarantine table, in SQL."""
 
-_JSON = {
+JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -100,7 +100,7 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         number=F.monotonically_increasing_id(),
         reasons=reasons,
         source=_record(rows.schema, rejection.coordinates),
-        row=F.to_json(F.struct(*map(F.col, map(_quoted, returned))), _JSON),
+        row=F.to_json(F.struct(*map(F.col, map(_quoted, returned))), JSON),
     )
 
 

@@ -101,6 +101,7 @@ from headrace.errors.run import (
     FlowUnknownError as FlowUnknownError,
     QuarantineChangedError as QuarantineChangedError,
     RefreshUnfinishedError as RefreshUnfinishedError,
+    ReplayImpossibleError as ReplayImpossibleError,
     RowsNotRepeatableError as RowsNotRepeatableError,
     TableFolderTakenError as TableFolderTakenError,
     TableNameTakenError as TableNameTakenError,

@@ -49,6 +49,20 @@ class QuarantineChangedError(RunError):
     code = "QUARANTINE_CHANGED"
 
 
+class ReplayImpossibleError(RefusedError):
+    """Rejected rows cannot be replayed. No row was changed.
+
+    The query of a flow that keeps state (an aggregation, a stream-stream join, `dropDuplicates`) depends on
+    the order of records, so a record cannot be taken through it later. A materialized view is computed anew
+    by each refresh, with its quarantine. A flow that no file declares any more has no code for its rows.
+
+    Correct the records and send them to the source again (`headrace quarantine export DATASET FILE.jsonl
+    --records`, `headrace produce`), and discard the rows. Or rebuild the table: `headrace full-refresh`.
+    """
+
+    code = "REPLAY_IMPOSSIBLE"
+
+
 class DriverLostError(RunError):
     """The JVM that runs Spark has ended. Run again: no record is lost or duplicated."""
 

@@ -1,4 +1,4 @@
-"""A flow's query as a batch over ranges of its sources that were read before."""
+"""A flow's query as a batch over records of its sources that were read before."""
 
 from __future__ import annotations
 
@@ -57,6 +57,34 @@ def evaluate_ranges(
         if not source.rereads:
             return None
         return source.read_range(read, known.get(source.index), checkpoint)
+
+    return evaluate(session, planned.flow, plan, Bounded(sources=read))
+
+
+def can_evaluate_records(planned: PlannedFlow) -> bool:
+    """Whether a flow's query can be evaluated over records that were kept."""
+    return bool(planned.sources) and all(source.reads_records for source in planned.sources)
+
+
+def evaluate_records(
+    session: SparkSession, planned: PlannedFlow, plan: Plan, records: DataFrame
+) -> DataFrame:
+    """A flow's query as a batch over records that were kept; see `can_evaluate_records`.
+
+    Tables that the query joins are read at their current version.
+
+    Args:
+        session: The session to build it in.
+        planned: The flow.
+        plan: The plan that it belongs to.
+        records: The records, with the fields of the quarantine's ``source``.
+    """
+
+    def read(read: SourceRead) -> DataFrame | None:
+        if not read.request.streaming:
+            return None
+        source = _source_of(read, planned.sources, plan.project)
+        return source.read_records(read, records.where(source.owns()))
 
     return evaluate(session, planned.flow, plan, Bounded(sources=read))
 

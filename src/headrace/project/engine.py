@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from headrace.plan.stages import Plan, PlannedFlow
     from headrace.run.context import Build, BuildRanges, FindBadRecords, Queries, UpdateContext
     from headrace.run.stop import StopSignal
+    from headrace.run.trial import BuildRecords
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
     from headrace.sources.bad_records import BadRecords
@@ -275,6 +276,16 @@ class Engine:
         return Queries(
             _builder(settings, plan, self._rehearsal), _ranges(settings, plan), _bad_records(settings, plan)
         )
+
+    def build_records(self, settings: ProjectSettings, plan: Plan) -> BuildRecords:
+        """Evaluates flows over records that were kept."""
+        from headrace.plan.bounded import evaluate_records
+
+        def build(session: SparkSession, planned: PlannedFlow, records: DataFrame) -> DataFrame:
+            with activate(ActivePipeline(settings, lambda: session)):
+                return evaluate_records(session, planned, plan, records)
+
+        return build
 
     def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:
         """A new plan of the whole pipeline, and its queries."""

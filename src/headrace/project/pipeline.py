@@ -372,14 +372,14 @@ class Pipeline:
 
     @property
     def quarantine(self) -> Quarantine:
-        """The rejected rows: list, show and export them.
+        """The rejected rows: list, show, export, discard and replay them.
 
         Example:
             >>> pipeline.quarantine.list()  # doctest: +SKIP
         """
         from headrace.project.quarantine import Quarantine
 
-        return Quarantine(self.settings)
+        return Quarantine(self.settings, self._engine)
 
     def status(self) -> Snapshot:
         """The state of the pipeline, from its storage and the broker; starts no JVM.

@@ -1,4 +1,4 @@
-"""The rejected rows of a pipeline: list, show, export and discard them."""
+"""The rejected rows of a pipeline: list, show, export, discard and replay them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,10 @@ from headrace.sinks.delta.commit import discard_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from headrace.model.events import Event
+    from headrace.project.engine import Engine
+    from headrace.project.replaying import ReplayResult
 
 _FORMS = (".jsonl", ".parquet")
 
@@ -82,6 +86,7 @@ class Quarantine:
 
     Args:
         settings: The pipeline.
+        engine: Its session and its plans.
 
     Example:
         >>> pipeline.quarantine.list()[0].states       # doctest: +SKIP
@@ -90,6 +95,7 @@ class Quarantine:
     """
 
     settings: ProjectSettings
+    engine: Engine = field(repr=False)
 
     def list(self, datasets: Sequence[str] = ()) -> tuple[QuarantineSummary, ...]:
         """Count the rejected rows of each dataset that has some; starts no JVM.
@@ -198,6 +204,42 @@ class Quarantine:
         discard_rows(found.path, found.choose(chosen.with_states("quarantined")).select(["id"]))
         return choice_of(name, rows)
 
+    def replay(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> ReplayResult:
+        """Take quarantined rows through today's code, and move those that pass into the table; starts Spark.
+
+        A row with its original record goes through the flow's query. Another one is checked as it is. Rows
+        that are rejected again stay in the quarantine, with their new reasons. A replay that was interrupted
+        is finished first.
+
+        Args:
+            dataset: The dataset.
+            chosen: Which rows; all by default.
+
+        Returns:
+            How many rows each flow has replayed and rejected again.
+
+        Raises:
+            UsageError: There is no such dataset, or the condition cannot be evaluated.
+            ReplayImpossibleError: The flow keeps state, the dataset is a view, or no file declares the flow.
+            SecondDriverError: A flow of the dataset runs.
+
+        Example:
+            >>> pipeline.quarantine.replay("orders").replayed  # doctest: +SKIP
+        """
+        from headrace.model.remedies import Remedies
+        from headrace.project.replaying import ReplayResult, replay_dataset
+
+        found, name = self._find(dataset), self._name(dataset)
+        if found is None:
+            return ReplayResult(dataset=name)
+        settings, plan = self.engine.reach()
+        update = f"replay-{name}"
+        context = self.engine.context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
+        try:
+            return replay_dataset(found, chosen, plan, context, self.engine.build_records(settings, plan))
+        finally:
+            context.close()
+
     def _name(self, dataset: str) -> TableName:
         return TableName.parse(dataset, self.settings.database)
 
@@ -247,6 +289,10 @@ def _records(rows: pa.Table) -> Iterator[str]:
         if text is not None:
             # A JSON text has no line break within a string, so that a space means the same.
             yield " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+def _ignore(event: Event) -> None:
+    """Replays have no events."""
 
 
 def _counted(rows: int) -> str:

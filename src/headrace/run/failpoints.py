@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Literal
 
-Point = Literal["batch-start", "before-commit", "after-commit", "after-batch"]
+Point = Literal[
+    "batch-start", "before-commit", "after-commit", "after-batch", "replay-marked", "replay-committed"
+]
 VARIABLE = "HEADRACE_PAUSE_AT"
 
 

@@ -31,13 +31,20 @@ StampT = TypeVar("StampT", contravariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class BatchStamp:
-    """The identity of a batch, and the ranges that it read."""
+    """The identity of a batch, and the ranges that it read.
+
+    Args:
+        checkpoint: The id of the checkpoint; of a replay its own id.
+        batch: The number of the batch; 0 for a replay.
+        replayed: The number of rejected rows that a replay takes out of the quarantine; ``None`` for a batch.
+    """
 
     pipeline: str
     flow: str
     checkpoint: str
     batch: int
     ranges: tuple[SourceRange, ...]
+    replayed: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

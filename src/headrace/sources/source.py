@@ -27,7 +27,7 @@ from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _NOT_KEPT = frozenset({"location", "options", "adaptive"})
 """Fields that the JSON form of a source leaves out; options can hold secrets."""
@@ -54,6 +54,8 @@ class Source(ABC):
     """Whether the source cannot be read while no Kafka broker answers."""
     rereads: ClassVar[bool] = False
     """Whether `read_range` can read a range again."""
+    reads_records: ClassVar[bool] = False
+    """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
 
     index: int
     folder: int
@@ -176,6 +178,19 @@ class Source(ABC):
             one: The range; ``None`` gives no rows.
             checkpoint: The checkpoint that has read the range.
         """
+        raise NotImplementedError(self.kind)
+
+    def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
+        """Records that were kept as a batch, with the columns of the stream; only where `reads_records`.
+
+        Args:
+            read: The user's read of the source.
+            records: The records, with the fields of the quarantine's ``source``.
+        """
+        raise NotImplementedError(self.kind)
+
+    def owns(self) -> Column:
+        """Whether a record that was kept comes from this source; only where `reads_records`."""
         raise NotImplementedError(self.kind)
 
 

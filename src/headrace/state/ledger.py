@@ -77,7 +77,10 @@ class Ledger:
         foreign: list[LoggedCommit] = []
         for commit in iter_commits(table, first, known[-1]):
             if commit.metadata is not None and commit.metadata.get("flow") == self.flow and commit.is_ours:
-                (replays if "replay" in commit.metadata else entries).append(entry_of(commit))
+                if "replay" not in commit.metadata:
+                    entries.append(entry_of(commit))
+                elif commit.changes_data:
+                    replays.append(entry_of(commit))
             elif not commit.is_ours and commit.changes_data:
                 foreign.append(commit)
         others = [_other(table, commit) for commit in foreign]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from lake import HandFlow, Lake, LakeTable, Row, edit, rows
+from lake import FENCED, HandFlow, Lake, LakeTable, Row, edit, rows
 from rejected_rows import rejected, write_rejected
 
 from headrace.model.names import TableName
@@ -139,3 +139,16 @@ def test_the_ledger_keeps_replays_whose_commits_are_gone(
     proof = verify()
     assert proof.proven, json.dumps(proof.to_json(), indent=1)
     assert "2 replayed: 2 in = 2 accepted" in verify.grade("counts").text
+
+
+def test_a_replay_that_was_fenced_is_no_replay(table: LakeTable, flow: HandFlow, verify: Verify) -> None:
+    words = {"headrace": 1, "pipeline": "shop", "flow": flow.name, "replay": REPLAY, "fenced": True}
+    table.commit([{"txn": {"appId": REPLAY, "version": FENCED}}], metadata=words)
+    write_rejected(flow, [marked(flow, n, "replaying") for n in range(10, 14)])
+    assert verify().proven
+    ledger = Ledger(
+        locate(table.storage.ledger(table.name, flow.name)), TableName("default", "bronze"), flow.name
+    )
+    ledger.fold(locate(table.path), table.id, lambda kind, one, two: {})
+    assert verify().proven
+    assert ledger.folds()[0]["replays"] == []

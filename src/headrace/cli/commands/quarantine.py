@@ -186,6 +186,45 @@ def discard(
     return Result(data={"done": True, **done.to_json()}, text=f"Discarded {counted(done.rows)} of {dataset}.")
 
 
+@verb(
+    name="replay",
+    examples=(
+        "headrace quarantine replay orders",
+        'headrace quarantine replay orders --reason "positive amount" --json',
+    ),
+)
+@_dataset
+@_chosen
+def replay(
+    invocation: Invocation,
+    dataset: str,
+    reason: str | None,
+    flow: str | None,
+    where: str | None,
+    ids: tuple[str, ...],
+) -> Result:
+    """Move quarantined rows into their table, through today's code.
+
+    A row with its original record goes through the query of its flow, and through its expectations. A row
+    without it is checked as it is. A row that passes is in the table exactly once; a row that is rejected
+    again stays in the quarantine with its new reasons. Refused while a flow of the table runs, and for flows
+    that keep state. Exit code 1 if no row was replayed and some were rejected again.
+    """
+    from headrace.cli.watching import spark_starting
+
+    chosen = _filter(where, reason, flow, ids)
+    with (
+        invocation.pipeline() as pipeline,
+        spark_starting(invocation.output, pipeline.settings, "Starting Spark, replaying"),
+    ):
+        done = pipeline.quarantine.replay(dataset, chosen)
+    return Result(
+        data=done.to_json(),
+        text="\n".join(done.lines()),
+        exit_code=1 if (done.rejected or done.left) and not done.replayed else 0,
+    )
+
+
 def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) -> Result | None:
     """The result with which the command ends here; ``None`` if it goes on."""
     output = invocation.output
@@ -200,7 +239,7 @@ def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) 
     return Result(data={"done": False, **plan.to_json()}, text="Nothing was changed.", exit_code=1)
 
 
-for _verb in (list_rows, show, export, discard):
+for _verb in (list_rows, show, export, replay, discard):
     command.add_command(_verb)
 
 

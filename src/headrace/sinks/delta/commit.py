@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
-from headrace.sinks.delta.row_states import change_rows
+from headrace.sinks.delta.row_states import change_rows, replaying_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
-from headrace.sinks.delta.transaction import WrittenFiles, iterate, prepend, scala_list, watch_checkpoint
+from headrace.sinks.delta.transaction import (
+    WrittenFiles,
+    held_batch,
+    iterate,
+    prepend,
+    scala_list,
+    start_transaction,
+    watch_checkpoint,
+)
 from headrace.sinks.target import BatchStamp, OpenedGeneration, RefreshStamp
 from headrace.state.facts import FENCED
 from headrace.storage.location import Location
@@ -31,7 +39,9 @@ _CONFLICT = "ConcurrentTransactionException"
 
 
 def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
-    """The user metadata of a batch's commit."""
+    """The user metadata of the commit of a batch or a replay."""
+    if stamp.replayed is not None:
+        return {**_replay_metadata(stamp), "rows": stamp.replayed, **counts.to_json()}
     return {
         **_stamp_metadata(stamp),
         **counts.to_json(),
@@ -187,6 +197,53 @@ def discard_rows(table: Location, ids: pa.Table) -> None:
     change_rows(table, ids, before="quarantined", values={"state": "'discarded'"}, metadata=metadata)
 
 
+def mark_replaying(table: Location, outcome: pa.Table, stamp: BatchStamp) -> None:
+    """Record in the quarantine what a replay decides, before its rows are committed; starts no JVM.
+
+    Args:
+        table: The folder of the quarantine table.
+        outcome: The ``id`` of each row, its new ``state``, and its ``reasons`` and ``row`` where they change.
+        stamp: The replay.
+
+    Raises:
+        QuarantineChangedError: A row is not quarantined any more; no row was changed.
+    """
+    changed = {name: f"coalesce(new.{name}, old.{name})" for name in ("reasons", "row")}
+    values = {"state": "new.state", "replay": f"'{stamp.checkpoint}'", **changed}
+    change_rows(table, outcome, before="quarantined", values=values, metadata=_replay_metadata(stamp))
+
+
+def settle_replay(table: Location, replay: str, *, state: str) -> None:
+    """Give the rows of a replay the state that its commit decides; starts no JVM.
+
+    Args:
+        table: The folder of the quarantine table.
+        replay: The replay's id.
+        state: ``replayed`` if the target holds it, else ``quarantined``.
+    """
+    rows = replaying_rows(table, replay)
+    metadata = {"headrace": FORMAT, "replay": replay}
+    change_rows(table, rows, before="replaying", values={"state": f"'{state}'"}, metadata=metadata)
+
+
+def fence_replay(spark: SparkSession, table: Location, stamp: BatchStamp) -> bool:
+    """Keep a replay from being committed from now on.
+
+    Returns:
+        Whether the table does not hold it.
+    """
+    transaction = start_transaction(spark, table, stamp.checkpoint)
+    held = held_batch(transaction, stamp.checkpoint, table)
+    if held == stamp.batch:
+        return False
+    if held != FENCED:
+        jvm: Any = spark.sparkContext._jvm
+        actions = prepend(scala_list(jvm), _set_transaction(jvm, stamp.checkpoint, FENCED))
+        metadata = {**_replay_metadata(stamp), "fenced": True}
+        transaction.commit(actions, _operation(jvm, stamp.checkpoint, stamp.batch, metadata))
+    return True
+
+
 def replace_rejected(rows: DataFrame, table: Location, stamp: RefreshStamp) -> None:
     """Replace the rows of a view's quarantine table by those that a refresh has rejected."""
     metadata = json.dumps(refresh_metadata(stamp))
@@ -294,6 +351,15 @@ def _stamp_metadata(stamp: BatchStamp) -> dict[str, Any]:
         "flow": stamp.flow,
         "checkpoint": stamp.checkpoint,
         "batch": stamp.batch,
+    }
+
+
+def _replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
+    return {
+        "headrace": FORMAT,
+        "pipeline": stamp.pipeline,
+        "flow": stamp.flow,
+        "replay": stamp.checkpoint,
     }
 
 

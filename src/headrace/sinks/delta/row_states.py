@@ -66,6 +66,26 @@ def change_rows(
                 raise
 
 
+def replaying_rows(path: Location, replay: str) -> pa.Table:
+    """The ids of the rows that a replay has marked and not settled."""
+    return _select(path, "id", f"state = 'replaying' AND replay = '{replay}'")
+
+
+def unsettled_replays(path: Location) -> Mapping[str, str]:
+    """The flow of each replay that has marked rows and not settled them."""
+    rows = _select(path, "DISTINCT replay, flow", "state = 'replaying'").to_pylist()
+    return {row["replay"]: row["flow"] for row in rows}
+
+
+def _select(path: Location, columns: str, where: str) -> pa.Table:
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    query = f"SELECT {columns} FROM t WHERE {where}"
+    found = pa.table(QueryBuilder().register("t", DeltaTable(str(path))).execute(query).read_all())
+    return found.cast(pa.schema([(name, pa.string()) for name in found.column_names]))
+
+
 def _count_others(table: DeltaTable, rows: pa.Table, state: str) -> int:
     """How many of the rows do not have a state."""
     import pyarrow as pa

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -40,7 +41,7 @@ from headrace.state.identity import SourceIdentity, folder_of, load_identity
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
@@ -56,6 +57,7 @@ class FileSource(Source):
 
     kind = "files"
     rereads = True
+    reads_records = True
     kept_options = ("recursiveFileLookup", "pathGlobFilter", "maxFileAge")
 
     path: str
@@ -129,6 +131,26 @@ class FileSource(Source):
         # A path names one file, even if it has special characters.
         reader = reader.option("__globPaths__", "false")
         return reader.load([local_path(uri) or uri for uris in entries.values() for uri in uris])
+
+    def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
+        """Lines of text files: other formats keep no records."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        given = read.request.schema
+        schema = StructType.fromDDL(given) if isinstance(given, str) else given
+        keys = [one for one in (schema.fields if schema is not None else ()) if one.name != "value"]
+        found = (F.regexp_extract("path", f"/{re.escape(one.name)}=([^/]*)", 1) for one in keys)
+        columns = (text.cast(one.dataType).alias(one.name) for text, one in zip(found, keys, strict=True))
+        file = {"file_path": F.col("path"), "file_size": F.lit(None).cast("long")}
+        file["file_modification_time"] = F.lit(None).cast("timestamp")
+        metadata = F.struct(*(column.alias(name) for name, column in file.items())).alias("_metadata")
+        return records.select(F.col("value").cast("string").alias("value"), *columns, metadata)
+
+    def owns(self) -> Column:
+        from pyspark.sql import functions as F
+
+        return F.col("topic").isNull() & F.col("path").isNotNull()
 
     def _identity(self) -> dict[str, Any]:
         identity: dict[str, Any] = {"path": self.path}

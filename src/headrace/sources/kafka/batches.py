@@ -61,6 +61,21 @@ def read_between(
     )
 
 
+def read_kept(read: SourceRead, records: DataFrame) -> DataFrame:
+    """Records that were kept, with the columns of a reader.
+
+    Args:
+        read: The user's read.
+        records: The records, with the fields of the quarantine's ``source``.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    held = records.withColumn("timestampType", F.lit(0))
+    columns = StructType.fromDDL(kafka_columns(read.request)).fields
+    return held.select(*(F.col(one.name).cast(one.dataType).alias(one.name) for one in columns))
+
+
 def kafka_columns(request: ReadRequest) -> str:
     """The columns of a reader."""
     with_headers = (request.value("includeHeaders") or "").lower() == "true"

@@ -12,7 +12,7 @@ from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Found
-from headrace.sources.kafka.batches import read_between
+from headrace.sources.kafka.batches import read_between, read_kept
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
 from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, no_login, reader_connection
 from headrace.sources.kafka.facts import KafkaFacts
@@ -30,7 +30,7 @@ from headrace.state.history import History
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _ANSWER_S = 5.0
 """How long the start of a flow waits for the last records."""
@@ -52,6 +52,7 @@ class KafkaSource(Source):
     kind = "kafka"
     needs_broker = True
     rereads = True
+    reads_records = True
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -162,6 +163,15 @@ class KafkaSource(Source):
             return read_between(read, {}, {})
         assert isinstance(one.start, KafkaOffsets) and isinstance(one.until, KafkaOffsets)
         return read_between(read, one.start.offsets, one.until.offsets)
+
+    def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
+        return read_kept(read, records)
+
+    def owns(self) -> Column:
+        from pyspark.sql import functions as F
+
+        topic = F.col("topic")
+        return topic.isin(*self.topics) if self.pattern is None else topic.rlike(self.pattern)
 
     def _count_partitions(self, topics: Iterable[str], cluster: KafkaCluster) -> dict[str, int]:
         return count_partitions(

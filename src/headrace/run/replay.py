@@ -1,0 +1,225 @@
+"""A replay of a flow: takes rejected rows through today's code, and moves each into the table exactly once.
+
+1. One commit on the quarantine marks the rows as replaying, with the id of the replay. Rows that are rejected
+   again stay, with their new reasons.
+2. One commit on the table adds the rows, with the id as its transaction.
+3. One commit on the quarantine marks the rows as replayed.
+
+If the process ends in between, the next replay finds out whether the table holds the id: then it repeats
+step 3. Otherwise it fences the id, and the rows are quarantined again.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.contracts.split import RowSplit
+from headrace.errors import ReplayImpossibleError
+from headrace.plan.bounded import can_evaluate_records
+from headrace.plan.stages import Plan, PlannedFlow
+from headrace.run.context import UpdateContext
+from headrace.run.failpoints import reach
+from headrace.run.failures import Failures
+from headrace.run.targets import flow_target
+from headrace.run.trial import BuildRecords, Outcome, Trial, union
+from headrace.sinks.delta.commit import fence_replay, mark_replaying, settle_replay
+from headrace.sinks.delta.row_states import unsettled_replays
+from headrace.sinks.target import BatchStamp, Committed, SplitRows
+from headrace.state.lease import Lease
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowReplay:
+    """What became of the rejected rows of one flow.
+
+    Args:
+        flow: The flow.
+        replayed: Rows that left the quarantine.
+        rejected: Rows that were rejected again; they have their new reasons.
+        left: Rows that were not tried.
+        accepted: Rows that the table got.
+        dropped: Rows that an expectation dropped.
+        replay: The id of the replay; ``None`` if nothing was committed.
+        version: The version of the table with these rows.
+    """
+
+    flow: str
+    replayed: int = 0
+    rejected: int = 0
+    left: int = 0
+    accepted: int = 0
+    dropped: int = 0
+    replay: str | None = None
+    version: int | None = None
+
+
+def refuse_stateful(planned: PlannedFlow) -> None:
+    """Refuse a flow that keeps state.
+
+    Raises:
+        ReplayImpossibleError: It does.
+    """
+    if not planned.stateful:
+        return
+    flow = planned.flow
+    raise ReplayImpossibleError(
+        f"rejected rows of flow {flow.name} cannot be replayed: its query keeps state",
+        location=flow.location,
+        facts=(
+            "what its query returns for a record depends on the records before it, which are not read again",
+            "nothing was changed",
+        ),
+        remedies=(
+            f"send corrected records to the source:   headrace quarantine export {flow.target.short} "
+            "FILE.jsonl --records",
+            f"or read everything again:   headrace full-refresh {flow.target.short}",
+        ),
+        params={"flow": flow.name, "dataset": str(flow.target)},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowReplayer:
+    """Replays rejected rows of one flow.
+
+    Args:
+        planned: The flow; it keeps no state.
+        plan: The plan that it is part of.
+        context: The settings and the session.
+        build: Evaluates its query over records.
+        lease: The flow's lease.
+    """
+
+    planned: PlannedFlow
+    plan: Plan
+    context: UpdateContext
+    build: BuildRecords
+    lease: Lease
+
+    def run(self, ids: pa.Array) -> FlowReplay:
+        """Replay rows.
+
+        Args:
+            ids: The ids of quarantined rows of the flow.
+
+        Raises:
+            HeadraceError: The query failed for another reason than one of the rows, the lease was lost, or
+                another process has changed the rows.
+        """
+        planned = self.planned
+        session = self.context.session(dict(planned.flow.spark_conf))
+        kafka = next(filter(None, (one.connection for one in planned.sources)), self.context.settings.kafka)
+        trial = Trial(
+            session=session,
+            planned=planned,
+            schema=session.read.format("delta").load(str(self._table)).schema,
+            build=self.build if can_evaluate_records(planned) else None,
+            failures=Failures(kafka=kafka, log_file=self.context.log_file),
+        )
+        outcome = Outcome()
+        try:
+            trial.run(session.read.format("delta").load(str(self._quarantine)), ids, outcome)
+            return self._finish(session, outcome)
+        finally:
+            outcome.release()
+
+    def _finish(self, session: SparkSession, outcome: Outcome) -> FlowReplay:
+        flow = self.planned.flow.name
+        stamp = BatchStamp(
+            pipeline=self.context.settings.name,
+            flow=flow,
+            checkpoint=f"headrace-replay-{uuid.uuid4().hex}",
+            batch=0,
+            ranges=(),
+            replayed=len(outcome.taken),
+        )
+        rejected, left = len(outcome.rejected), len(outcome.left)
+        if not outcome.taken:
+            mark_replaying(self._quarantine, _outcome_table(outcome), stamp)
+            return FlowReplay(flow=flow, rejected=rejected, left=left)
+        committed = self._commit(session, outcome, stamp)
+        settle_replay(self._quarantine, stamp.checkpoint, state="replayed")
+        return FlowReplay(
+            flow=flow,
+            replayed=len(outcome.taken),
+            accepted=committed.counts.accepted,
+            dropped=committed.counts.dropped,
+            replay=stamp.checkpoint,
+            version=committed.version,
+            rejected=rejected,
+            left=left,
+        )
+
+    def _commit(self, session: SparkSession, outcome: Outcome, stamp: BatchStamp) -> Committed:
+        """Mark the rows in the quarantine, and commit what the query returned for them."""
+        planned = self.planned
+        target = flow_target(planned, self.context.settings.storage, session, self.context.checkpointer)
+        split = RowSplit(union(outcome.parts), planned.expectations, str(planned.flow.target))
+        writer = target.begin(session, stamp)
+        assert writer is not None, "the id of the replay is new"
+        try:
+            with writer, SplitRows(accepted=split.accepted, counts=split.counts) as rows:
+                writer.write(rows)
+                mark_replaying(self._quarantine, _outcome_table(outcome), stamp)
+                reach("replay-marked", stamp.flow, 0)
+                self.lease.check(stamp.flow)
+                committed = writer.commit()
+        except Exception:
+            self._settle(session, stamp)
+            raise
+        reach("replay-committed", stamp.flow, 0)
+        return committed
+
+    def settle_interrupted(self, session: SparkSession) -> None:
+        """Finish what replays of the flow have left that were interrupted."""
+        for replay, flow in unsettled_replays(self._quarantine).items():
+            if flow == self.planned.flow.name:
+                _LOG.info("flow %s: replay %s was interrupted", flow, replay)
+                settings = self.context.settings
+                stamp = BatchStamp(
+                    pipeline=settings.name, flow=flow, checkpoint=replay, batch=0, ranges=(), replayed=0
+                )
+                self._settle(session, stamp)
+
+    def _settle(self, session: SparkSession, stamp: BatchStamp) -> None:
+        if stamp.checkpoint not in unsettled_replays(self._quarantine):
+            return
+        is_missing = fence_replay(session, self._table, stamp)
+        state = "quarantined" if is_missing else "replayed"
+        settle_replay(self._quarantine, stamp.checkpoint, state=state)
+
+    @property
+    def _table(self) -> Location:
+        return self.context.settings.storage.table(self.planned.flow.target)
+
+    @property
+    def _quarantine(self) -> Location:
+        return self.context.settings.storage.quarantine(self.planned.flow.target)
+
+
+def _outcome_table(outcome: Outcome) -> pa.Table:
+    """What the quarantine records of an outcome."""
+    import pyarrow as pa
+
+    text = pa.string()
+    reason = pa.struct([("kind", text), ("name", text), ("message", text)])
+    schema = pa.schema([("id", text), ("state", text), ("reasons", pa.list_(reason)), ("row", text)])
+    rows: list[Mapping[str, Any]] = [
+        {"id": id, "state": "replaying", "reasons": None, "row": None} for id in outcome.taken
+    ]
+    rows += [
+        {"id": one.id, "state": "quarantined", "reasons": list(one.reasons), "row": one.row}
+        for one in outcome.rejected
+    ]
+    return pa.Table.from_pylist(rows, schema=schema)

@@ -1,0 +1,240 @@
+"""What today's code of a flow makes of rejected rows: it is run once, and decides for each of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import add, and_
+from typing import TYPE_CHECKING, Protocol
+
+from headrace.contracts.conditions import check_name, with_checks
+from headrace.contracts.rejected import REASONS
+from headrace.contracts.replayed import ID, PROBLEM, Rejected, has_record, row_as_json, rows_of_json
+from headrace.contracts.split import RowSplit
+from headrace.errors import FlowFailedError, HeadraceError, RecordNotUtf8Error, RecordUnparseableError
+from headrace.plan.stages import PlannedFlow
+from headrace.run.failures import Failures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_LOG = logging.getLogger(__name__)
+_SEARCHED = 10
+"""Records on which the query fails that are searched for one by one; the others wait for another replay."""
+
+
+_NO_ROW = "the query gives no row for the record"
+
+
+class BuildRecords(Protocol):
+    """Evaluates a flow's query as a batch over records that were kept; see `plan.bounded`."""
+
+    def __call__(self, session: SparkSession, planned: PlannedFlow, records: DataFrame) -> DataFrame: ...
+
+
+@dataclass
+class Outcome:
+    """What becomes of rejected rows.
+
+    Args:
+        taken: The ids of the rows that leave the quarantine.
+        rejected: The rows that stay, with their new reasons.
+        left: The ids of rows that stay as they are: they cannot be tried, or too many others have failed.
+        searches: The records that were found one by one.
+        parts: The rows that the query returned for those that leave; Spark keeps them.
+    """
+
+    taken: list[str] = field(default_factory=list)
+    rejected: list[Rejected] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    searches: int = 0
+    parts: list[DataFrame] = field(default_factory=list)
+    kept: list[DataFrame] = field(default_factory=list, repr=False)
+
+    def release(self) -> None:
+        """Release what Spark keeps."""
+        for frame in self.kept:
+            frame.unpersist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Runs a flow's query and its expectations on rejected rows.
+
+    A row with its original record goes through the query if that can be done: always if the query gave no
+    row for it; else if the query makes one row of each record. Otherwise the row that was kept as JSON is
+    checked as it is.
+
+    Args:
+        session: The flow's session.
+        planned: The flow.
+        schema: The columns of its table.
+        build: Evaluates the query; ``None`` if it cannot be evaluated over single records.
+        failures: Gives failures their codes.
+    """
+
+    session: SparkSession
+    planned: PlannedFlow
+    schema: StructType
+    build: BuildRecords | None
+    failures: Failures
+
+    def run(self, rejected: DataFrame, ids: pa.Array, outcome: Outcome) -> None:
+        """Decide for each of the rows.
+
+        Args:
+            rejected: The quarantine table.
+            ids: The ids of the rows.
+            outcome: Takes the decisions.
+        """
+        from pyspark.sql import functions as F
+
+        traced = self.planned.coordinates is not None
+        held = self._with_ids(rejected, ids).persist()
+        outcome.kept.append(held)
+        as_record = has_record() & (F.col("row").isNull() | F.lit(traced))
+        if self.build is None:
+            as_record = F.lit(False)
+        route = F.when(as_record, "record").when(F.col("row").isNotNull(), "row").alias("route")
+        routes: dict[str | None, list[str]] = {}
+        for id, way in held.select("id", route).orderBy("id").collect():
+            routes.setdefault(way, []).append(id)
+        outcome.left += routes.get(None, ())
+        if chosen := routes.get("row"):
+            self._try_rows(self._with_ids(held, chosen), chosen, outcome)
+        if chosen := routes.get("record"):
+            self._try_records(held, self._readable(held, chosen, outcome), outcome)
+
+    def _try_rows(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> None:
+        """Check rows that were kept as JSON."""
+        read = rows_of_json(rejected, self.schema).persist()
+        outcome.kept.append(read)
+        problems = read.where(f"{PROBLEM} IS NOT NULL").select(ID, PROBLEM).collect()
+        outcome.rejected += [Rejected.because(id, "row", "ROW_NOT_READABLE", text) for id, text in problems]
+        good = read.where(f"{PROBLEM} IS NULL").drop(PROBLEM)
+        self._check(good, set(ids) - {id for id, _ in problems}, outcome)
+
+    def _try_records(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> None:
+        """Run the query on records. If it fails on some of them, find those by halves."""
+        if not ids:
+            return
+        try:
+            if self._try_query(rejected, ids, outcome):
+                return
+            reason = None
+        except Exception as failure:
+            error = self.failures.as_error(failure, self.planned.flow)
+            if not isinstance(error, FlowFailedError | RecordUnparseableError | RecordNotUtf8Error):
+                raise error from failure
+            reason = error
+        if len(ids) == 1:
+            outcome.searches += 1
+            if reason is not None:
+                outcome.rejected.append(_failed(ids[0], reason))
+            return
+        if outcome.searches >= _SEARCHED:
+            outcome.left += ids
+            return
+        half = len(ids) // 2
+        self._try_records(rejected, ids[:half], outcome)
+        self._try_records(rejected, ids[half:], outcome)
+
+    def _try_query(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> bool:
+        """Run the query on records; false if some are rejected, and it is not known which."""
+        from pyspark.sql import functions as F
+
+        assert self.build is not None
+        mine = self._with_ids(rejected, ids)
+        rows = self.build(self.session, self.planned, mine.select("source.*"))
+        coordinates = self.planned.coordinates
+        if coordinates is not None:
+            paths = coordinates.to_json()
+            places = {name: f"{ID}_{name}" for name in paths}
+            parts = (F.col(f"source.{name}").alias(place) for name, place in places.items())
+            keys = mine.select(F.col("id").alias(ID), *parts)
+            same = [F.col(_quoted(path)) == F.col(places[name]) for name, path in paths.items()]
+            self._check(rows.join(F.broadcast(keys), same).drop(*places.values()), set(ids), outcome)
+            return True
+        return self._check_untraced(rows, ids, outcome)
+
+    def _check(self, rows: DataFrame, ids: set[str], outcome: Outcome) -> None:
+        """Check rows of which each comes from one rejected row."""
+        checked = with_checks(rows, self.planned.expectations).persist()
+        outcome.kept.append(checked)
+        failing = self._failing(checked)
+        columns = [name for name in failing.columns if name != REASONS]
+        found = failing.select(ID, REASONS, row_as_json(columns)).collect()
+        outcome.rejected += [Rejected.failing(id, names, row) for id, names, row in found]
+        without = ids - {id for (id,) in checked.select(ID).collect()}
+        outcome.rejected += [Rejected.because(id, "record", "NO_ROW", _NO_ROW) for id in sorted(without)]
+        outcome.taken += sorted(ids - without - {id for id, _, _ in found})
+        outcome.parts.append(self._passing(checked).drop(ID))
+
+    def _check_untraced(self, rows: DataFrame, ids: Sequence[str], outcome: Outcome) -> bool:
+        """Check rows of which it is not known which record each comes from: all pass, or none is taken."""
+        checked = with_checks(rows, self.planned.expectations).persist()
+        failing = self._failing(checked).select(REASONS).distinct().collect()
+        if not failing:
+            outcome.kept.append(checked)
+            outcome.taken += ids
+            outcome.parts.append(checked)
+            return True
+        checked.unpersist()
+        if len(ids) == 1:
+            names = {name: None for (names,) in failing for name in names}
+            outcome.rejected.append(Rejected.failing(ids[0], list(names)))
+        return False
+
+    def _failing(self, checked: DataFrame) -> DataFrame:
+        """The rows that are rejected or would stop the flow."""
+        split = RowSplit(checked, self.planned.expectations, str(self.planned.flow.target))
+        return split.quarantined.unionByName(split.stopping)
+
+    def _passing(self, checked: DataFrame) -> DataFrame:
+        """The other rows, with their checks; those that are dropped too."""
+        from pyspark.sql import functions as F
+
+        deciding = [
+            n for n, one in enumerate(self.planned.expectations) if one.action in ("quarantine", "fail")
+        ]
+        return checked.where(reduce(and_, (F.col(check_name(n)) for n in deciding), F.lit(True)))
+
+    def _with_ids(self, rejected: DataFrame, ids: Sequence[str] | pa.Array) -> DataFrame:
+        import pyarrow as pa
+        from pyspark.sql import functions as F
+
+        chosen = self.session.createDataFrame(pa.table({"id": pa.array(ids, pa.string())}))
+        return rejected.join(F.broadcast(chosen), "id")
+
+    def _readable(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> list[str]:
+        """The rows whose record comes from one source of the query, each record once."""
+        from pyspark.sql import functions as F
+
+        records = self._with_ids(rejected, ids).select("id", "source.*")
+        owners = (F.coalesce(one.owns(), F.lit(False)).cast("int") for one in self.planned.sources)
+        place = F.concat_ws("/", "topic", "partition", "offset")
+        record = F.when(F.col("offset").isNull(), F.col("id")).otherwise(place)
+        readable = records.where(reduce(add, owners) == 1)
+        first = readable.groupBy(record).agg(F.min("id").alias("id")).select("id")
+        kept = {id for (id,) in first.collect()}
+        outcome.left += [id for id in ids if id not in kept]
+        return [id for id in ids if id in kept]
+
+
+def union(parts: Sequence[DataFrame]) -> DataFrame:
+    """The rows of several DataFrames; a column that one of them lacks is NULL there."""
+    return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), parts)
+
+
+def _failed(id: str, error: HeadraceError) -> Rejected:
+    kind = "exception" if isinstance(error, FlowFailedError) else "record"
+    message = next((fact for fact in error.facts), error.summary)
+    return Rejected.because(id, kind, error.code, message)
+
+
+def _quoted(path: str) -> str:
+    return ".".join("`" + part.replace("`", "``") + "`" for part in path.split("."))
