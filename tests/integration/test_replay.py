@@ -162,6 +162,61 @@ def test_records_on_which_the_query_fails_stay_with_the_exception(shop: Shop) ->
     shop.verify()
 
 
+@pytest.mark.parametrize("further", ["", '.drop("_source")'], ids=["with coordinates", "without"])
+def test_bad_records_go_through_the_reader_of_today(shop: Shop, further: str) -> None:
+    """Each stays with its own reason, also where the rows do not tell their record."""
+    expectations = '@hr.expect_or_quarantine("positive", "amount > 0")'
+    code = ORDERS.replace('amount INT")', 'amount INT")' + further)
+    orders(shop, expectations, code)
+    values = ('{"id": 0, "amount": 1}', '{"id": 1, "amount": "7"}', "{", '{"id": 3, "amount": "x"}')
+    values = (*values, '{"id": 4, "amount": "-4"}', '{"id": 5, "amount": "5"}')
+    shop.ledger.produce_values(shop.topic, [(value.encode(), 0) for value in values])
+    shop.run_well()
+    assert (ids(shop), states(shop)) == ([0], {"quarantined": 5})
+    cast = 'amount STRING").withColumn("amount", F.expr("CAST(amount AS INT)"))'
+    orders(shop, expectations, code.replace('amount INT")', cast))
+    (flow,) = replay(shop).flows
+    assert (flow.replayed, flow.rejected, flow.left) == (2, 3, 0)
+    assert ids(shop) == [0, 1, 5]
+    reasons = {
+        row["source"]["offset"]: [(one["kind"], one["name"]) for one in row["reasons"]]
+        for row in kept(shop)
+        if row["state"] == "quarantined"
+    }
+    assert reasons == {
+        2: [("record", "RECORD_UNPARSEABLE")],
+        3: [("exception", "FLOW_FAILED")],
+        4: [("expectation", "positive")],
+    }
+    assert (replay(shop).replayed, ids(shop)) == (0, [0, 1, 5])
+    shop.verify()
+
+
+def test_bad_lines_of_files_are_replayed(shop: Shop) -> None:
+    code = (
+        HEAD
+        + """
+@hr.table
+def orders():
+    rows = hr.read_files("in", format="json", schema="id {type}, day INT", max_files_per_trigger=1)
+    return rows.selectExpr("CAST(id AS LONG) AS id", "day", "_source.path AS path")
+"""
+    )
+    shop.write(code.replace("{type}", "LONG"))
+    for day, lines in {1: '{"id": 1}\n{"id": "2"}\n', 2: '{"id": "x"}\n{"id": "4"}\n'}.items():
+        folder = shop.root / "in" / f"day={day}"
+        folder.mkdir(parents=True)
+        (folder / "lines.json").write_text(lines)
+    shop.run_well()
+    assert (ids(shop), states(shop)) == ([1], {"quarantined": 3})
+    shop.write(code.replace("{type}", "STRING"))
+    (flow,) = replay(shop).flows
+    assert (flow.replayed, flow.rejected, flow.left) == (2, 1, 0)
+    found = sorted((row["id"], row["day"], row["path"][-16:]) for row in read(shop))
+    assert found == [(id, day, f"day={day}/lines.json") for id, day in ((1, 1), (2, 1), (4, 2))]
+    shop.verify()
+
+
 def test_what_cannot_be_replayed_is_refused(make_shop: Callable[..., Shop]) -> None:
     shop = make_shop(partitions=1)
     code = (

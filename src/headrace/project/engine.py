@@ -281,8 +281,15 @@ class Engine:
         """Evaluates flows over records that were kept."""
         from headrace.plan.bounded import evaluate_records
 
-        def build(session: SparkSession, planned: PlannedFlow, records: DataFrame) -> DataFrame:
-            with activate(ActivePipeline(settings, lambda: session)):
+        def build(
+            session: SparkSession,
+            planned: PlannedFlow,
+            records: DataFrame,
+            found: list[BadRecords] | None = None,
+        ) -> DataFrame:
+            quarantines = found is not None
+            active = ActivePipeline(settings, lambda: session, quarantines=quarantines, bad_records=found)
+            with activate(active):
                 return evaluate_records(session, planned, plan, records)
 
         return build

@@ -13,9 +13,17 @@ from headrace.contracts.conditions import check_name, with_checks
 from headrace.contracts.rejected import REASONS
 from headrace.contracts.replayed import ID, PROBLEM, Rejected, has_record, row_as_json, rows_of_json
 from headrace.contracts.split import RowSplit
-from headrace.errors import FlowFailedError, HeadraceError, RecordNotUtf8Error, RecordUnparseableError
+from headrace.errors import (
+    FlowFailedError,
+    HeadraceError,
+    RecordNotUtf8Error,
+    RecordUnparseableError,
+    ReplayImpossibleError,
+)
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failures import Failures
+from headrace.sources.bad_records import CODE, BadRecords
+from headrace.sources.records import CARRIED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,13 +35,26 @@ _SEARCHED = 10
 """Records on which the query fails that are searched for one by one; the others wait for another replay."""
 
 
+_EXPLAINED = 10_000
+"""Bad records that are found at once; any further ones are searched for."""
+_IDENTIFYING = ("topic", "partition", "offset", "path", "value")
+"""What two records of a source have in common only if they are the same, or bad for the same reason."""
 _NO_ROW = "the query gives no row for the record"
 
 
 class BuildRecords(Protocol):
-    """Evaluates a flow's query as a batch over records that were kept; see `plan.bounded`."""
+    """Evaluates a flow's query as a batch over records that were kept; see `plan.bounded`.
 
-    def __call__(self, session: SparkSession, planned: PlannedFlow, records: DataFrame) -> DataFrame: ...
+    A bad record stops the query. With ``found`` the reads leave bad records out, and add them there.
+    """
+
+    def __call__(
+        self,
+        session: SparkSession,
+        planned: PlannedFlow,
+        records: DataFrame,
+        found: list[BadRecords] | None = None,
+    ) -> DataFrame: ...
 
 
 @dataclass
@@ -107,7 +128,8 @@ class Trial:
         if chosen := routes.get("row"):
             self._try_rows(self._with_ids(held, chosen), chosen, outcome)
         if chosen := routes.get("record"):
-            self._try_records(held, self._readable(held, chosen, outcome), outcome)
+            readable = self._readable(held, chosen, outcome)
+            self._try_records(held, self._without_bad(held, readable, outcome), outcome)
 
     def _try_rows(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> None:
         """Check rows that were kept as JSON."""
@@ -143,6 +165,33 @@ class Trial:
         self._try_records(rejected, ids[:half], outcome)
         self._try_records(rejected, ids[half:], outcome)
 
+    def _without_bad(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> list[str]:
+        """The rows whose record the readers can decode."""
+        from pyspark.sql import functions as F
+
+        assert self.build is not None
+        records = self._with_ids(rejected, ids).select("id", "source.*")
+        reads: list[BadRecords] = []
+        self.build(self.session, self.planned, records.drop("id"), reads)
+        bad: set[str] = set()
+        for read in (one for one in reads if ids and not one.frame.isStreaming):
+            frame = read.frame
+            same = [
+                F.col(f"r.{one}").eqNullSafe(F.col(f"b.{one}"))
+                for one in _IDENTIFYING
+                if one in frame.columns
+            ]
+            joined = records.alias("r").join(frame.alias("b"), same).orderBy("id")
+            begin = F.substring("r.value", 1, CARRIED)
+            for row in (
+                joined.select("id", CODE, begin, F.octet_length("r.value")).limit(_EXPLAINED).collect()
+            ):
+                outcome.rejected.append(
+                    Rejected.because(row[0], "record", row[1], read.rules.explain(*row[1:]))
+                )
+                bad.add(row[0])
+        return [id for id in ids if id not in bad]
+
     def _try_query(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> bool:
         """Run the query on records; false if some are rejected, and it is not known which."""
         from pyspark.sql import functions as F
@@ -150,6 +199,8 @@ class Trial:
         assert self.build is not None
         mine = self._with_ids(rejected, ids)
         rows = self.build(self.session, self.planned, mine.select("source.*"))
+        if rows.isStreaming:
+            raise _read_outside(self.planned)
         coordinates = self.planned.coordinates
         if coordinates is not None:
             paths = coordinates.to_json()
@@ -228,6 +279,17 @@ class Trial:
 def union(parts: Sequence[DataFrame]) -> DataFrame:
     """The rows of several DataFrames; a column that one of them lacks is NULL there."""
     return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), parts)
+
+
+def _read_outside(planned: PlannedFlow) -> ReplayImpossibleError:
+    flow = planned.flow
+    return ReplayImpossibleError(
+        f"records of flow {flow.name} cannot be replayed: its source is read outside of the query function",
+        location=flow.location,
+        facts=("nothing was changed",),
+        remedies=("read the source within the function",),
+        params={"flow": flow.name, "dataset": str(flow.target)},
+    )
 
 
 def _failed(id: str, error: HeadraceError) -> Rejected:
