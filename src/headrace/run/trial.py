@@ -167,29 +167,14 @@ class Trial:
 
     def _without_bad(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> list[str]:
         """The rows whose record the readers can decode."""
-        from pyspark.sql import functions as F
-
+        if not ids:
+            return []
         assert self.build is not None
         records = self._with_ids(rejected, ids).select("id", "source.*")
         reads: list[BadRecords] = []
         self.build(self.session, self.planned, records.drop("id"), reads)
-        bad: set[str] = set()
-        for read in (one for one in reads if ids and not one.frame.isStreaming):
-            frame = read.frame
-            same = [
-                F.col(f"r.{one}").eqNullSafe(F.col(f"b.{one}"))
-                for one in _IDENTIFYING
-                if one in frame.columns
-            ]
-            joined = records.alias("r").join(frame.alias("b"), same).orderBy("id")
-            begin = F.substring("r.value", 1, CARRIED)
-            for row in (
-                joined.select("id", CODE, begin, F.octet_length("r.value")).limit(_EXPLAINED).collect()
-            ):
-                outcome.rejected.append(
-                    Rejected.because(row[0], "record", row[1], read.rules.explain(*row[1:]))
-                )
-                bad.add(row[0])
+        bad = {one.id: one for read in reads if not read.frame.isStreaming for one in _bad_of(records, read)}
+        outcome.rejected += bad.values()
         return [id for id in ids if id not in bad]
 
     def _try_query(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> bool:
@@ -219,8 +204,8 @@ class Trial:
         failing = self._failing(checked)
         columns = [name for name in failing.columns if name != REASONS]
         found = failing.select(ID, REASONS, row_as_json(columns)).collect()
-        outcome.rejected += [Rejected.failing(id, names, row) for id, names, row in found]
         without = ids - {id for (id,) in checked.select(ID).collect()}
+        outcome.rejected += [Rejected.failing(id, names, row) for id, names, row in found]
         outcome.rejected += [Rejected.because(id, "record", "NO_ROW", _NO_ROW) for id in sorted(without)]
         outcome.taken += sorted(ids - without - {id for id, _, _ in found})
         outcome.parts.append(self._passing(checked).drop(ID))
@@ -228,6 +213,8 @@ class Trial:
     def _check_untraced(self, rows: DataFrame, ids: Sequence[str], outcome: Outcome) -> bool:
         """Check rows of which it is not known which record each comes from: all pass, or none is taken."""
         checked = with_checks(rows, self.planned.expectations).persist()
+        # Without expectations nothing else would compute the rows here.
+        checked.count()
         failing = self._failing(checked).select(REASONS).distinct().collect()
         if not failing:
             outcome.kept.append(checked)
@@ -279,6 +266,20 @@ class Trial:
 def union(parts: Sequence[DataFrame]) -> DataFrame:
     """The rows of several DataFrames; a column that one of them lacks is NULL there."""
     return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), parts)
+
+
+def _bad_of(records: DataFrame, read: BadRecords) -> list[Rejected]:
+    """The records that a read has left out."""
+    from pyspark.sql import functions as F
+
+    columns = [name for name in _IDENTIFYING if name in read.frame.columns]
+    same = [F.col(f"held.{name}").eqNullSafe(F.col(f"bad.{name}")) for name in columns]
+    joined = records.alias("held").join(read.frame.alias("bad"), same).orderBy("id").limit(_EXPLAINED)
+    value = F.col("held.value")
+    found = joined.select("id", CODE, F.substring(value, 1, CARRIED), F.octet_length(value)).collect()
+    return [
+        Rejected.because(id, "record", code, read.rules.explain(code, *rest)) for id, code, *rest in found
+    ]
 
 
 def _read_outside(planned: PlannedFlow) -> ReplayImpossibleError:
