@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession, functions as F
+from pyspark.sql.types import StructType
 
 from headrace.cli.main import run
+from headrace.contracts.inference import Inference
+from headrace.contracts.schema_types import build_type
+from headrace.sources.decoders import JsonDecoder
 
 Topic = Callable[..., str]
 
@@ -152,3 +158,90 @@ def test_what_cannot_be_inferred_is_refused(pipeline: Shop, topic: Topic) -> Non
     assert f"{name}/0/0: not valid JSON: expecting value at character 1: no json" in error["facts"]
     assert pipeline.call("infer", f"{name}-no", code=2)["error"]["code"] == "TOPIC_NOT_FOUND"
     assert not (pipeline.folder / "schemas").exists()
+
+
+TEXTS = [
+    *("", "plain", "7", "1.50", "-0", "é", "2026-11-20", "0001-01-01", "9999-12-31", "2024-02-29"),
+    *("2026-11-20T08:14:00Z", "2026-11-20 08:14:00.123456+05:45", "1900-01-01T00:00:00-14:59"),
+    *("2026-02-29", "2026-11-20T08:14", "2026-11-20T08:14:00.1234567Z", "10000-01-01", "NaN", "true"),
+]
+NUMBERS = [0, -1, 2**31, -(2**63), 2**63, 10**37, 10**38, 10**60, 0.1, -2.5e-7, 1e22, 1.5e300]
+
+
+def random_value(chance: random.Random, depth: int) -> Any:
+    kinds: list[Callable[[], Any]] = [
+        lambda: None,
+        lambda: chance.random() < 0.5,
+        lambda: chance.choice(NUMBERS),
+        lambda: chance.choice(TEXTS),
+        lambda: [random_value(chance, depth - 1) for _ in range(chance.randrange(3))],
+        lambda: {name: random_value(chance, depth - 1) for name in chance.sample("abcd", 2)},
+    ]
+    return chance.choice(kinds if depth else kinds[:4])()
+
+
+def steady_value(chance: random.Random, name: str) -> Any:
+    """A value of the one type that a field of this name has."""
+    texts = {"date": TEXTS[6:10], "at": TEXTS[10:13], "text": TEXTS, "small": [0, 7, -(2**63)]}
+    return chance.choice([None, *texts.get(name, NUMBERS)])
+
+
+def assert_same(value: Any, kind: Any, decoded: Any) -> None:
+    """A decoded value is the value of the record, in the type of the schema."""
+    if value is None or kind == "string":
+        assert (decoded is None) == (value is None)
+    elif isinstance(kind, str):
+        match kind:
+            case "double":
+                assert decoded == float(value)
+            case "timestamp":
+                assert datetime.fromisoformat(decoded) == aware(value)
+            case _:
+                assert decoded == value
+    elif kind["type"] == "array":
+        assert len(decoded) == len(value)
+        for one, other in zip(value, decoded, strict=True):
+            assert_same(one, kind["elementType"], other)
+    else:
+        for field in kind["fields"]:
+            assert_same(value.get(field["name"]), field["type"], decoded[field["name"]])
+
+
+def aware(text: str) -> datetime:
+    return datetime.fromisoformat(text if text[-1] == "Z" or text[-6] in "+-" else text + "Z")
+
+
+def test_every_record_is_read_with_the_inferred_schema(spark: SparkSession) -> None:
+    """No record is bad, and no value is lost, whatever the records are."""
+    for seed in range(12):
+        chance = random.Random(seed)
+        steady = ("date", "at", "text", "small", "number")
+        records = [
+            {name: steady_value(chance, name) for name in steady}
+            | {name: random_value(chance, 3) for name in chance.sample("uvwxyz", 4)}
+            for _ in range(1 + 3 * seed)
+        ]
+        texts = [json.dumps(record, ensure_ascii=False) for record in records]
+        inference = Inference()
+        for offset, text in enumerate(texts):
+            inference.add_json(text.encode(), ("orders", 0, offset))
+        kind = build_type(inference.shape)
+        record = JsonDecoder(StructType.fromJson(kind)).decode(F.col("value"))
+        options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+        rows = spark.createDataFrame(
+            [(number, text) for number, text in enumerate(texts)], "n INT, value STRING"
+        )
+        found = rows.select("n", F.to_json(record, options)).orderBy("n").collect()
+        for (number, text), given in zip(found, records, strict=True):
+            assert text is not None, (seed, texts[number], kind)
+            assert_same(given, kind, json.loads(text))
+
+
+def test_an_object_with_a_name_twice_is_read_with_the_inferred_schema(spark: SparkSession) -> None:
+    """Spark parses each of the values, and keeps the last."""
+    for text, expected in (('{"a": 1, "a": 2}', 2), ('{"a": "x", "a": 2}', "2")):
+        inference = Inference()
+        inference.add_json(text.encode(), ("orders", 0, 0))
+        decoder = JsonDecoder(StructType.fromJson(build_type(inference.shape)))
+        rows = spark.createDataFrame([(text,)], "value STRING")
+        assert rows.select(decoder.decode(F.col("value")).alias("r")).collect()[0].r.a == expected

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
 
 import deltalake
 import pytest
@@ -15,6 +16,7 @@ from pyspark.sql.types import StructType
 from headrace.errors import HeadraceError
 from headrace.model.events import Event, FlowRetrying
 from headrace.project.pipeline import Pipeline
+from headrace.sources import schema_registry
 from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.csv_decoder import CsvDecoder, build_csv_decoder
 from landing import Site
@@ -131,8 +133,25 @@ def test_avro_records_of_all_versions_are_resolved(spark: SparkSession) -> None:
         b"",
         None,
     ]
-    bad = [None] * 7
+    values += [wire(260, 5, "ok") + b"\x02\x02\xff", wire(260, 6) + b"\x02\xff\x00"]
+    bad = [None] * 9
     assert decoded(spark, decoder, values) == [[1, "none", None], [2, "x", None], *bad]
+    nested = avro(
+        ID,
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "names", "type": {"type": "map", "values": {**json.loads(old), "name": "Inner"}}},
+    )
+    tags, names = b"\x02\x02a\x00", b"\x02\x02k" + encoded(1, None) + b"\x00"
+    good, *wrong = decoded(
+        spark,
+        AvroDecoder(nested),
+        [
+            encoded(1) + tags + names,
+            encoded(1) + tags.replace(b"a", b"\xff") + names,
+            encoded(1) + tags + names.replace(b"k", b"\xff"),
+        ],
+    )
+    assert good[:2] == [1, ["a"]] and wrong == [None, None]
     assert decoded(spark, AvroDecoder(old), [encoded(5, None), b"\x01", None]) == [[5, None], None, None]
 
 
@@ -155,9 +174,13 @@ def test_flows_read_csv_and_plain_avro(site: Site, topic: TopicFactory, produce:
 
 
 def test_a_new_version_that_appears_while_the_flow_runs(
-    site: Site, topic: TopicFactory, produce: Produce, registry: RegistryServer
+    site: Site,
+    topic: TopicFactory,
+    produce: Produce,
+    registry: RegistryServer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The unknown id is transient; the flow is planned again, and the table gets the new column."""
+    """The unknown id, and then a registry that is down, are transient; the table gets the new column."""
     name = topic()
     first = registry.register(f"{name}-value", avro(ID))
     write(site, {"orders": f'"{name}", format="avro", schema_registry="{registry.url}"'})
@@ -169,14 +192,22 @@ def test_a_new_version_that_appears_while_the_flow_runs(
     produce(name, wire(first, 3), wire(second, 4, "new"))
     retries: list[str] = []
 
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise URLError(ConnectionRefusedError("the registry is down"))
+
     def emit(event: Event) -> None:
         if isinstance(event, FlowRetrying):
             retries.append(event.error["code"])
-            assert registry.register(f"{name}-value", avro(ID, NOTE)) == second
+            if len(retries) == 1:
+                monkeypatch.setattr(schema_registry, "urlopen", refuse)
+            else:
+                monkeypatch.undo()
+                assert registry.register(f"{name}-value", avro(ID, NOTE)) == second
 
     with Pipeline.load(site.root) as pipeline:
         result = pipeline.run(emit=emit)
-    assert (result.outcome, retries) == ("completed", ["SCHEMA_ID_UNKNOWN"])
+    assert result.outcome == "completed"
+    assert retries == ["SCHEMA_ID_UNKNOWN", "SCHEMA_REGISTRY_UNREACHABLE"]
     assert sorted((row["id"], row["note"]) for row in site.rows("orders")) == [
         *((1, None), (2, None), (3, "none"), (4, "new")),
     ]

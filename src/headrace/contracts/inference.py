@@ -7,9 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headrace.contracts.shapes import Coordinates, Kind, Shape
+from headrace.contracts.schema_types import build_type
+from headrace.contracts.shapes import Coordinates, Kind, Shape, decode_json
 
 _EXAMPLES = 5
+_EXACT = 2**53
+"""The largest integer up to which a DOUBLE has all integers."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class Inference:
             self.tombstones += 1
             return
         try:
-            record = _decode(value.decode("utf-8"))
+            record = decode_json(value.decode("utf-8"))
         except UnicodeDecodeError as error:
             self.leave_out(value, at, f"not valid UTF-8 at byte {error.start + 1}")
         except json.JSONDecodeError as error:
@@ -68,12 +71,15 @@ class Inference:
         except (ValueError, RecursionError) as error:
             self.leave_out(value, at, f"not readable JSON: {error}")
         else:
-            if type(record) is dict:
-                self.add_object({**record, **columns} if columns else record, at)
-            else:
+            if type(record) is not tuple:
                 self.leave_out(value, at, "not a JSON object")
+            elif columns:
+                own = tuple(pair for pair in record if pair[0] not in columns)
+                self.add_object((*own, *columns.items()), at)
+            else:
+                self.add_object(record, at)
 
-    def add_object(self, record: dict[str, Any], at: Coordinates) -> None:
+    def add_object(self, record: Mapping[str, Any] | tuple[tuple[str, Any], ...], at: Coordinates) -> None:
         """Add a parsed record."""
         self.records += 1
         self.shape.add(record, at)
@@ -84,9 +90,6 @@ class Inference:
         if len(self.corrupt_records) < _EXAMPLES:
             excerpt = value[:60].decode("utf-8", errors="backslashreplace")
             self.corrupt_records.append(CorruptRecord(at, problem, excerpt))
-
-
-_decode = json.JSONDecoder().decode
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Finding:
 
 
 def find_conflicts(shape: Shape, path: str = "") -> Iterator[Finding]:
-    """The fields whose values have several types, or whose names differ only in case."""
+    """The fields whose values have several types or are rounded, or whose names differ only in case."""
     kinds = shape.kinds
     if len(kinds) > 1:
         examples = tuple(
@@ -116,6 +119,9 @@ def find_conflicts(shape: Shape, path: str = "") -> Iterator[Finding]:
         )
         yield Finding(path, "values of several types", "STRING", examples)
         return
+    rounded = [one for one in (shape.low, shape.high) if isinstance(one, int) and abs(one) > _EXACT]
+    if rounded and build_type(shape) == "double":
+        yield Finding(path, f"integers such as {rounded[0]} are rounded", "DOUBLE")
     first: dict[str, str] = {}
     for name in shape.fields:
         other = first.setdefault(name.lower(), name)

@@ -95,10 +95,10 @@ class Shape:
         return {kind: count for kind, count in found.items() if count}
 
     def add(self, value: Any, at: Coordinates, depth: int = 0) -> None:
-        """Add a value, as ``json.loads`` returns it.
+        """Add a value, as `decode_json` returns it.
 
         Args:
-            value: The value.
+            value: The value; an object is a dict, or a tuple of its names with their values.
             at: The coordinates of its record.
             depth: The number of objects and arrays around it.
         """
@@ -124,8 +124,10 @@ class Shape:
             self.booleans += 1
         elif depth >= MAX_DEPTH:
             self._add_text("a value below the maximum depth", at)
-        elif kind is dict:
+        elif kind is tuple:
             self._add_object(value, at, depth)
+        elif kind is dict:
+            self._add_object(tuple(value.items()), at, depth)
         else:
             self._add_array(value, at, depth)
 
@@ -136,16 +138,16 @@ class Shape:
         if self.texts != "text":
             self.texts = _merge_texts(self.texts, classify(value))
 
-    def _add_object(self, value: dict[str, Any], at: Coordinates, depth: int) -> None:
+    def _add_object(self, value: tuple[tuple[str, Any], ...], at: Coordinates, depth: int) -> None:
         if not self.objects:
             self._keep_example("object", value, at)
         self.objects += 1
         fields, depth = self.fields, depth + 1
         if self.values is not None:
-            for one in value.values():
+            for _, one in value:
                 self.values.add(one, at, depth)
             return
-        for name, one in value.items():
+        for name, one in value:
             shape = fields.get(name)
             if shape is None:
                 shape = fields[name] = Shape()
@@ -167,8 +169,13 @@ class Shape:
         self.fields = {}
 
     def _keep_example(self, kind: Kind, value: Any, at: Coordinates) -> None:
-        text = json.dumps(value, ensure_ascii=False)
+        text = json.dumps(_with_dicts(value), ensure_ascii=False)
         self.examples[kind] = Example(at, text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ...")
+
+
+decode_json = json.JSONDecoder(object_pairs_hook=tuple).decode
+"""Parses JSON text. An object is a tuple of its names with their values, since a name can occur twice: Spark
+parses each of the values, and keeps the last."""
 
 
 def merge(left: Shape, right: Shape) -> Shape:
@@ -215,6 +222,15 @@ def classify(text: str) -> Texts:
     except ValueError:
         return "text"
     return "date" if date else "timestamp"
+
+
+def _with_dicts(value: Any) -> Any:
+    match value:
+        case tuple():
+            return {name: _with_dicts(one) for name, one in value}
+        case list():
+            return [_with_dicts(one) for one in value]
+    return value
 
 
 def _merge_optional(left: Shape | None, right: Shape | None) -> Shape | None:

@@ -6,12 +6,15 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.sources.decoders import UNPARSEABLE, Decoder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+    from pyspark.sql.types import DataType
 
 UNKNOWN_ID: Final = "HEADRACE_UNKNOWN_SCHEMA_ID "
 """Begins the message with which a query fails at a record whose schema id it does not know."""
@@ -33,7 +36,7 @@ class AvroDecoder(Decoder):
             were written with the reader's schema.
     """
 
-    mismatch = "the record is not one Avro record of its schema"
+    mismatch = "the record is not one Avro record of its schema, with strings in valid UTF-8"
 
     reader: str
     writers: Mapping[int, str] | None = None
@@ -60,15 +63,45 @@ class AvroDecoder(Decoder):
 
     def _resolve(self, payload: Column, writer: str) -> Column:
         """The record of a payload; NULL if it is not one whole record of the writer's schema."""
-        from pyspark.sql import functions as F
+        from pyspark.sql import SparkSession, functions as F
         from pyspark.sql.avro.functions import from_avro
 
         # Spark gives a row of NULLs for a malformed record, and ignores bytes after the record. A string of
         # ours behind the record is read only if the record is whole.
         options = {"avroSchema": _with_end(self.reader), "mode": "PERMISSIVE"}
         parsed = from_avro(F.concat(payload, F.lit(_END_BYTES)), _with_end(writer), options)
-        # The array makes Spark parse once and use the result twice.
-        return F.transform(F.array(parsed), lambda one: F.when(one["end"] == _END, one["record"]))[0]
+        kind = SparkSession.active().range(0).select(from_avro(F.lit(b""), self.reader)).schema[0].dataType
+
+        def whole(parsed: Column) -> Column:
+            return F.when(
+                (parsed["end"] == _END) & _has_valid_strings(parsed["record"], kind), parsed["record"]
+            )
+
+        # The array makes Spark parse once and use the result several times.
+        return F.transform(F.array(parsed), whole)[0]
+
+
+def _has_valid_strings(value: Column, kind: DataType) -> Column:
+    """Whether all strings of a value are valid UTF-8; Spark does not check the bytes of Avro's strings."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, MapType, StringType, StructType
+
+    match kind:
+        case StringType():
+            valid = F.is_valid_utf8(value)
+        case StructType():
+            parts = [_has_valid_strings(value[one.name], one.dataType) for one in kind.fields]
+            valid = reduce(and_, parts, F.lit(True))
+        case ArrayType():
+            valid = F.forall(value, lambda item: _has_valid_strings(item, kind.elementType))
+        case MapType():
+            keys = F.forall(F.map_keys(value), F.is_valid_utf8)
+            valid = keys & F.forall(
+                F.map_values(value), lambda item: _has_valid_strings(item, kind.valueType)
+            )
+        case _:
+            return F.lit(True)
+    return F.coalesce(valid, F.lit(True))
 
 
 def find_unknown_id(message: str) -> int | None:

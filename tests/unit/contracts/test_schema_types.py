@@ -99,6 +99,20 @@ def test_conflicts_have_examples_with_coordinates() -> None:
     assert [one.path for one in find_empty(shape)] == ["A", "c[]"]
 
 
+def test_all_values_of_a_name_that_occurs_twice_count() -> None:
+    inference = Inference()
+    inference.add_json(b'{"a": {"b": "x"}, "a": {"b": 2}}', ("orders", 0, 0), {"day": "2026-11-20"})
+    assert to_ddl(build_type(inference.shape)) == "STRUCT<a: STRUCT<b: STRING>, day: DATE>"
+    (conflict,) = find_conflicts(inference.shape)
+    assert conflict.path == "a.b"
+    assert inference.shape.fields["a"].examples["object"].value == '{"b": "x"}'
+
+
+def test_integers_that_a_double_rounds_are_reported() -> None:
+    shape = shape_of({"a": 2**53 + 1, "b": 2**60, "c": 1e30, "d": 10**60}, {"a": 0.5, "c": 1})
+    assert [(one.path, one.became) for one in find_conflicts(shape)] == [("a", "DOUBLE"), ("d", "DOUBLE")]
+
+
 def test_records_that_are_not_json_objects_are_left_out_and_counted() -> None:
     inference = Inference()
     values = (b'{"id": 1}', None, b"\xff", b"{", b"[1]", b'{"id": 2} {"id": 3}', b"", b"[" * 100_000)

@@ -12,6 +12,8 @@ import headrace as hr
 from headrace.declare.registry import ActivePipeline, activate
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, NoActivePipelineError, SpecInvalidError
+from headrace.sources.avro_decoder import AvroDecoder
+from headrace.sources.schema_registry import RegisteredSchema, SchemaRegistry
 
 Write = Callable[..., Path]
 
@@ -79,6 +81,35 @@ def test_a_wrong_argument_is_named_with_its_place(
     assert caught.value.params["argument"] == argument
     assert caught.value.location is not None
     assert caught.value.location.path == __file__
+
+
+def test_the_registry_of_the_profile_is_asked_with_its_login(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = (
+        "name: a\nkafka:\n  bootstrap.servers: 'h:1'\n  schema.registry.url: https://registry/\n"
+        "  schema.registry.basic.auth.user.info: ada:hunter22\n"
+    )
+    asked: list[Any] = []
+    seen: list[Any] = []
+
+    def load_versions(registry: SchemaRegistry, subject: str) -> tuple[RegisteredSchema, ...]:
+        asked.append((registry, subject))
+        return (RegisteredSchema(3, '"long"'), RegisteredSchema(7, RECORD))
+
+    monkeypatch.setattr(SchemaRegistry, "load_versions", load_versions)
+    monkeypatch.setattr("headrace.sources.kafka.read.read", lambda *given: seen.append(given))
+    settings = load_project(write({}, spec))
+    with activate(ActivePipeline(settings, lambda: None)):
+        hr.read_kafka("orders", format="avro")
+        hr.read_kafka("orders", format="avro", schema=RECORD)
+        hr.read_kafka(pattern="o.*", format="avro", schema=RECORD, schema_registry=True, subject="all")
+    registry = SchemaRegistry("https://registry", "ada:hunter22")
+    assert asked == [(registry, "orders-value"), (registry, "all")]
+    resolved = AvroDecoder(RECORD, {3: '"long"', 7: RECORD})
+    assert [kafka.avro for _, _, kafka, *_ in seen] == [resolved, AvroDecoder(RECORD), resolved]
+    assert settings.redactor("the password is hunter22") == "the password is ***"
+    assert not [key for key in settings.kafka.for_spark() if "registry" in key]
 
 
 def test_a_profile_without_a_broker_is_told_so(write: Write) -> None:
