@@ -309,3 +309,83 @@ def test_bad_lines_of_files_go_to_the_quarantine(make_shop: Callable[..., Shop])
     assert len(rows(shop, f"quarantine/{shop.database}/words")) == 2
     for dataset in shop.verify().datasets:
         assert dataset.flows[0].grades[1].text.startswith("5 in = ")
+
+
+RAISING = """
+import headrace as hr
+from pyspark.sql import functions as F
+
+@F.udf("long")
+def whole(text):
+    return int(text)
+
+def events():
+    return hr.read_kafka("{topic}", format="json", schema="id STRING")
+
+@hr.table
+@hr.expect_or_quarantine("small", "id < 100")
+def casts():
+    return events().select(F.col("id").cast("long").alias("id"), "_source", F.current_timestamp().alias("at"))
+
+@hr.table
+def functions():
+    return events().select(whole("id").alias("id"), "_source")
+
+@hr.table
+def parsed():
+    records = hr.read_kafka("{topic}")
+    return records.select(hr.parse_json("value", "id INT", at=["_source.offset"]).alias("record"), "_source")
+
+@hr.table
+def unique():
+    return events().select(F.col("id").cast("long").alias("id"), "_source").dropDuplicates(["id"])
+"""
+
+
+def with_ids(*ids: object) -> list[bytes]:
+    return [json.dumps({"id": id}).encode() for id in ids]
+
+
+def test_records_on_which_the_query_fails_are_quarantined_with_the_exception(
+    make_shop: Callable[..., Shop],
+) -> None:
+    shop = make_shop(partitions=1)
+    shop.write(RAISING)
+    values = [*with_ids("0", "1", "x", "3", "400"), b"bad", *with_ids("6", "y")]
+    produce(shop, *values)
+    errors = {error.params.get("name", error.params.get("flow")): error for error in shop.run().errors}
+    # With state the batch cannot be computed without some of its records.
+    assert set(errors) == {"unique"} and not errors["unique"].transient
+    assert [row["id"] for row in accepted(shop, "casts")] == [0, 1, 3, 6]
+    found = quarantined(shop, "casts")
+    assert [(row["source"]["offset"], *reason(row)) for row in found] == [
+        (2, "exception", "CAST_INVALID_INPUT"),
+        (4, "expectation", "small"),
+        (5, "record", "RECORD_UNPARSEABLE"),
+        (7, "exception", "CAST_INVALID_INPUT"),
+    ]
+    assert [row["source"]["value"] for row in found] == [values[n] for n in (2, 4, 5, 7)]
+    assert "'x'" in found[0]["reasons"][0]["message"]
+    assert len({row["id"] for row in found}) == 4
+    assert [row["id"] for row in accepted(shop, "functions")] == [0, 1, 3, 400, 6]
+    assert [(row["source"]["offset"], *reason(row)) for row in quarantined(shop, "functions")] == [
+        (2, "exception", "ValueError"),
+        (5, "record", "RECORD_UNPARSEABLE"),
+        (7, "exception", "ValueError"),
+    ]
+    assert "invalid literal for int" in quarantined(shop, "functions")[0]["reasons"][0]["message"]
+    assert [reason(row)[1] for row in quarantined(shop, "parsed")] == ["RECORD_UNPARSEABLE"] * 8
+    proof = {one.dataset.name: one.flows[0] for one in shop.verify().datasets if one.flows}
+    for table, text in (("casts", "4 in the table + 4"), ("functions", "5 in the table + 3")):
+        assert proof[table].grades[2].text.startswith(f"8 read from Kafka = {text} in quarantine")
+
+
+def test_a_flow_stops_when_its_query_fails_on_many_records(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(partitions=1)
+    shop.write(RAISING.partition("@hr.table\ndef functions")[0])
+    produce(shop, *with_ids("0", *["x"] * 11))
+    (error,) = shop.run().errors
+    assert (error.code, error.params["offset"]) == ("FLOW_FAILED", 1)
+    assert any("more than 10 records of the batch" in fact for fact in error.facts)
+    assert accepted(shop, "casts") == []
+    assert not (shop.root / "lake" / "quarantine").exists()

@@ -523,16 +523,14 @@ def test_no_record_is_blamed_for_what_fails_only_together(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "code"),
+    ("column", "reason"),
     [
-        ('text.cast("int")', "FLOW_FAILED"),
+        ('text.cast("int")', "CAST_INVALID_INPUT"),
         ('F.from_json(text, "n INT", {"mode": "FAILFAST"})', "RECORD_UNPARSEABLE"),
-        ("F.udf(lambda t: str(1 // (int(t) - 40)))(text)", "FLOW_FAILED"),
+        ("F.udf(lambda t: str(1 // (int(t) - 40)))(text)", "ZeroDivisionError"),
     ],
 )
-def test_a_record_on_which_a_query_fails_is_named_and_nothing_is_written(
-    shop: Shop, column: str, code: str
-) -> None:
+def test_a_record_on_which_a_query_fails_is_quarantined(shop: Shop, column: str, reason: str) -> None:
     shop.write(NUMBERS.replace("{column}", column))
     good = b'{"n": 1}' if "json" in column else b"7"
     for number in range(60):
@@ -540,8 +538,11 @@ def test_a_record_on_which_a_query_fails_is_named_and_nothing_is_written(
     bad = shop.ledger.produce_raw(shop.topic, b"40" if "udf" in column else b"seven", 1)
     for number in range(60):
         shop.ledger.produce_raw(shop.topic, good, number % 3)
-    (error,) = shop.run().errors
-    assert error.code == code
-    assert [error.params[key] for key in ("topic", "partition", "offset")] == list(bad.place)
-    assert any(f"--partition 1 --from {bad.offset}" in remedy for remedy in error.remedies)
-    assert rows_of(shop, "numbers") == 0
+    shop.run_well()
+    assert rows_of(shop, "numbers") == 120
+    rejected = deltalake.DeltaTable(shop.root / "lake" / "quarantine" / shop.database / "numbers")
+    (row,) = rejected.to_pyarrow_table().to_pylist()
+    assert (row["source"]["topic"], row["source"]["partition"], row["source"]["offset"]) == bad.place
+    assert row["source"]["value"] == bad.value
+    assert [(one["kind"], one["name"]) for one in row["reasons"]] == [("exception", reason)]
+    shop.verify()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -105,9 +105,15 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
 
 
 def as_bad_records(
-    records: DataFrame, rejection: Rejection, *, number: Column, code: Column, message: Column
+    records: DataFrame,
+    rejection: Rejection,
+    *,
+    number: Column,
+    code: Column,
+    message: Column,
+    kind: Literal["record", "exception"] = "record",
 ) -> DataFrame:
-    """Records that a reader has left out, for the quarantine table.
+    """Records that give no row, for the quarantine table.
 
     Args:
         records: The records; each column that has the name of a field of ``source`` becomes that field.
@@ -115,10 +121,11 @@ def as_bad_records(
         number: A number of each record, unique in the batch.
         code: Why the record is bad.
         message: The reason in words.
+        kind: Whether a reader cannot decode the records, or the query raises an exception on them.
     """
     from pyspark.sql import functions as F
 
-    reason = F.struct(F.lit("record").alias("kind"), code.alias("name"), message.alias("message"))
+    reason = F.struct(F.lit(kind).alias("kind"), code.alias("name"), message.alias("message"))
     held = {name: name for name in _RECORD if name in records.columns}
     return _table_rows(
         records,

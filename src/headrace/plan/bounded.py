@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from headrace.errors import SourceUnsupportedError
@@ -29,6 +29,7 @@ def evaluate_ranges(
     checkpoint: Location,
     *,
     leaves_others: bool = False,
+    treat: Callable[[DataFrame], DataFrame] | None = None,
 ) -> DataFrame:
     """A flow's query as a batch over ranges of its sources.
 
@@ -41,6 +42,7 @@ def evaluate_ranges(
         ranges: The ranges; a source without a range gives no rows.
         checkpoint: The checkpoint that has read them.
         leaves_others: Whether sources that cannot read a range again remain streams.
+        treat: Changes the records of each source before the query gets them.
 
     Raises:
         SourceUnsupportedError: A source cannot read a range again.
@@ -56,7 +58,8 @@ def evaluate_ranges(
         source = _source_of(read, planned.sources, plan.project)
         if not source.rereads:
             return None
-        return source.read_range(read, known.get(source.index), checkpoint)
+        records = source.read_range(read, known.get(source.index), checkpoint)
+        return records if treat is None else treat(records)
 
     return evaluate(session, planned.flow, plan, Bounded(sources=read))
 

@@ -365,10 +365,14 @@ def _ranges(settings: ProjectSettings, plan: Plan) -> BuildRanges:
     from headrace.plan.bounded import evaluate_ranges
 
     def build(
-        session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
+        session: SparkSession,
+        planned: PlannedFlow,
+        ranges: Sequence[SourceRange],
+        checkpoint: Location,
+        treat: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataFrame:
         with activate(ActivePipeline(settings, lambda: session, quarantines=True)):
-            return evaluate_ranges(session, planned, plan, ranges, checkpoint)
+            return evaluate_ranges(session, planned, plan, ranges, checkpoint, treat=treat)
 
     return build
 

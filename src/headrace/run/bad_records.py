@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
@@ -15,6 +15,7 @@ from headrace.errors import RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
+from headrace.run.narrowing import RaisingRecord
 from headrace.run.sizing import count_records
 from headrace.sinks.target import BatchStamp
 from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, SKIPPED, TOMBSTONE, BadRecords
@@ -127,15 +128,21 @@ class BadRecordSearch:
         planned: The flow.
         count: Gives the counts of the batch that runs.
         find: Finds its bad records.
+        read: Reads a record on which the query fails.
     """
 
     planned: PlannedFlow
     count: CountReads
     find: FindBatch
+    read: Callable[[SparkSession, Sequence[SourceRange], RaisingRecord], DataFrame]
 
     @contextmanager
     def search(
-        self, session: SparkSession, stamp: BatchStamp, rejection: Rejection
+        self,
+        session: SparkSession,
+        stamp: BatchStamp,
+        rejection: Rejection,
+        raising: Sequence[RaisingRecord] = (),
     ) -> Iterator[FoundRecords]:
         """The bad records of a batch whose rows have been computed. Spark keeps them until the block ends.
 
@@ -143,23 +150,53 @@ class BadRecordSearch:
             session: The batch's own session.
             stamp: The batch.
             rejection: What the quarantine table says of the batch.
+            raising: Records on which the query fails. With them the counts are not those of this batch.
 
         Raises:
             RowsNotRepeatableError: The readers have left out another number of records.
         """
         counts = self.count()
-        counted = _sum(counts)
+        counted = None if raising else _sum(counts)
         if not counts or (counted is not None and self._is_good(counted, stamp)):
-            yield FoundRecords(_skipped(counted))
+            yield self._with_raising(FoundRecords(_skipped(counted)), session, stamp, rejection, raising)
             return
         reads = self.find_again(session, stamp)
         try:
             again = _sum([read.totals for read in reads])
             self._compare(counted, again, stamp)
-            yield _join(reads, rejection, again if reads and again is not None else counted)
+            found = _join(reads, rejection, again if reads and again is not None else counted)
+            yield self._with_raising(found, session, stamp, rejection, raising)
         finally:
             for read in reads:
                 read.frame.unpersist()
+
+    def _with_raising(
+        self,
+        found: FoundRecords,
+        session: SparkSession,
+        stamp: BatchStamp,
+        rejection: Rejection,
+        raising: Sequence[RaisingRecord],
+    ) -> FoundRecords:
+        """The bad records together with those on which the query fails."""
+        from pyspark.sql import functions as F
+
+        frames = [] if found.rows is None else [found.rows]
+        names: Counter[str] = Counter()
+        for number, one in enumerate(raising):
+            name, message = one.reason
+            names[name] += 1
+            frames.append(
+                as_bad_records(
+                    self.read(session, stamp.ranges, one),
+                    rejection,
+                    number=F.lit(f"e{number}"),
+                    code=F.lit(name),
+                    message=F.lit(message),
+                    kind="exception",
+                )
+            )
+        return FoundRecords((*found.counts, *_quarantined(names)), union(frames))
 
     def find_again(self, session: SparkSession, stamp: BatchStamp) -> list[_KeptRecords]:
         """Read a batch a second time for its bad records."""
@@ -253,6 +290,11 @@ def _sum(counts: Sequence[ReadCounts | None]) -> ReadCounts | None:
     )
 
 
+def _quarantined(counts: Mapping[str, int]) -> Iterator[BadRecordCount]:
+    for name in sorted(counts):
+        yield BadRecordCount(name=name, action="quarantine", records=counts[name])
+
+
 def _skipped(counted: ReadCounts | None) -> tuple[BadRecordCount, ...]:
     if counted is None or not counted.skipped:
         return ()
@@ -265,9 +307,8 @@ def _join(reads: Sequence[_KeptRecords], rejection: Rejection, totals: ReadCount
     for read in reads:
         counts.update(read.counts)
     frames = [read.rejected(rejection) for read in reads if read.counts]
-    found = (BadRecordCount(name=name, action="quarantine", records=counts[name]) for name in sorted(counts))
     return FoundRecords(
-        (*found, *_skipped(totals)),
+        (*_quarantined(counts), *_skipped(totals)),
         union(frames),
     )
 

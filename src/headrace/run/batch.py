@@ -6,15 +6,17 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.contracts.conditions import with_checks
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch_ranges import BatchRanges
 from headrace.run.failpoints import reach
 from headrace.run.failures import Reading
+from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
 from headrace.run.sizing import limit_tasks
 from headrace.run.split import Split
 from headrace.run.stop import StopRequested, StopSignal
-from headrace.sinks.target import BatchStamp, Committed, FlowTarget
+from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.state.lease import Lease
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class BatchFunction:
         lease: The flow's lease.
         ranges: Gives the ranges of each batch.
         split: Splits the rows of each batch.
+        search: Finds the records on which the query fails.
         target: The flow's target.
         tasks: The maximum number of tasks that write a batch.
         reporter: Reports each batch.
@@ -58,6 +61,7 @@ class BatchFunction:
     lease: Lease
     ranges: BatchRanges
     split: Split
+    search: RecordSearch
     target: FlowTarget
     tasks: int
     reporter: BatchReporter
@@ -94,17 +98,32 @@ class BatchFunction:
 
     def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:
         """Write and commit the rows; ``None`` if the target already holds the batch."""
-        flow = self.planned.flow.name
-        writer = self.target.begin(rows.sparkSession, stamp)
+        session = rows.sparkSession
+        writer = self.target.begin(session, stamp)
         if writer is None:
             return None
         sized = limit_tasks(rows, stamp.ranges, stateful=self.planned.stateful, tasks=self.tasks)
         with writer, self.split.begin(sized, stamp) as split:
-            writer.write(split)
-            split.settle()
-            reach("before-commit", flow, stamp.batch)
-            self.lease.check(flow)
-            return writer.commit(self.ranges.finish(stamp))
+            try:
+                writer.write(split)
+            except Exception as failure:
+                narrowed = self.search.narrow(failure, session, stamp.ranges)
+            else:
+                return self._commit(writer, split, stamp)
+        again = self.target.begin(session, stamp)
+        assert again is not None, "the batch was not committed"
+        rest = with_checks(narrowed.rows, self.planned.expectations)
+        with again, self.split.begin(rest, stamp, narrowed.raising) as split:
+            again.write(split)
+            return self._commit(again, split, stamp)
+
+    def _commit(self, writer: BatchWriter, split: SplitRows, stamp: BatchStamp) -> Committed:
+        """Commit the rejected rows, then the accepted ones."""
+        flow = self.planned.flow.name
+        split.settle()
+        reach("before-commit", flow, stamp.batch)
+        self.lease.check(flow)
+        return writer.commit(self.ranges.finish(stamp))
 
     def _replay(self, rows: DataFrame, stamp: BatchStamp) -> None:
         """Check a batch that the target holds; a query with state computes it again."""

@@ -11,9 +11,11 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.run.bad_records import BadRecordSearch, ReaderCounts
 from headrace.run.batch import BatchFunction, QueryState
 from headrace.run.batch_ranges import BatchRanges
-from headrace.run.context import FindBadRecords
+from headrace.run.context import Queries
+from headrace.run.failures import Failures
 from headrace.run.lag import LagGauge
 from headrace.run.limits import BatchLimits
+from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import OpenedFlow
 from headrace.run.reporting import BatchReporter, Progress
 from headrace.run.sizing import most_tasks
@@ -39,7 +41,8 @@ class BatchSetup:
 
     Args:
         surveyor: The flow, with its settings and the systems of its sources.
-        find_bad_records: Finds the bad records of a batch.
+        queries: Evaluates the queries of the plan.
+        failures: Gives failures their codes.
         checkpointer: Writes Delta's checkpoints of tables.
         update: The update's id.
         emit: Takes the events.
@@ -47,7 +50,8 @@ class BatchSetup:
     """
 
     surveyor: FlowSurveyor
-    find_bad_records: FindBadRecords
+    queries: Queries
+    failures: Failures
     checkpointer: LogCheckpointer
     update: str
     emit: Emitter
@@ -86,12 +90,20 @@ class BatchSetup:
         )
         guards = SourceGuards(run)
         guards.open(_positions(opened, run))
+        search = RecordSearch(
+            planned=planned,
+            build_ranges=self.queries.build_ranges,
+            failures=self.failures,
+            stop=stop,
+            checkpoint=opened.path,
+        )
         return BatchFunction(
             planned=planned,
             stop=stop,
             lease=lease,
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
-            split=self._split(opened, session),
+            split=self._split(opened, session, search),
+            search=search,
             target=flow_target(planned, settings.storage, session, self.checkpointer),
             tasks=most_tasks(session),
             reporter=BatchReporter(
@@ -105,7 +117,7 @@ class BatchSetup:
             state=state,
         )
 
-    def _split(self, opened: OpenedFlow, session: SparkSession) -> Split:
+    def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:
         planned = self.surveyor.planned
         return BatchSplit(
             planned,
@@ -114,7 +126,8 @@ class BatchSetup:
             BadRecordSearch(
                 planned=planned,
                 count=ReaderCounts(session),
-                find=partial(self.find_bad_records, planned=planned, checkpoint=opened.path),
+                find=partial(self.queries.find_bad_records, planned=planned, checkpoint=opened.path),
+                read=search.read,
             ),
         )
 

@@ -43,6 +43,7 @@ class BuildRanges(Protocol):
         planned: PlannedFlow,
         ranges: Sequence[SourceRange],
         checkpoint: Location,
+        treat: Callable[[DataFrame], DataFrame] | None = None,
     ) -> DataFrame: ...
 
 

@@ -21,7 +21,6 @@ from headrace.run.flow_reports import FlowReports, Outcome
 from headrace.run.gate import OpeningGate
 from headrace.run.late import LateRows
 from headrace.run.limits import BatchLimits
-from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import FeedState
 from headrace.run.reporting import Progress
@@ -56,7 +55,6 @@ class FlowRunner:
         session: Makes the session of a query.
         build: Evaluates the flow's query.
         failures: Gives failures their codes.
-        search: Finds the record on which the query fails.
         reports: Reports what the flow does.
         triggered: Whether the flow ends when its sources are drained.
         remedies: The user's options; they apply to the first start.
@@ -74,7 +72,6 @@ class FlowRunner:
     session: MakeSession
     build: Build
     failures: Failures
-    search: RecordSearch
     reports: FlowReports
     triggered: bool
     remedies: Remedies
@@ -115,7 +112,7 @@ class FlowRunner:
                 with self._explained():
                     query = self._start(opened, function, session, limits.first)
                     limits.attach(query)
-                return self._wait(query, session, opened, late, state, stop)
+                return self._wait(query, opened, late, state, stop)
             except PlanAgain:
                 return "plan again"
             finally:
@@ -162,7 +159,6 @@ class FlowRunner:
     def _wait(
         self,
         query: StreamingQuery,
-        session: SparkSession,
         opened: OpenedFlow,
         late: LateRows,
         state: QueryState,
@@ -187,12 +183,10 @@ class FlowRunner:
                 return "stopped"
             if isinstance(state.failure, PlanAgain):
                 return "plan again"
-            reading = state.reading
             planned = self.planned
-            found = self.failures.as_error(error, planned.flow, state.failure, reading, planned.expectations)
-            if reading is not None:
-                found = self.search.name_record(found, session, stop, reading.ranges, opened.path)
-            raise found from error
+            raise self.failures.as_error(
+                error, planned.flow, state.failure, state.reading, planned.expectations
+            ) from error
         finally:
             if self.progress.batches:
                 self._fold(opened)

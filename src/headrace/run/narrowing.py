@@ -1,14 +1,24 @@
-"""Finds the record on which a query fails: the batch is read again, in halves, and nothing is written."""
+"""Finds the records on which a query fails: the batch is read again, in halves, and nothing is written."""
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING
 
-from headrace.errors import FlowFailedError, HeadraceError, RecordUnparseableError
+from headrace.contracts.conditions import with_checks
+from headrace.errors import (
+    NOT_COMMITTED,
+    FlowFailedError,
+    HeadraceError,
+    RecordNotUtf8Error,
+    RecordUnparseableError,
+    text_of,
+)
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.run.context import BuildRanges
@@ -16,14 +26,21 @@ from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
 from headrace.sources.kafka.cluster import Offsets
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.records import BadRecord
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _LOG = logging.getLogger(__name__)
 _LIMIT_S = 60.0
-"""Seconds that the search may take: half a million records need about twenty attempts."""
+"""Seconds that the search for one record may take: half a million records need about twenty attempts."""
+MOST_RAISING = 10
+"""The maximum number of records of a batch that are left out since the query fails on them."""
+_RAISED = (FlowFailedError, RecordUnparseableError, RecordNotUtf8Error)
+"""The errors that a row can cause in a query."""
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
+_EXCEPTION = re.compile(r"\b([A-Za-z_]\w*(?:Error|Exception))\b(?=:)")
 
 
 @dataclass(frozen=True)
@@ -96,88 +113,198 @@ def find_first(
     return found
 
 
+@dataclass(frozen=True)
+class RaisingRecord:
+    """A record on which the query raises an error.
+
+    Args:
+        record: The record.
+        error: The error.
+    """
+
+    record: Part
+    error: HeadraceError
+
+    @property
+    def reason(self) -> tuple[str, str]:
+        """The name of the exception or Spark's error condition, and its message."""
+        error = self.error
+        text = error.facts[0] if isinstance(error, FlowFailedError) and error.facts else error.summary
+        if not isinstance(error, FlowFailedError):
+            return error.code, text
+        found = _CONDITION.search(text) or _EXCEPTION.search(text)
+        return (error.code if found is None else found[1]), text
+
+
+@dataclass(frozen=True)
+class NarrowedBatch:
+    """A batch without the records on which the query raises an error.
+
+    Args:
+        rows: The rows of the other records.
+        raising: These records.
+    """
+
+    rows: DataFrame
+    raising: tuple[RaisingRecord, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecordSearch:
-    """Finds the record on which a flow's query fails.
+    """Finds the records on which a flow's query raises an error.
 
-    This needs a stateless query over sources whose ranges can be read again, and the record is one of
-    Kafka: there each row comes from one record. The batch is not
-    committed, whether the record is found or not.
+    This needs a stateless query over sources whose ranges can be read again, and records of Kafka: there each
+    row comes from one record.
 
     Args:
         planned: The flow.
         build_ranges: Evaluates its query over some of its records.
         failures: Gives failures their codes.
+        stop: Ends the search.
+        checkpoint: The flow's checkpoint.
     """
 
     planned: PlannedFlow
     build_ranges: BuildRanges
     failures: Failures
+    stop: StopSignal
+    checkpoint: Location
 
-    def name_record(
-        self,
-        error: HeadraceError,
-        session: SparkSession,
-        stop: StopSignal,
-        ranges: Sequence[SourceRange],
-        checkpoint: Location,
-    ) -> HeadraceError:
-        """Return a failure with the record that causes it, if that record can be found.
+    def narrow(
+        self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange]
+    ) -> NarrowedBatch:
+        """The batch without the records on which the query raises an error.
 
         Args:
-            error: The failure.
-            session: The flow's session.
-            stop: Ends the search.
-            ranges: What the batch has read.
-            checkpoint: The flow's checkpoint.
+            failure: The failure of the batch.
+            session: The batch's own session.
+            ranges: What the batch reads.
+
+        Raises:
+            HeadraceError: The batch cannot be narrowed, or more than ten records fail. The error names the
+                records that were found.
+            Exception: The failure, if the query does not fail on single records.
         """
         planned, parts = self.planned, parts_of(ranges)
         rereads = all(source.rereads for source in planned.sources)
-        known = "offset" in error.params or not isinstance(error, FlowFailedError | RecordUnparseableError)
-        if known or planned.stateful or not rereads or not parts:
-            return error
+        if planned.stateful or not rereads or not parts or not self._is_raised(failure):
+            raise failure
+        _LOG.info("flow %s: searching the batch for the records on which it fails", planned.flow.name)
+        found: list[RaisingRecord] = []
+        rest: Sequence[Part] = parts
+        while (first := self._find_first(rest, session, ranges)) is not None:
+            where, error = first
+            if len(where) != 1 or not where[0].is_record:
+                raise _with_parts(error, where) from failure
+            if len(found) == MOST_RAISING:
+                raise _too_many(error, [*(one.record for one in found), *where]) from failure
+            found.append(RaisingRecord(where[0], error))
+            rest = _after(where[0], rest)
+        if not found:
+            raise failure
+        without = _without([one.record for one in found])
+        return NarrowedBatch(
+            self.build_ranges(session, planned, ranges, self.checkpoint, treat=without), tuple(found)
+        )
+
+    def read(self, session: SparkSession, ranges: Sequence[SourceRange], raising: RaisingRecord) -> DataFrame:
+        """One record with all its parts, as its source gives it."""
+        records: list[DataFrame] = []
+
+        def keep(frame: DataFrame) -> DataFrame:
+            records.append(frame)
+            return frame
+
+        # A source that has no part of the range gives no rows.
+        only = ranges_of([raising.record], ranges)
+        self.build_ranges(session, self.planned, only, self.checkpoint, treat=keep)
+        return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), records)
+
+    def _is_raised(self, failure: Exception) -> bool:
+        """Whether the query has raised the failure; a reader with ``bad_records="stop"`` stops the flow."""
+        bad = BadRecord.find(text_of(failure))
+        if bad is not None:
+            return not bad.stops
+        return isinstance(self.failures.as_error(failure, self.planned.flow), _RAISED)
+
+    def _find_first(
+        self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
+    ) -> tuple[Sequence[Part], HeadraceError] | None:
+        """The first record on which the query fails, or the smallest ranges that were found in time."""
         deadline = time.monotonic() + _LIMIT_S
+        errors: list[HeadraceError] = []
 
         def fails(some: Sequence[Part]) -> bool:
-            return self._fails(some, session, ranges, checkpoint)
+            error = self._error_of(some, session, ranges)
+            errors.extend([] if error is None else [error])
+            return error is not None
 
         def go_on() -> bool:
-            return time.monotonic() < deadline and not stop.requested
+            return time.monotonic() < deadline and not self.stop.requested
 
-        _LOG.info("flow %s: searching the batch for the record on which the query fails", planned.flow.name)
-        try:
-            if not fails(parts):
-                return error
-            found = find_first(parts, fails, go_on)
-            if not fails(found):
-                # The query fails only on several records together, or not every time.
-                return error
-        except HeadraceError as other:
-            _LOG.info("flow %s: the record was not found: %s", planned.flow.name, other.headline)
-            return error
-        return _with_parts(error, found)
+        if not parts or not fails(parts):
+            return None
+        found = find_first(parts, fails, go_on)
+        # Not so where the query fails only on several records together, or not every time.
+        return (found, errors[-1]) if fails(found) else None
 
-    def _fails(
-        self,
-        parts: Sequence[Part],
-        session: SparkSession,
-        ranges: Sequence[SourceRange],
-        checkpoint: Location,
-    ) -> bool:
-        """Whether the query fails over some records.
+    def _error_of(
+        self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
+    ) -> HeadraceError | None:
+        """The error that the query raises over some records.
 
         Raises:
             HeadraceError: It fails for another reason, such as a broker that does not answer.
         """
+        planned = self.planned
         try:
-            df = self.build_ranges(session, self.planned, ranges_of(parts, ranges), checkpoint)
-            df.write.format("noop").mode("overwrite").save()
+            df = self.build_ranges(session, planned, ranges_of(parts, ranges), self.checkpoint)
+            with_checks(df, planned.expectations).write.format("noop").mode("overwrite").save()
         except Exception as failure:
-            error = self.failures.as_error(failure, self.planned.flow)
-            if isinstance(error, FlowFailedError | RecordUnparseableError):
-                return True
+            error = self.failures.as_error(failure, planned.flow, expectations=planned.expectations)
+            if isinstance(error, _RAISED):
+                return error
             raise error from failure
-        return False
+        return None
+
+
+def _after(record: Part, parts: Sequence[Part]) -> list[Part]:
+    """The ranges after a record: the search finds the first record that fails."""
+    index = next(
+        n
+        for n, one in enumerate(parts)
+        if (one.source, one.topic, one.partition) == (record.source, record.topic, record.partition)
+    )
+    same = replace(parts[index], start=record.until)
+    return [*([same] if same.start < same.until else []), *parts[index + 1 :]]
+
+
+def _without(records: Sequence[Part]) -> Callable[[DataFrame], DataFrame]:
+    """Leaves some records out of those that a source gives."""
+
+    def treat(frame: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        if not {"topic", "partition", "offset"} <= {*frame.columns}:
+            return frame
+        for one in records:
+            is_it = (F.col("topic") == one.topic) & (F.col("partition") == one.partition)
+            frame = frame.where(~(is_it & (F.col("offset") == one.start)))
+        return frame
+
+    return treat
+
+
+def _too_many(error: HeadraceError, found: Sequence[Part]) -> HeadraceError:
+    named = _with_parts(error, found[:1])
+    return named.with_(
+        facts=[
+            *named.facts,
+            f"it fails on more than {MOST_RAISING} records of the batch, also on "
+            + ", ".join(map(str, found[1:3])),
+            NOT_COMMITTED,
+        ]
+    )
 
 
 def _with_parts(error: HeadraceError, found: Sequence[Part]) -> HeadraceError:

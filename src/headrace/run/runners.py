@@ -10,7 +10,6 @@ from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner
 from headrace.run.flow_reports import FlowReports
 from headrace.run.gate import OpeningGate
-from headrace.run.narrowing import RecordSearch
 from headrace.run.opening import FlowOpener
 from headrace.run.reporting import Progress
 from headrace.run.split import RefreshSplit
@@ -79,7 +78,8 @@ def make_flow(
         opener=opener,
         batches=BatchSetup(
             surveyor=opener.surveyor,
-            find_bad_records=context.queries.find_bad_records,
+            queries=context.queries,
+            failures=failures,
             checkpointer=context.checkpointer,
             update=context.update,
             emit=context.emit,
@@ -88,7 +88,6 @@ def make_flow(
         session=context.session,
         build=context.queries.build,
         failures=failures,
-        search=RecordSearch(planned=planned, build_ranges=context.queries.build_ranges, failures=failures),
         reports=FlowReports(context.update, context.emit),
         triggered=context.mode == "triggered",
         remedies=context.remedies,

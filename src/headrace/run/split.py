@@ -14,6 +14,7 @@ from headrace.model.counts import BadRecordCount
 from headrace.model.declarations import Flow
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch
+from headrace.run.narrowing import RaisingRecord
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
 
@@ -27,8 +28,13 @@ _SHOWN_CHARACTERS = 300
 class Split(Protocol):
     """Splits the rows of each batch of a flow."""
 
-    def begin(self, rows: DataFrame, stamp: BatchStamp) -> SplitRows:
+    def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
         """Split a batch that the flow's target does not hold yet.
+
+        Args:
+            rows: The batch's rows.
+            stamp: The batch.
+            raising: Records of the batch that have no rows, since the query fails on them.
 
         Returns:
             The rows for the flow's target, and the batch's counts. The caller settles it before the commit,
@@ -59,32 +65,37 @@ class BatchSplit:
         self._records = records
         self._is_first = True
 
-    def begin(self, rows: DataFrame, stamp: BatchStamp) -> SplitRows:
+    def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
         """Split a batch.
 
         Rejected rows are computed a second time. If that could give other rows, Spark keeps the batch
-        meanwhile.
+        meanwhile. So it does with rows that are not those of the streaming query: their current timestamp is
+        another one in each job.
         """
         planned = self._planned
         reads_twice = any(one.action in ("quarantine", "fail") for one in planned.expectations)
-        kept = rows.persist() if reads_twice and not planned.repeatable else None
+        is_repeatable = planned.repeatable and not raising
+        kept = rows.persist() if reads_twice and not is_repeatable else None
         split = RowSplit(kept or rows, planned.expectations, str(planned.flow.target))
         is_first, self._is_first = self._is_first, False
         bad: list[BadRecordCount] = []
         return SplitRows(
             accepted=split.accepted,
             counts=lambda accepted: split.counts(accepted).with_bad_records(bad),
-            settle=lambda: bad.extend(self._settle(split, stamp, is_first=is_first)),
+            settle=lambda: bad.extend(self._settle(split, stamp, raising, is_first=is_first)),
             release=None if kept is None else kept.unpersist,
             is_kept=kept is not None,
         )
 
-    def _settle(self, split: RowSplit, stamp: BatchStamp, *, is_first: bool) -> Sequence[BadRecordCount]:
+    def _settle(
+        self, split: RowSplit, stamp: BatchStamp, raising: Sequence[RaisingRecord], *, is_first: bool
+    ) -> Sequence[BadRecordCount]:
         """Stop the flow, or commit the rejected rows and the bad records.
 
         Args:
             split: The batch's rows.
             stamp: The batch.
+            raising: Records on which the query fails.
             is_first: Whether it is the first batch of the query, which may have been tried before.
 
         Returns:
@@ -99,7 +110,7 @@ class BatchSplit:
             what = f"batch {stamp.batch} was not written"
             raise _failed(split, planned.flow, what, planned.coordinates)
         rejection = self._rejection(stamp)
-        with self._records.search(split.session, stamp, rejection) as found:
+        with self._records.search(split.session, stamp, rejection, raising) as found:
             counted = split.quarantined_rows
             if counted or found.quarantined or (is_first and self._quarantine.holds(split.session, stamp)):
                 # No row at all replaces those of an earlier attempt, too.

@@ -82,7 +82,7 @@ class RecordRules:
         further = [column.alias(name) for name, column in kept.items()]
         if self.bad_records == "stop":
             on_null: Literal["refuse", "keep"] = "refuse" if self.tombstones == "quarantine" else "keep"
-            record = decode_or_stop(self.decoder, value, at=at, on_null=on_null, max_bytes=limit)
+            record = decode_or_stop(self.decoder, value, at=at, on_null=on_null, max_bytes=limit, stops=True)
             if self.tombstones != "skip":
                 return records.select(record.alias(_RECORD), *further).select(f"{_RECORD}.*", *kept)
         else:

@@ -44,6 +44,7 @@ def decode_or_stop(
     at: Sequence[Column] = (),
     on_null: Literal["refuse", "keep"] = "refuse",
     max_bytes: int | None = None,
+    stops: bool = False,
 ) -> Column:
     """The record as a struct; a record that cannot be decoded stops the flow.
 
@@ -53,6 +54,7 @@ def decode_or_stop(
         at: Columns that identify the record in the error.
         on_null: Whether a record without a value stops the flow or gives a null struct.
         max_bytes: A record with a longer value stops the flow.
+        stops: Whether the flow stops in any case; else the record may be quarantined.
     """
     from pyspark.sql import functions as F
 
@@ -63,6 +65,7 @@ def decode_or_stop(
         size = [F.octet_length(value).alias("size")]
     facts = F.struct(
         problem.alias("problem"),
+        F.lit(stops).alias("stops"),
         *size,
         *([F.struct(*at).alias("at")] if at else []),
         F.lit(decoder.mismatch).alias("mismatch"),
@@ -85,6 +88,7 @@ class BadRecord:
         schema: The declared schema, in Spark's JSON form.
         size: The number of the record's bytes, if it is known.
         mismatch: Why it is bad, if its format is not JSON.
+        stops: Whether the flow stops at such a record in any case.
     """
 
     code: str
@@ -94,6 +98,7 @@ class BadRecord:
     schema: Mapping[str, Any] | None
     size: int | None = None
     mismatch: str | None = None
+    stops: bool = False
 
     @classmethod
     def find(cls, message: str) -> BadRecord | None:
@@ -113,6 +118,7 @@ class BadRecord:
                 schema=None if schema is None else json.loads(schema),
                 size=facts.get("size"),
                 mismatch=facts.get("mismatch"),
+                stops=facts.get("stops", False),
             )
         except (ValueError, KeyError):
             return None

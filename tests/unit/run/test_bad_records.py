@@ -44,7 +44,9 @@ def searched(
             calls.append("read")
             return [kept]
 
-    search = Search(planned=cast(Any, planned), count=lambda: counted, find=cast(Any, None))
+    search = Search(
+        planned=cast(Any, planned), count=lambda: counted, find=cast(Any, None), read=cast(Any, None)
+    )
     try:
         with search.search(cast(Any, None), STAMP, cast(Any, None)) as found:
             if not calls:

@@ -113,10 +113,15 @@ class Rows:
         return writer
 
 
+def raise_it(failure: Exception, *_: Any) -> Any:
+    """A search that finds no record."""
+    raise failure
+
+
 class AcceptAll:
     """A split that gives the target every row."""
 
-    def begin(self, rows: Any, stamp: Any) -> SplitRows:
+    def begin(self, rows: Any, stamp: Any, raising: Any = ()) -> SplitRows:
         return SplitRows(accepted=rows)
 
 
@@ -128,6 +133,7 @@ def run(steps: Steps, *, stateful: bool = False, rows: Rows | None = None, split
         lease=cast(Any, SimpleNamespace(check=steps.check_lease)),
         ranges=cast(Any, steps),
         split=split or AcceptAll(),
+        search=cast(Any, SimpleNamespace(narrow=raise_it)),
         target=cast(Any, steps),
         tasks=2,
         reporter=cast(Any, steps),
