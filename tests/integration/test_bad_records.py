@@ -389,3 +389,28 @@ def test_a_flow_stops_when_its_query_fails_on_many_records(make_shop: Callable[.
     assert any("more than 10 records of the batch" in fact for fact in error.facts)
     assert accepted(shop, "casts") == []
     assert not (shop.root / "lake" / "quarantine").exists()
+
+
+def test_a_batch_with_too_many_rejected_records_stops_its_flow(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(partitions=1)
+    expectations = '@hr.expect_or_drop("not three", "id <> 3")\n@hr.expect_or_quarantine("small", "id < 100")'
+    shop.spec["max_rejected"] = "40%"
+    write(shop, expectations=expectations)
+    produce(shop, *with_ids(1, 2, 3, "x", 500, 6, 7))
+    (error,) = shop.run().errors
+    assert error.code == "MAX_REJECTED_EXCEEDED" and not error.transient
+    assert (error.params["rejected"], error.params["records"]) == (3, 7)
+    text = str(error)
+    assert "3 of 7 records of a batch are rejected (42.9%), and max_rejected is 40%" in text
+    assert f'{shop.topic}/0 offset 3: field `id`: expected LONG, got "x"' in text
+    assert f"{shop.topic}/0 offset 4: `small`" in text and "`not three`: 1 rows" in text
+    assert accepted(shop) == []
+    assert not (shop.root / "lake" / "quarantine").exists()
+    # The table's own limit replaces the spec's.
+    write(shop, expectations=expectations)
+    code = (shop.root / "shop.py").read_text().replace("@hr.table", "@hr.table(max_rejected=3)")
+    (shop.root / "shop.py").write_text(code)
+    shop.run_well()
+    assert [row["id"] for row in accepted(shop)] == [1, 2, 6, 7]
+    assert [row["source"]["offset"] for row in quarantined(shop)] == [3, 4]
+    shop.verify()

@@ -29,6 +29,7 @@ class RowSplit:
         rows: The rows, with the columns of `with_checks`.
         expectations: The expectations, in the same order.
         dataset: The dataset that declares them.
+        is_counted: Whether to count the rows also without expectations.
 
     Example:
         >>> split = RowSplit(with_checks(rows, expectations), expectations, "orders")  # doctest: +SKIP
@@ -37,8 +38,16 @@ class RowSplit:
         3
     """
 
-    def __init__(self, rows: DataFrame, expectations: Sequence[Expectation], dataset: str) -> None:
+    def __init__(
+        self,
+        rows: DataFrame,
+        expectations: Sequence[Expectation],
+        dataset: str,
+        *,
+        is_counted: bool = False,
+    ) -> None:
         self._rows = rows
+        self._is_counted = is_counted
         self._expectations = tuple(expectations)
         self._dataset = dataset
         self._observation: Observation | None = None
@@ -51,7 +60,7 @@ class RowSplit:
     @cached_property
     def accepted(self) -> DataFrame:
         """The rows for the target. Whatever computes them also counts; it must compute them all, once."""
-        if not self._expectations:
+        if not self._expectations and not self._is_counted:
             return self._rows
         from pyspark.sql import Observation
 
@@ -78,6 +87,14 @@ class RowSplit:
     def quarantined_rows(self) -> int:
         """How many rows go to the quarantine; after `accepted` has been computed."""
         return 0 if self._observation is None else int(self._observation.get[_QUARANTINED])
+
+    @property
+    def rejected_rows(self) -> tuple[int, int]:
+        """How many rows are quarantined or dropped, and how many there are; after `accepted` was computed."""
+        if self._observation is None:
+            return 0, 0
+        seen = self._observation.get
+        return int(seen[_QUARANTINED] + seen[_DROPPED]), int(seen[_INPUT])
 
     @property
     def stopping_expectations(self) -> tuple[Expectation, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
 from headrace.model.names import TableName
+from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.sources.schemas import SchemaFile, read_schema
 
@@ -87,6 +88,13 @@ class Arguments:
                 "trigger", "of a view is the minimum time between two refreshes, such as `1 minute`"
             )
         return trigger
+
+    def rejection_limit(self, value: Any) -> RejectionLimit | None:
+        """The limit of rejected records of a batch."""
+        try:
+            return None if value is None else RejectionLimit.parse(value)
+        except ValueError as error:
+            raise self.invalid("max_rejected", str(error)) from None
 
     def columns(self, argument: str, value: Any) -> tuple[str, ...]:
         """The value as column names."""

@@ -51,6 +51,7 @@ def table(
     schema: StructType | str | None = None,
     format: str | None = None,
     trigger: TriggerArgument | None = None,
+    max_rejected: str | int | None = None,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -67,6 +68,7 @@ def table(
     schema: StructType | str | None = None,
     format: str | None = None,
     trigger: TriggerArgument | None = None,
+    max_rejected: str | int | None = None,
 ) -> Any:
     """Declare a streaming table, fed by the decorated function's streaming query.
 
@@ -82,6 +84,8 @@ def table(
         trigger: The minimum time between two batches (``"30 seconds"``), or ``"available_now"`` to read
             the records that exist at the start and end; by default the spec's, else a batch starts when
             the one before has ended.
+        max_rejected: The largest share (``"5%"``) or number of the records of a batch that may be rejected;
+            a batch with more stops the flow. By default the spec's, else there is no limit.
 
     Example:
         >>> import headrace as hr
@@ -93,7 +97,8 @@ def table(
     def declare(function: Any, scope: _Scope) -> None:
         target = scope.table_name(name)
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-        dataset = StreamingTable(name=target, location=scope.location, **stored)
+        limit = scope.arguments.rejection_limit(max_rejected)
+        dataset = StreamingTable(name=target, location=scope.location, max_rejected=limit, **stored)
         flow = AppendFlow(
             name=scope.flow_of(target),
             target=target,
@@ -264,6 +269,7 @@ def create_streaming_table(
     expect_all_or_drop: Conditions | None = None,
     expect_all_or_quarantine: Conditions | None = None,
     expect_all_or_fail: Conditions | None = None,
+    max_rejected: str | int | None = None,
 ) -> None:
     """Declare a streaming table without a query, for `append_flow` to feed.
 
@@ -286,7 +292,15 @@ def create_streaming_table(
             "expect_all_or_fail": expect_all_or_fail,
         },
     )
-    scope.register(StreamingTable(name=target, location=scope.location, expectations=expectations, **stored))
+    scope.register(
+        StreamingTable(
+            name=target,
+            location=scope.location,
+            expectations=expectations,
+            max_rejected=scope.arguments.rejection_limit(max_rejected),
+            **stored,
+        )
+    )
 
 
 class _Scope:

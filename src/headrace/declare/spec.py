@@ -270,6 +270,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         view_interval_s=spec.views.interval,
         on_data_loss=spec.on_data_loss,
         expectation_nulls=spec.expectations.nulls,
+        max_rejected=spec.max_rejected,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
         consumer_groups=spec.consumer_groups,

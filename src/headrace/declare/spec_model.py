@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import Trigger, parse_seconds
 
 _MEMORY = re.compile(r"\d+[kmgKMG]")
@@ -137,6 +138,10 @@ class Overridable(_Part):
 
     expectations: Expectations = Field(default_factory=Expectations)
     """how expectations are checked"""
+
+    max_rejected: Annotated[RejectionLimit, BeforeValidator(RejectionLimit.parse)] | None = None
+    """the largest share or number of the records of a batch that may be rejected: ``5%``, ``100``; a batch
+    with more stops its flow; by default there is no limit"""
 
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""

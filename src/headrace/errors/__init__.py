@@ -99,6 +99,7 @@ from headrace.errors.run import (
     FlowFailedError as FlowFailedError,
     FlowInterruptedError as FlowInterruptedError,
     FlowUnknownError as FlowUnknownError,
+    MaxRejectedExceededError as MaxRejectedExceededError,
     QuarantineChangedError as QuarantineChangedError,
     RefreshUnfinishedError as RefreshUnfinishedError,
     ReplayImpossibleError as ReplayImpossibleError,

@@ -29,6 +29,17 @@ class ExpectationFailedError(RunError):
     code = "EXPECTATION_FAILED"
 
 
+class MaxRejectedExceededError(RunError):
+    """More records of a batch are rejected than `max_rejected` allows. Nothing of the batch was written.
+
+    Rows that an expectation quarantines or drops, bad records, and records on which the query fails are
+    rejected. The message shows the share, the reasons and some of the records. Correct the source, the schema
+    or the expectations, and run again: the flow goes on with the same batch. Or set a larger `max_rejected`.
+    """
+
+    code = "MAX_REJECTED_EXCEEDED"
+
+
 class RowsNotRepeatableError(RunError):
     """A batch with rejected rows or bad records was computed twice, and the second time gave other ones. The
     batch was not committed.

@@ -10,12 +10,17 @@ from headrace.errors import SourceLocation
 from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
 from headrace.model.queries import Query
+from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import Trigger
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingTable:
-    """A table that only grows, fed by one or more flows."""
+    """A table that only grows, fed by one or more flows.
+
+    Args:
+        max_rejected: The limit of rejected records of a batch; ``None`` takes the pipeline's.
+    """
 
     name: TableName
     location: SourceLocation
@@ -27,6 +32,7 @@ class StreamingTable:
     """A DDL string or a ``pyspark.sql.types.StructType``; ``None`` takes the query's."""
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
+    max_rejected: RejectionLimit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

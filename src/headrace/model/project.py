@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.expectations import NullRule
+from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
 
@@ -41,6 +42,7 @@ class ProjectSettings:
         memory: The heap size of the JVM; ``None`` chooses it by the memory of the machine.
         expectation_nulls: Whether a row passes an expectation whose condition is NULL, for expectations
             without a rule of their own.
+        max_rejected: The limit of rejected records of a batch, for tables without one of their own.
         consumer_groups: Whether flows publish their offsets to the broker.
         redactor: Replaces the secrets among these settings.
     """
@@ -59,6 +61,7 @@ class ProjectSettings:
     view_interval_s: float = 10.0
     on_data_loss: OnDataLoss = "refuse"
     expectation_nulls: NullRule = "pass"
+    max_rejected: RejectionLimit | None = None
     master: str | None = None
     memory: str | None = None
     consumer_groups: bool = True

@@ -218,6 +218,7 @@ def _planned_flow(
         expectations=target.expectations,
         repeatable=not resolved.plan.stateful and resolved.plan.deterministic,
         reads_all=resolved.plan.reads_all,
+        max_rejected=target.max_rejected or settings.max_rejected,
     )
 
 

@@ -19,6 +19,7 @@ from headrace.model.declarations import (
 from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.rejection_limit import RejectionLimit
 from headrace.sources.answers import Found
 from headrace.sources.source import Source
 
@@ -71,6 +72,7 @@ class PlannedFlow:
         expectations: The target's expectations.
         repeatable: Whether a batch that is computed twice gives the same rows.
         reads_all: Whether a batch reads every record of its range.
+        max_rejected: The limit of rejected records of a batch, if there is one.
     """
 
     flow: StreamingFlow
@@ -86,6 +88,7 @@ class PlannedFlow:
     expectations: tuple[Expectation, ...] = ()
     repeatable: bool = True
     reads_all: bool = True
+    max_rejected: RejectionLimit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -196,7 +196,7 @@ class BadRecordSearch:
                     kind="exception",
                 )
             )
-        return FoundRecords((*found.counts, *_quarantined(names)), union(frames))
+        return FoundRecords((*found.counts, *_quarantined(names)), union(frames) if frames else None)
 
     def find_again(self, session: SparkSession, stamp: BatchStamp) -> list[_KeptRecords]:
         """Read a batch a second time for its bad records."""
@@ -309,10 +309,10 @@ def _join(reads: Sequence[_KeptRecords], rejection: Rejection, totals: ReadCount
     frames = [read.rejected(rejection) for read in reads if read.counts]
     return FoundRecords(
         (*_quarantined(counts), *_skipped(totals)),
-        union(frames),
+        union(frames) if frames else None,
     )
 
 
-def union(frames: Sequence[DataFrame]) -> DataFrame | None:
-    """The rows of several DataFrames with the same columns; ``None`` if there is none."""
-    return reduce(lambda one, two: one.unionByName(two), frames) if frames else None
+def union(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of several DataFrames with the same columns."""
+    return reduce(lambda one, two: one.unionByName(two), frames)

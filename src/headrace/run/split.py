@@ -13,8 +13,9 @@ from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
 from headrace.model.declarations import Flow
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
-from headrace.run.bad_records import BadRecordSearch
+from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
+from headrace.run.rejection import check_rejected
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
 
@@ -76,7 +77,12 @@ class BatchSplit:
         reads_twice = any(one.action in ("quarantine", "fail") for one in planned.expectations)
         is_repeatable = planned.repeatable and not raising
         kept = rows.persist() if reads_twice and not is_repeatable else None
-        split = RowSplit(kept or rows, planned.expectations, str(planned.flow.target))
+        split = RowSplit(
+            kept or rows,
+            planned.expectations,
+            str(planned.flow.target),
+            is_counted=planned.max_rejected is not None,
+        )
         is_first, self._is_first = self._is_first, False
         bad: list[BadRecordCount] = []
         return SplitRows(
@@ -103,6 +109,7 @@ class BatchSplit:
 
         Raises:
             ExpectationFailedError: Rows fail an expectation that stops the flow.
+            MaxRejectedExceededError: More records are rejected than the table allows.
             RowsNotRepeatableError: The query gave other rows when it was computed a second time.
         """
         planned = self._planned
@@ -112,11 +119,16 @@ class BatchSplit:
         rejection = self._rejection(stamp)
         with self._records.search(split.session, stamp, rejection, raising) as found:
             counted = split.quarantined_rows
-            if counted or found.quarantined or (is_first and self._quarantine.holds(split.session, stamp)):
+            frames = [] if found.rows is None else [found.rows]
+            if counted or not frames:
                 # No row at all replaces those of an earlier attempt, too.
-                rows = found.rows if found.rows is not None else as_rejected(split.quarantined, rejection)
-                if counted and found.rows is not None:
-                    rows = rows.unionByName(as_rejected(split.quarantined, rejection))
+                frames.append(as_rejected(split.quarantined, rejection))
+            rows = union(frames)
+            if planned.max_rejected is not None:
+                rejected, records = split.rejected_rows
+                counts = split.counts(records - rejected).with_bad_records(found.counts)
+                check_rejected(planned, stamp.batch, counts, rows)
+            if counted or found.quarantined or (is_first and self._quarantine.holds(split.session, stamp)):
                 written = self._quarantine.write(split.session, rows, stamp)
                 if written != counted + found.quarantined:
                     raise self._not_repeatable(stamp, counted, written - found.quarantined)
