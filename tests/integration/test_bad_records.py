@@ -111,6 +111,7 @@ def test_bad_records_go_to_the_quarantine_and_the_rest_is_committed(make_shop: C
     (event,) = shop.happened(BatchCommitted)
     assert isinstance(event, BatchCommitted)
     assert (event.rows, event.quarantined) == (2, 4)
+    assert [*event.bad_records] == stated["bad_records"]
     assert grades(shop) == [
         "6 in = 2 accepted + 4 quarantined + 0 dropped",
         "6 read from Kafka = 2 in the table + 4 in quarantine",

@@ -65,6 +65,7 @@ class BatchCommitted(Event):
         quarantined: Rows that went to the quarantine table.
         dropped: Rows that an expectation dropped.
         expectations: The passed and failed rows of each expectation, as the commit holds them.
+        bad_records: The records that gave no row, by reason, as the commit holds them.
         checkpoint: The id of the flow's checkpoint.
     """
 
@@ -80,6 +81,7 @@ class BatchCommitted(Event):
     quarantined: int = 0
     dropped: int = 0
     expectations: tuple[Mapping[str, Any], ...] = ()
+    bad_records: tuple[Mapping[str, Any], ...] = ()
     checkpoint: str = ""
 
 

@@ -69,6 +69,7 @@ def _facts(name: TableName, commit: LoggedCommit) -> BatchFacts | None:
         quarantined=int(said.get("quarantined", 0)),
         dropped=int(said.get("dropped", 0)),
         expectations=said.get("expectations", ()),
+        bad_records=said.get("bad_records", ()),
     )
 
 

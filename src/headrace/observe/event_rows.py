@@ -92,6 +92,7 @@ class BatchFacts:
         key: The checkpoint and the number of a batch, or the update of a refresh.
         rows: Rows that were added to the dataset.
         expectations: The counts of each expectation, as the commit has them.
+        bad_records: The records that gave no row, by reason, as the commit has them.
         duration_s: ``None`` if it is not known any more.
     """
 
@@ -103,6 +104,7 @@ class BatchFacts:
     quarantined: int = 0
     dropped: int = 0
     expectations: Sequence[Mapping[str, Any]] = ()
+    bad_records: Sequence[Mapping[str, Any]] = ()
     duration_s: float | None = None
     lag: int | None = None
     latency_s: tuple[float, float] | None = None
@@ -146,6 +148,7 @@ class BatchFacts:
                 "dropped_records": self.dropped,
                 "quarantined_records": self.quarantined,
                 **({"expectations": [_count(one) for one in self.expectations]} if self.expectations else {}),
+                **({"bad_records": [*self.bad_records]} if self.bad_records else {}),
             },
             "commit": {"version": self.version},
         }
@@ -283,6 +286,7 @@ class RowBuilder:
                     quarantined=event.quarantined,
                     dropped=event.dropped,
                     expectations=event.expectations,
+                    bad_records=event.bad_records,
                     duration_s=event.duration_s,
                     lag=event.lag,
                     latency_s=event.latency_s,

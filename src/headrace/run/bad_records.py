@@ -184,15 +184,14 @@ class BadRecordSearch:
         frames = [] if found.rows is None else [found.rows]
         names: Counter[str] = Counter()
         for number, one in enumerate(raising):
-            name, message = one.reason
-            names[name] += 1
+            names[one.name] += 1
             frames.append(
                 as_bad_records(
                     self.read(session, stamp.ranges, one),
                     rejection,
                     number=F.lit(f"e{number}"),
-                    code=F.lit(name),
-                    message=F.lit(message),
+                    code=F.lit(one.name),
+                    message=F.lit(one.message),
                     kind="exception",
                 )
             )

@@ -39,8 +39,8 @@ MOST_RAISING = 10
 """The maximum number of records of a batch that are left out since the query fails on them."""
 _RAISED = (FlowFailedError, RecordUnparseableError, RecordNotUtf8Error)
 """The errors that a row can cause in a query."""
-_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\]")
-_EXCEPTION = re.compile(r"\b([A-Za-z_]\w*(?:Error|Exception))\b(?=:)")
+_CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*?)(?: SQLSTATE: \w+)?(?:\n|$)")
+_PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t^].*\n)+([\w.]+)(?:: ([^\n]*))?")
 
 
 @dataclass(frozen=True)
@@ -119,21 +119,30 @@ class RaisingRecord:
 
     Args:
         record: The record.
-        error: The error.
+        name: The class of the Python exception, Spark's error condition, or the code of the error.
+        message: The message of the exception.
     """
 
     record: Part
-    error: HeadraceError
+    name: str
+    message: str
 
-    @property
-    def reason(self) -> tuple[str, str]:
-        """The name of the exception or Spark's error condition, and its message."""
-        error = self.error
-        text = error.facts[0] if isinstance(error, FlowFailedError) and error.facts else error.summary
-        if not isinstance(error, FlowFailedError):
-            return error.code, text
-        found = _CONDITION.search(text) or _EXCEPTION.search(text)
-        return (error.code if found is None else found[1]), text
+
+def find_reason(text: str, error: HeadraceError) -> tuple[str, str]:
+    """The name and the message of the exception in Spark's message.
+
+    Args:
+        text: Spark's message.
+        error: The error that was made of it.
+    """
+    if not isinstance(error, FlowFailedError):
+        return error.code, error.summary
+    if python := _PYTHON.findall(text):
+        name, message = python[-1]
+        return name, message or name
+    if (spark := _CONDITION.search(text)) is not None:
+        return spark[1], spark[2]
+    return error.code, error.facts[0] if error.facts else error.summary
 
 
 @dataclass(frozen=True)
@@ -193,12 +202,12 @@ class RecordSearch:
         found: list[RaisingRecord] = []
         rest: Sequence[Part] = parts
         while (first := self._find_first(rest, session, ranges)) is not None:
-            where, error = first
+            where, error, reason = first
             if len(where) != 1 or not where[0].is_record:
                 raise _with_parts(error, where) from failure
             if len(found) == MOST_RAISING:
                 raise _too_many(error, [*(one.record for one in found), *where]) from failure
-            found.append(RaisingRecord(where[0], error))
+            found.append(RaisingRecord(where[0], *reason))
             rest = _after(where[0], rest)
         if not found:
             raise failure
@@ -229,15 +238,15 @@ class RecordSearch:
 
     def _find_first(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
-    ) -> tuple[Sequence[Part], HeadraceError] | None:
+    ) -> tuple[Sequence[Part], HeadraceError, tuple[str, str]] | None:
         """The first record on which the query fails, or the smallest ranges that were found in time."""
         deadline = time.monotonic() + _LIMIT_S
-        errors: list[HeadraceError] = []
+        errors: list[tuple[HeadraceError, tuple[str, str]]] = []
 
         def fails(some: Sequence[Part]) -> bool:
-            error = self._error_of(some, session, ranges)
-            errors.extend([] if error is None else [error])
-            return error is not None
+            failed = self._error_of(some, session, ranges)
+            errors.extend([] if failed is None else [failed])
+            return failed is not None
 
         def go_on() -> bool:
             return time.monotonic() < deadline and not self.stop.requested
@@ -246,12 +255,12 @@ class RecordSearch:
             return None
         found = find_first(parts, fails, go_on)
         # Not so where the query fails only on several records together, or not every time.
-        return (found, errors[-1]) if fails(found) else None
+        return (found, *errors[-1]) if fails(found) else None
 
     def _error_of(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
-    ) -> HeadraceError | None:
-        """The error that the query raises over some records.
+    ) -> tuple[HeadraceError, tuple[str, str]] | None:
+        """The error that the query raises over some records, with the name and message of its exception.
 
         Raises:
             HeadraceError: It fails for another reason, such as a broker that does not answer.
@@ -263,7 +272,7 @@ class RecordSearch:
         except Exception as failure:
             error = self.failures.as_error(failure, planned.flow, expectations=planned.expectations)
             if isinstance(error, _RAISED):
-                return error
+                return error, find_reason(text_of(failure), error)
             raise error from failure
         return None
 

@@ -116,6 +116,7 @@ class BatchReporter:
                 quarantined=committed.counts.quarantined,
                 dropped=committed.counts.dropped,
                 expectations=tuple(one.to_json() for one in committed.counts.expectations),
+                bad_records=tuple(one.to_json() for one in committed.counts.bad_records),
                 checkpoint=stamp.checkpoint,
             )
         )

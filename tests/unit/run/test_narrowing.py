@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from headrace.errors import FlowFailedError, RecordUnparseableError
 from headrace.model.ranges import SourceRange
-from headrace.run.narrowing import Part, find_first, parts_of, ranges_of
+from headrace.run.narrowing import Part, find_first, find_reason, parts_of, ranges_of
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
 
@@ -66,3 +67,34 @@ def test_a_batch_is_what_it_has_read_of_kafka() -> None:
         KafkaOffsets({"orders": {1: 0}}),
         KafkaOffsets({"orders": {1: 3}}),
     )
+
+
+CAST = """An error occurred while calling o1.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times:
+SparkNumberFormatException: [CAST_INVALID_INPUT] The value 'x' of the type "STRING" cannot be \
+cast to "BIGINT". SQLSTATE: 22018
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.invalid(QueryExecutionErrors.scala:1)
+"""
+PYTHON = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "worker.py", line 1, in main
+    process()
+  File "shop.py", line 7, in whole
+    return int(text)
+           ^^^^^^^^^
+ValueError: invalid literal for int() with base 10: 'x'
+
+\tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)
+"""
+
+
+def test_the_exception_of_the_query_is_the_reason() -> None:
+    failed = FlowFailedError("orders failed", facts=("something else",))
+    name, message = find_reason(CAST, failed)
+    assert name == "CAST_INVALID_INPUT"
+    assert message == 'The value \'x\' of the type "STRING" cannot be cast to "BIGINT".'
+    assert find_reason(PYTHON, failed) == (
+        "ValueError",
+        "invalid literal for int() with base 10: 'x'",
+    )
+    assert find_reason("other", failed) == ("FLOW_FAILED", "something else")
+    assert find_reason(CAST, RecordUnparseableError("bad")) == ("RECORD_UNPARSEABLE", "bad")
