@@ -15,7 +15,7 @@ from headrace.run.narrowing import RecordSearch
 from headrace.run.reporting import BatchReporter
 from headrace.run.sizing import limit_tasks
 from headrace.run.split import Split
-from headrace.run.stop import StopRequested, StopSignal
+from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.state.lease import Lease
 
@@ -106,6 +106,8 @@ class BatchFunction:
         with writer, self.split.begin(sized, stamp) as split:
             try:
                 writer.write(split)
+            except (StopRequested, PlanAgain):
+                raise
             except Exception as failure:
                 narrowed = self.search.narrow(failure, session, stamp.ranges)
             else:
