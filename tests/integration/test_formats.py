@@ -178,7 +178,7 @@ ONE = [1, None]
 """The row of the record with the id 1."""
 
 
-@pytest.mark.parametrize("invalid_utf8", ["stop", "replace"])
+@pytest.mark.parametrize("invalid_utf8", ["reject", "replace"])
 def test_only_one_whole_json_value_is_a_record(spark: SparkSession, invalid_utf8: InvalidUtf8) -> None:
     """Text after the value is never ignored, and never replaces the record."""
     expected = {

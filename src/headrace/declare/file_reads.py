@@ -26,7 +26,7 @@ def read_files(
     schema: str | StructType | None = None,
     recursive: bool = False,
     glob: str | None = None,
-    invalid_utf8: Literal["stop", "replace"] = "stop",
+    invalid_utf8: Literal["reject", "replace"] = "reject",
     bad_records: Literal["quarantine", "stop"] = "quarantine",
     max_value_bytes: int | None = None,
     max_files_per_trigger: int | None = None,
@@ -46,8 +46,8 @@ def read_files(
         recursive: Whether all folders below are read. Without it, only folders named ``key=value`` are,
             and each key is a column.
         glob: A pattern for the names of files, such as ``*.json``.
-        invalid_utf8: What to do with a line of JSON or text that is not valid UTF-8: ``stop`` stops the
-            flow, ``replace`` replaces invalid bytes by U+FFFD.
+        invalid_utf8: What to do with a line of JSON or text that is not valid UTF-8: ``reject``
+            makes it a bad record, ``replace`` replaces invalid bytes by U+FFFD.
         bad_records: What to do with a line of JSON or text that cannot be decoded: move it to the
             ``quarantine`` table, or ``stop`` the flow. Files of other formats always stop the flow.
         max_value_bytes: A longer line of JSON or text is a bad record; by default 8 MiB.

@@ -33,7 +33,7 @@ def read_kafka(
     format_options: Mapping[str, str] | None = None,
     schema_registry: str | bool | None = None,
     subject: str | None = None,
-    invalid_utf8: Literal["stop", "replace"] = "stop",
+    invalid_utf8: Literal["reject", "replace"] = "reject",
     starting_offsets: StartingOffsets = "earliest",
     starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
@@ -64,8 +64,8 @@ def read_kafka(
             profile. Records then have Confluent's wire format, and are resolved to ``schema``, or to the
             latest version of the subject.
         subject: The subject in the registry; by default ``TOPIC-value``.
-        invalid_utf8: What to do with a JSON or text record that is not valid UTF-8: ``stop`` stops the
-            flow, ``replace`` replaces invalid bytes by U+FFFD.
+        invalid_utf8: What to do with a JSON or text record that is not valid UTF-8: ``reject``
+            makes it a bad record, ``replace`` replaces invalid bytes by U+FFFD.
         starting_offsets: Where a flow without a checkpoint starts: ``earliest``, ``latest``, or a dict
             by topic and partition, of offsets or of these words.
         starting_timestamp: In place of offsets, a ``datetime`` or text in ISO 8601; without a zone it is
@@ -128,7 +128,9 @@ def parse_json(
     at: Sequence[str | Column] = (),
     on_null: Literal["refuse", "keep"] = "refuse",
 ) -> Column:
-    """Parse JSON text or bytes into a struct; a malformed record, or invalid UTF-8, stops the flow.
+    """Parse JSON text or bytes into a struct; a malformed record, or invalid UTF-8, is an error of the query.
+
+    A flow without state over Kafka records quarantines such a record. Other flows stop.
 
     Args:
         value: The column with the text.

@@ -42,7 +42,7 @@ class CsvDecoder(Decoder):
     mismatch = "the record is not one CSV row with the fields of the schema"
 
     schema: StructType
-    invalid_utf8: InvalidUtf8 = "stop"
+    invalid_utf8: InvalidUtf8 = "reject"
     options: Mapping[str, str] = field(default_factory=dict)
 
     def decode(self, value: Column) -> Column:

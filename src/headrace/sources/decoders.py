@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import StructType
 
-InvalidUtf8 = Literal["stop", "replace"]
-"""What to do with bytes that are not valid UTF-8: stop the flow, or replace them by U+FFFD."""
+InvalidUtf8 = Literal["reject", "replace"]
+"""What to do with bytes that are not valid UTF-8: reject the record, or replace them by U+FFFD."""
 
 NOT_UTF8: Final = "RECORD_NOT_UTF8"
 UNPARSEABLE: Final = "RECORD_UNPARSEABLE"
@@ -62,7 +62,7 @@ def decode_within(decoder: Decoder, value: Column, max_bytes: int | None) -> Col
 class TextDecoder(Decoder):
     """Text in UTF-8; a record becomes the column `value`."""
 
-    invalid_utf8: InvalidUtf8 = "stop"
+    invalid_utf8: InvalidUtf8 = "reject"
 
     def decode(self, value: Column) -> Column:
         from pyspark.sql import functions as F
@@ -83,7 +83,7 @@ class JsonDecoder(Decoder):
     """
 
     schema: StructType
-    invalid_utf8: InvalidUtf8 = "stop"
+    invalid_utf8: InvalidUtf8 = "reject"
     options: Mapping[str, str] = field(default_factory=dict)
 
     def decode(self, value: Column) -> Column:
@@ -126,7 +126,7 @@ def choose_decoder(
     call: str,
     format: str,
     schema: StructType | None,
-    invalid_utf8: InvalidUtf8 = "stop",
+    invalid_utf8: InvalidUtf8 = "reject",
     options: Mapping[str, str] | None = None,
 ) -> Decoder | None:
     """The decoder of a format; None if Headrace does not decode it.
@@ -160,7 +160,7 @@ def choose_decoder(
             return JsonDecoder(schema, invalid_utf8, options or {})
         case "text":
             return TextDecoder(invalid_utf8)
-    if invalid_utf8 != "stop":
+    if invalid_utf8 != "reject":
         raise ArgumentInvalidError(
             f'{call}: invalid_utf8="{invalid_utf8}" works with json and text, not with {format}',
             remedies=("remove invalid_utf8",),

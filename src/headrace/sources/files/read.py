@@ -187,7 +187,7 @@ def read(
     schema: StructType | None,
     limits: Mapping[str, str],
     options: Mapping[str, str],
-    invalid_utf8: InvalidUtf8 = "stop",
+    invalid_utf8: InvalidUtf8 = "reject",
     bad_records: BadRecordRule = "quarantine",
     max_value_bytes: int = MAX_VALUE_BYTES,
     found: list[BadRecords] | None = None,

@@ -93,7 +93,7 @@ class KafkaRead:
     schema: StructType | None = None
     format_options: Mapping[str, str] = field(default_factory=dict)
     avro: AvroDecoder | None = None
-    invalid_utf8: InvalidUtf8 = "stop"
+    invalid_utf8: InvalidUtf8 = "reject"
     starting_offsets: StartingOffsets = "earliest"
     starting_timestamp: datetime | str | None = None
     max_offsets_per_trigger: int | None = None
