@@ -134,7 +134,8 @@ def _add_csv(
     lines = (line.decode("utf-8", "surrogateescape") for line in stream)
     rows = csv.reader(lines)
     header = next((row for row in rows if row), [])
-    names = [name.removeprefix("\ufeff").strip() for name in header]
+    # Spark compares the names of the header with those of the schema, and removes no spaces.
+    names = [name.removeprefix("\ufeff") for name in header]
     for row in itertools.islice((row for row in rows if row), limit):
         at = (str(path), rows.line_num)
         text = ",".join(row)

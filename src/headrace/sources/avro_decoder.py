@@ -44,16 +44,20 @@ class AvroDecoder(Decoder):
     def decode(self, value: Column) -> Column:
         from pyspark.sql import functions as F
 
+        kind = self._type()
         if self.writers is None:
-            return F.when(value.isNotNull(), self._resolve(value, self.reader))
+            return F.when(value.isNotNull(), self._resolve(value, self.reader, kind))
         prefix = F.substring(value, 1, _PREFIX)
         is_wire = (F.substring(value, 1, 1) == F.lit(b"\x00")) & (F.length(value) >= _PREFIX)
         number = F.conv(F.hex(F.substring(value, 2, 4)), 16, 10)
-        decoded = F.when(is_wire, F.raise_error(F.concat(F.lit(UNKNOWN_ID), number)))
+        unknown = F.when(is_wire, F.raise_error(F.concat(F.lit(UNKNOWN_ID), number)))
+        payload = F.substring(value, _PREFIX + 1, 2**31 - 1)
+        # One flat CASE: nested ones would be as deep as the subject has versions.
+        cases: Any = F
         for known, writer in self.writers.items():
-            payload = F.substring(value, _PREFIX + 1, 2**31 - 1)
             is_known = prefix == F.lit(b"\x00" + known.to_bytes(4, "big"))
-            decoded = F.when(is_known, self._resolve(payload, writer)).otherwise(decoded)
+            cases = cases.when(is_known, self._resolve(payload, writer, kind))
+        decoded: Column = cases.otherwise(unknown)
         return decoded
 
     def problem(self, value: Column) -> Column:
@@ -61,16 +65,23 @@ class AvroDecoder(Decoder):
 
         return F.lit(UNPARSEABLE)
 
-    def _resolve(self, payload: Column, writer: str) -> Column:
-        """The record of a payload; NULL if it is not one whole record of the writer's schema."""
+    def _type(self) -> DataType:
+        """The reader's schema as Spark's type."""
         from pyspark.sql import SparkSession, functions as F
+        from pyspark.sql.avro.functions import from_avro
+
+        record = from_avro(F.lit(b""), self.reader)
+        return SparkSession.active().range(0).select(record).schema[0].dataType
+
+    def _resolve(self, payload: Column, writer: str, kind: DataType) -> Column:
+        """The record of a payload; NULL if it is not one whole record of the writer's schema."""
+        from pyspark.sql import functions as F
         from pyspark.sql.avro.functions import from_avro
 
         # Spark gives a row of NULLs for a malformed record, and ignores bytes after the record. A string of
         # ours behind the record is read only if the record is whole.
         options = {"avroSchema": _with_end(self.reader), "mode": "PERMISSIVE"}
         parsed = from_avro(F.concat(payload, F.lit(_END_BYTES)), _with_end(writer), options)
-        kind = SparkSession.active().range(0).select(from_avro(F.lit(b""), self.reader)).schema[0].dataType
 
         def whole(parsed: Column) -> Column:
             return F.when(

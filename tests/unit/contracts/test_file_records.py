@@ -58,6 +58,11 @@ def test_csv_files_with_folders_that_are_columns(infer: Infer) -> None:
     ]
 
 
+def test_names_of_a_csv_header_are_kept_as_they_are(infer: Infer) -> None:
+    write("in/a.csv", "\ufeffid, name\n1,a\n")
+    assert infer("./in/a.csv")["ddl"] == "id LONG, ` name` STRING"
+
+
 def test_other_folders_are_read_with_recursive(infer: Infer) -> None:
     write("in/deep/a.json", '{"id": 1}')
     assert infer("./in")["usage"].startswith('hr.read_files("in", format="json", recursive=True, ')
