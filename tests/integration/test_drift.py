@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from integration.test_quarantine import ids, rows
-from proof.shop import Shop
+from headrace.model.events import BatchCommitted, SchemaDrifted
+from integration.test_quarantine import ids, quarantined, rows
+from proof.shop import Shop, until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -50,4 +51,130 @@ def test_a_struct_gets_the_fields_that_its_query_gains(make_shop: Callable[..., 
             {"x": 2, "y": [{"z": "a"}]},
         ]
     assert ids(shop) == [1, 2]
+    shop.verify()
+
+
+ORDERS = """
+import headrace as hr
+from headrace import spark
+
+@hr.table
+def orders():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, amount DOUBLE", drift={drift})
+
+@hr.table
+def copies():
+    return spark.readStream.table("orders")
+
+@hr.materialized_view
+def counts():
+    return spark.read.table("orders").drop("_source")
+"""
+
+
+def make_orders(make_shop: Callable[..., Shop], drift: object) -> Shop:
+    shop = make_shop(partitions=1)
+    shop.write(ORDERS.replace("{drift}", repr(drift)))
+    return shop
+
+
+def columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{name: value for name, value in row.items() if name != "_source"} for row in rows]
+
+
+def test_new_fields_become_columns_here_and_downstream(make_shop: Callable[..., Shop]) -> None:
+    shop = make_orders(make_shop, "evolve")
+    produce(shop, {"id": 1, "amount": 1.5})
+    shop.run_well()
+    produce(shop, {"id": 2, "amount": 2.5, "coupon": "A", "to": {"city": "Graz"}, "later": None})
+    produce(shop, {"id": 3, "amount": 3.5, "ID": 7, "to": {"city": "Wien", "zip": 1010}})
+    shop.run_well()
+    expected = [
+        {"id": 1, "amount": 1.5, "coupon": None, "to": None},
+        {"id": 2, "amount": 2.5, "coupon": "A", "to": {"city": "Graz", "zip": None}},
+        {"id": 3, "amount": 3.5, "coupon": None, "to": {"city": "Wien", "zip": 1010}},
+    ]
+    for name in ("orders", "copies", "counts"):
+        assert columns(table(shop, name)) == expected, name
+    added, ignored = shop.happened(SchemaDrifted)
+    assert (added.fields, added.added, added.number) == (("coupon", "to"), True, 1)
+    assert added.example == {"topic": shop.topic, "partition": 0, "offset": 1}
+    assert (ignored.fields, ignored.added) == (("ID",), False)
+    produce(shop, {"id": 4, "amount": 4.5, "to": {"street": "Ring"}, "later": 5})
+    shop.run_well()
+    (row,) = [row for row in columns(table(shop, "copies")) if row["id"] == 4]
+    assert row["to"] == {"city": None, "zip": None, "street": "Ring"}
+    assert row["later"] == 5
+    shop.verify()
+
+
+def test_new_fields_are_taken_up_while_the_flows_run(make_shop: Callable[..., Shop]) -> None:
+    shop = make_orders(make_shop, "evolve")
+    produce(shop, {"id": 1, "amount": 1.5})
+    with shop.running():
+        until(lambda: len(shop.happened(BatchCommitted)) >= 2, "both tables have the first record")
+        produce(shop, {"id": 2, "amount": 2.5, "coupon": "A"})
+        until(lambda: len(shop.happened(BatchCommitted)) >= 4, "both tables have the second record")
+    for name in ("orders", "copies"):
+        assert [row["coupon"] for row in table(shop, name)] == [None, "A"]
+    assert len(shop.happened(SchemaDrifted)) == 1
+    shop.verify()
+
+
+def test_other_fields_and_values_are_rescued(make_shop: Callable[..., Shop]) -> None:
+    shop = make_orders(make_shop, {"*": "rescue", "secret": "quarantine"})
+    produce(
+        shop,
+        {"id": 1, "amount": 1.5},
+        {"id": 2, "amount": "two", "coupon": {"code": "A"}},
+        {"id": 3, "amount": 3, "secret": 1},
+    )
+    shop.run_well()
+    found = columns(table(shop))
+    assert [row["amount"] for row in found] == [1.5, None]
+    assert found[0]["_rescued_data"] is None
+    assert json.loads(found[1]["_rescued_data"]) == {"amount": "two", "coupon": {"code": "A"}}
+    (bad,) = quarantined(shop)
+    assert bad["reasons"][0]["name"] == "RECORD_DRIFTED"
+    assert "secret" in bad["reasons"][0]["message"]
+    shop.verify()
+
+
+def test_a_field_stops_the_flow(make_shop: Callable[..., Shop]) -> None:
+    shop = make_orders(make_shop, "fail")
+    produce(shop, {"id": 1, "amount": 1.5}, {"id": 2, "amount": 2.5, "coupon": "A"})
+    error = shop.refused("orders")
+    assert error.code == "RECORD_DRIFTED"
+    assert "coupon" in error.summary
+    assert error.params["offset"] == 1
+
+
+def test_without_drift_new_fields_are_ignored_and_reported_once(make_shop: Callable[..., Shop]) -> None:
+    shop = make_orders(make_shop, None)
+    produce(shop, *({"id": number, "amount": 1.5, "coupon": "A"} for number in range(100)))
+    shop.run_well()
+    assert set(table(shop)[0]) == {"id", "amount", "_source"}
+    (event,) = shop.happened(SchemaDrifted)
+    assert (event.fields, event.added) == (("coupon",), False)
+
+
+FILES = """
+import headrace as hr
+
+@hr.table
+def visits():
+    return hr.read_files("landing", format="json", schema="id LONG", drift={drift})
+"""
+
+
+@pytest.mark.parametrize("drift", ["evolve", "rescue"])
+def test_files_drift_as_topics_do(make_shop: Callable[..., Shop], drift: str) -> None:
+    shop = make_shop(partitions=1)
+    shop.write(FILES.replace("{drift}", repr(drift)))
+    landing = shop.root / "landing"
+    landing.mkdir()
+    (landing / "1.json").write_text('{"id": 1}\n{"id": 2, "page": "/start"}\n')
+    shop.run_well()
+    extra = {"evolve": {"page": "/start"}, "rescue": {"_rescued_data": '{"page":"/start"}'}}[drift]
+    assert columns(table(shop, "visits")) == [{"id": 1, **dict.fromkeys(extra)}, {"id": 2, **extra}]
     shop.verify()

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
+from headrace.declare.drift import evolving_schema, parse_drift
 from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.folders import FileFolder, local_path
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+
+    from headrace.model.drift import DriftAction
 
 
 def read_files(
@@ -29,6 +32,7 @@ def read_files(
     invalid_utf8: Literal["reject", "replace"] = "reject",
     bad_records: Literal["quarantine", "stop"] = "quarantine",
     max_value_bytes: int | None = None,
+    drift: DriftAction | Mapping[str, DriftAction] | None = None,
     max_files_per_trigger: int | None = None,
     max_bytes_per_trigger: int | None = None,
     options: Mapping[str, str] | None = None,
@@ -54,6 +58,7 @@ def read_files(
         max_files_per_trigger: The maximum number of files in a batch.
         max_bytes_per_trigger: The maximum number of bytes in a batch, but at least one file; in place
             of the limit of files. The default keeps a batch under about 30 seconds.
+        drift: What to do with a JSON record that differs from the schema, as in `read_kafka`.
         options: Further options of Spark's reader for this format.
 
     Example:
@@ -84,16 +89,21 @@ def read_files(
         files.check_folder(folder)
         if columns is None and format != "text":
             columns = _kept(active, folder, format, chosen)
+        actions = parse_drift(arguments, drift, columns if format == "json" else None)
+        evolving = evolving_schema(active, arguments, f"files {folder.path}", columns, actions)
         return files.read(
             active.session(),
             folder,
             format=format,
-            schema=columns,
+            schema=columns if evolving is None else evolving.schema,
             limits=limits,
             options=chosen,
             invalid_utf8=invalid_utf8,
             bad_records=bad_records if active.quarantines else "stop",
             max_value_bytes=value_limit(arguments, max_value_bytes),
+            drift=actions,
+            evolving=evolving,
+            notes_unknown=active.quarantines,
             found=active.bad_records,
         )
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.declare.arguments import Arguments
 from headrace.declare.avro_reads import AvroRead
+from headrace.declare.drift import evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SpecInvalidError
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
+    from headrace.model.drift import DriftAction
     from headrace.sources.kafka.read import StartingOffsets
 
 
@@ -40,6 +42,7 @@ def read_kafka(
     bad_records: Literal["quarantine", "stop"] = "quarantine",
     tombstones: Literal["quarantine", "skip", "keep"] = "quarantine",
     max_value_bytes: int | None = None,
+    drift: DriftAction | Mapping[str, DriftAction] | None = None,
     on_data_loss: Literal["refuse", "record"] | None = None,
     options: Mapping[str, str] | None = None,
 ) -> DataFrame:
@@ -77,6 +80,10 @@ def read_kafka(
         tombstones: What to do with a record without a value: ``quarantine`` makes it a bad record,
             ``skip`` drops and counts it, ``keep`` makes a row of NULLs.
         max_value_bytes: A record with a longer value is a bad record; by default 8 MiB.
+        drift: What to do with a JSON record that differs from the schema: ``evolve`` adds columns, ``rescue``
+            keeps its fields in the column ``_rescued_data``, ``quarantine`` makes it a bad record, ``fail``
+            stops the flow; or a dict of these by field, with ``*`` for all others. By default, new fields
+            are ignored, and a value of another type makes it a bad record.
         on_data_loss: What to do if the topics no longer have records that the flow must read:
             ``refuse``, or ``record`` the loss and continue after it. By default as in ``headrace.yml``.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
@@ -98,12 +105,17 @@ def read_kafka(
     with arguments.located():
         topics = _topics(arguments, topic, pattern, allow_no_match)
         avro = AvroRead(schema, schema_registry, subject)
+        fields = None if format == "avro" else declared_schema(active, arguments, schema)
+        actions = parse_drift(arguments, drift, fields if format == "json" else None)
+        cluster = next((v for k, v in chosen.items() if k.lower() == "kafka.bootstrap.servers"), "")
+        read_from = f"kafka {topics or pattern} {cluster}".strip()
+        evolving = evolving_schema(active, arguments, read_from, fields, actions)
         kafka = KafkaRead(
             topics=topics,
             pattern=pattern,
             allow_no_match=allow_no_match,
             format=format,
-            schema=None if format == "avro" else declared_schema(active, arguments, schema),
+            schema=fields if evolving is None else evolving.schema,
             format_options=arguments.settings("format_options", format_options),
             avro=avro.decoder(active, arguments, topics, format),
             invalid_utf8=invalid_utf8,
@@ -115,6 +127,9 @@ def read_kafka(
             max_value_bytes=value_limit(arguments, max_value_bytes),
             on_data_loss=on_data_loss,
             options=chosen,
+            drift=actions,
+            evolving=evolving,
+            notes_unknown=active.quarantines,
         )
         if not active.quarantines:
             kafka = replace(kafka, bad_records="stop")

@@ -137,6 +137,7 @@ from headrace.errors.sources import (
     OffsetsReusedError as OffsetsReusedError,
     OffsetUnknownError as OffsetUnknownError,
     ProduceFailedError as ProduceFailedError,
+    RecordDriftedError as RecordDriftedError,
     RecordInvalidError as RecordInvalidError,
     RecordNotUtf8Error as RecordNotUtf8Error,
     RecordTooLargeError as RecordTooLargeError,

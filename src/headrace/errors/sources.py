@@ -134,6 +134,16 @@ class SchemaNotInferredError(UsageError):
     code = "SCHEMA_NOT_INFERRED"
 
 
+class RecordDriftedError(RunError):
+    """A record has a field that its schema does not have, or a value of another type; `drift` says `fail`.
+
+    Its batch was not committed. Add the field to the schema, or choose another action for it:
+    `drift={"*": "fail", "coupon": "evolve"}`.
+    """
+
+    code = "RECORD_DRIFTED"
+
+
 class RecordTooLargeError(RunError):
     """The value of a record is longer than `max_value_bytes`; its batch was not committed.
 

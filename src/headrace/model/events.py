@@ -110,6 +110,27 @@ class LateRowsDropped(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SchemaDrifted(Event):
+    """Records have fields that have no column.
+
+    Args:
+        batch: The first batch with such records.
+        fields: The dotted names of the fields.
+        added: Whether they have become columns; else they are ignored.
+        number: The number of the schema that has them, if they were added.
+        example: The place of a record with some of them.
+    """
+
+    flow: str
+    dataset: TableName
+    batch: int
+    fields: tuple[str, ...]
+    added: bool
+    number: int | None = None
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
 class FlowRetrying(Event):
     flow: str
     dataset: TableName

@@ -18,6 +18,7 @@ from headrace.model.events import (
     FlowSkipped,
     ForeignCommitSeen,
     LateRowsDropped,
+    SchemaDrifted,
     UpdateFinished,
     UpdateStarted,
     ViewFailed,
@@ -97,6 +98,12 @@ def event_line(event: Event, board: Board) -> str:
         case LateRowsDropped():
             rows = _count(event.rows, "row")
             return f"{event.flow}  batch {event.batch}: dropped {rows} later than the watermark"
+        case SchemaDrifted(added=True):
+            names = ", ".join(event.fields)
+            return f"{event.flow}  batch {event.batch}: new columns {names}; it is read again with them"
+        case SchemaDrifted():
+            names = ", ".join(event.fields)
+            return f"{event.flow}  batch {event.batch}: records have fields without a column: {names}"
         case FlowSkipped():
             return f"{event.flow}  skipped: {event.reason}"
         case FlowFinished(outcome="up to date"):

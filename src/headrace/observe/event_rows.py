@@ -26,6 +26,7 @@ from headrace.model.events import (
     FlowStarted,
     ForeignCommitSeen,
     LateRowsDropped,
+    SchemaDrifted,
     UpdateFinished,
     UpdateStarted,
     ViewFailed,
@@ -198,6 +199,18 @@ class RowBuilder:
                 details = {"reason": "later than the watermark", "rows": event.rows, "batch": event.batch}
                 text = f"Flow '{event.flow}' dropped {event.rows} rows later than the watermark."
                 return [self._flow_row(event, details, text, kind="loss", level="WARN", batch=event.batch)]
+            case SchemaDrifted():
+                done = "became columns" if event.added else "have no column"
+                text = f"Fields of the records of '{event.flow}' {done}: {', '.join(event.fields)}."
+                details = {
+                    "fields": list(event.fields),
+                    "added": event.added,
+                    "schema": event.number,
+                    "example": dict(event.example),
+                    "batch": event.batch,
+                }
+                level = "INFO" if event.added else "WARN"
+                return [self._flow_row(event, details, text, kind="drift", level=level, batch=event.batch)]
             case ForeignCommitSeen():
                 details = {
                     "version": event.version,

@@ -30,6 +30,7 @@ from headrace.model.events import (
     FlowRetrying,
     ForeignCommitSeen,
     LateRowsDropped,
+    SchemaDrifted,
     UpdateFinished,
     ViewFailed,
     ViewRefreshing,
@@ -257,7 +258,7 @@ def _level_of(event: Event) -> int:
             return logging.ERROR
         case UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen() | LateRowsDropped():
+        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen() | LateRowsDropped() | SchemaDrifted():
             return logging.WARNING
         case BatchStarted() | ViewRefreshing():
             return logging.DEBUG

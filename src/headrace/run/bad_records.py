@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -15,10 +16,12 @@ from headrace.errors import RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
+from headrace.run.drift import DriftCheck
 from headrace.run.narrowing import RaisingRecord
 from headrace.run.sizing import count_records
 from headrace.sinks.target import BatchStamp
 from headrace.sources.bad_records import CODE, GOOD, METRICS, SEEN, SKIPPED, TOMBSTONE, BadRecords
+from headrace.sources.new_fields import EXAMPLE, NAMES
 from headrace.sources.records import CARRIED
 
 if TYPE_CHECKING:
@@ -41,11 +44,15 @@ class ReadCounts:
         seen: All records.
         good: The records that became rows.
         skipped: Tombstones that were dropped.
+        unknown: The fields of records that have no column.
+        example: The place of a record with such fields, as JSON.
     """
 
     seen: int
     good: int
     skipped: int = 0
+    unknown: frozenset[str] = field(default=frozenset(), compare=False)
+    example: str | None = field(default=None, compare=False)
 
     @property
     def bad(self) -> int:
@@ -88,12 +95,15 @@ def _read_counts(session: SparkSession, execution: Any, names: Iterable[str]) ->
     jvm: Any = session._jvm
     observed = jvm.scala.jdk.javaapi.CollectionConverters.asJava(execution.observedMetrics())
     rows = [observed.get(name) for name in names]
-    return [
-        None
-        if row is None
-        else ReadCounts(*(row.getLong(row.fieldIndex(name)) for name in (SEEN, GOOD, SKIPPED)))
-        for row in rows
-    ]
+    return [None if row is None else _counts_of(row) for row in rows]
+
+
+def _counts_of(row: Any) -> ReadCounts:
+    seen, good, skipped = (row.getLong(row.fieldIndex(name)) for name in (SEEN, GOOD, SKIPPED))
+    if row.length() == 3:
+        return ReadCounts(seen, good, skipped)
+    unknown = frozenset(json.loads(row.getString(row.fieldIndex(NAMES))))
+    return ReadCounts(seen, good, skipped, unknown, row.get(row.fieldIndex(EXAMPLE)))
 
 
 class FindBatch(Protocol):
@@ -129,12 +139,14 @@ class BadRecordSearch:
         count: Gives the counts of the batch that runs.
         find: Finds its bad records.
         read: Reads a record on which the query fails.
+        drift: Checks the fields of its records.
     """
 
     planned: PlannedFlow
     count: CountReads
     find: FindBatch
     read: Callable[[SparkSession, Sequence[SourceRange], RaisingRecord], DataFrame]
+    drift: DriftCheck
 
     @contextmanager
     def search(
@@ -156,7 +168,10 @@ class BadRecordSearch:
             RowsNotRepeatableError: The readers have left out another number of records.
         """
         counts = self.count()
-        counted = None if raising else _sum(counts)
+        # A batch with such records was computed in parts, which have no counts together.
+        counts = [None] * len(counts) if raising else counts
+        self.drift.check(session, stamp, counts)
+        counted = _sum(counts)
         if not counts or (counted is not None and self._is_good(counted, stamp)):
             yield self._with_raising(FoundRecords(_skipped(counted)), session, stamp, rejection, raising)
             return

@@ -12,6 +12,7 @@ from headrace.run.bad_records import BadRecordSearch, ReaderCounts
 from headrace.run.batch import BatchFunction, QueryState
 from headrace.run.batch_ranges import BatchRanges
 from headrace.run.context import Queries
+from headrace.run.drift import DriftCheck
 from headrace.run.failures import Failures
 from headrace.run.lag import LagGauge
 from headrace.run.limits import BatchLimits
@@ -119,6 +120,7 @@ class BatchSetup:
 
     def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:
         planned = self.surveyor.planned
+        find = partial(self.queries.find_bad_records, planned=planned, checkpoint=opened.path)
         return BatchSplit(
             planned,
             quarantine_of(planned.flow.target, self.surveyor.settings.storage),
@@ -126,8 +128,9 @@ class BatchSetup:
             BadRecordSearch(
                 planned=planned,
                 count=ReaderCounts(session),
-                find=partial(self.queries.find_bad_records, planned=planned, checkpoint=opened.path),
+                find=find,
                 read=search.read,
+                drift=DriftCheck(planned=planned, find=find, update=self.update, emit=self.emit),
             ),
         )
 

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Literal
 
 Point = Literal[
-    "batch-start", "before-commit", "after-commit", "after-batch", "replay-marked", "replay-committed"
+    "batch-start",
+    "before-commit",
+    "after-commit",
+    "after-batch",
+    "replay-marked",
+    "replay-committed",
+    "schema-added",
 ]
 VARIABLE = "HEADRACE_PAUSE_AT"
 

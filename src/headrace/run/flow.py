@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -62,6 +62,7 @@ class FlowRunner:
     Attributes:
         state: The state of the flow, for the readers of its table.
         columns: The columns of the query at the last attempt.
+        is_outdated: Whether the flow needs a new plan, because a table that it reads has new columns.
     """
 
     planned: PlannedFlow
@@ -77,6 +78,7 @@ class FlowRunner:
     remedies: Remedies
     state: FeedState = field(default="pending", init=False)
     columns: str | None = field(default=None, init=False)
+    is_outdated: Callable[[], bool] = field(default=lambda: False, init=False)
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query.
@@ -181,7 +183,7 @@ class FlowRunner:
         except Exception as error:
             if isinstance(state.failure, StopRequested):
                 return "stopped"
-            if isinstance(state.failure, PlanAgain):
+            if isinstance(state.failure, PlanAgain) or self.is_outdated():
                 return "plan again"
             planned = self.planned
             raise self.failures.as_error(

@@ -55,6 +55,12 @@ class UpdateFlows:
         self._leases: dict[str, Lease] = {}
         self._not_started: dict[str, FlowResult] = {}
         self._planning = threading.Lock()
+        self._changes = 0
+        """How often a table has got other columns than its flow's plan said."""
+        self._changed: dict[TableName, int] = {}
+        """The number of the last such change of each table."""
+        self._planned_at: dict[str, int] = {}
+        """The number of changes when a flow was planned."""
 
     def __enter__(self) -> UpdateFlows:
         return self
@@ -181,7 +187,7 @@ class UpdateFlows:
         gate = self._gates[planned.flow.target]
         gate.expect(name)
         if name not in self._runners:
-            self._runners[name] = make_flow(planned, self._plan, self._context, gate)
+            self._add(name, make_flow(planned, self._plan, self._context, gate))
         runner = self._runners[name]
         runner.state = "pending"
         return lambda stop: self._run(runner, stop)
@@ -190,6 +196,8 @@ class UpdateFlows:
         planned = runner.planned
         name, limit = planned.flow.name, TRIGGERED_ATTEMPTS if runner.triggered else None
         try:
+            if self._is_outdated(name):
+                return self._plan_again(name)(stop)
             if name not in self._leases:
                 self._leases[name] = self._acquire(planned)
             return run_attempts(runner, self._leases[name], stop, self._reports, limit)
@@ -206,9 +214,14 @@ class UpdateFlows:
             # The pipeline's files run again, and two threads must not load modules at once.
             with self._planning:
                 plan, queries = context.replan()
-            flows, openings = _stages_by_name(plan)
-            planned = flows[name]
-            table = planned.flow.target
+                flows, openings = _stages_by_name(plan)
+                planned = flows[name]
+                table = planned.flow.target
+                self._planned_at[name] = self._changes
+                if planned.schema != before.planned.schema:
+                    # Before the table has them, since its readers may fail as soon as it does.
+                    self._changes += 1
+                    self._changed[table] = self._changes
             open_table(openings[table], plan.feeding(table), context.settings.storage, context.spark)
         except Exception as caught:
             error = self._failures.as_error(caught, before.planned.flow)
@@ -216,8 +229,22 @@ class UpdateFlows:
         # What the user asked for at the start of the run is done by now.
         own = replace(context, queries=queries, remedies=Remedies())
         runner = make_flow(planned, plan, own, before.gate, before.progress)
-        self.planned[name], self._runners[name] = planned, runner
+        self.planned[name] = planned
+        self._add(name, runner)
         return lambda stop: self._run(runner, stop)
+
+    def _add(self, name: str, runner: FlowRunner) -> None:
+        self._runners[name] = runner
+        runner.is_outdated = lambda: self._is_outdated(name)
+
+    def _is_outdated(self, name: str) -> bool:
+        """Whether a table that a flow reads as a stream has got other columns since the flow was planned."""
+        planned_at = self._planned_at.get(name, 0)
+        return any(
+            self._changed.get(source.table, 0) > planned_at
+            for source in self.planned[name].sources
+            if source.table is not None
+        )
 
 
 def _stages_by_name(plan: Plan) -> tuple[dict[str, PlannedFlow], dict[TableName, OpenTableStage]]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
 
 from headrace.sources.decoders import TOO_LARGE, Decoder, decode_within
-from headrace.sources.records import CARRIED, BadRecord, decode_or_stop
+from headrace.sources.new_fields import Evolving, NewFields, find_new_fields, mark_unknown, unknown_metrics
+from headrace.sources.records import CARRIED, BadRecord, decode_or_stop, stop_at
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,11 +43,13 @@ class BadRecords:
         frame: The records, with the column `CODE` and the parts of the original record.
         counts: The name of the counts of the range: `SEEN`, `GOOD` and `SKIPPED`.
         rules: The rules of the read.
+        new_fields: The fields that have no column, if the schema of the read evolves.
     """
 
     frame: DataFrame
     counts: str
     rules: RecordRules
+    new_fields: NewFields | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +61,16 @@ class RecordRules:
         bad_records: Whether a bad record is moved to the quarantine table or stops the flow.
         tombstones: What to do with a record without a value.
         max_value_bytes: A record with a longer value is a bad record.
+        notes_unknown: Whether fields that have no column are counted.
+        evolving: The schema of the read, if it takes up new fields.
     """
 
     decoder: Decoder
     bad_records: BadRecordRule = "quarantine"
     tombstones: TombstoneRule = "quarantine"
     max_value_bytes: int = MAX_VALUE_BYTES
+    notes_unknown: bool = False
+    evolving: Evolving | None = None
 
     def decode(self, records: DataFrame, at: Sequence[Column], kept: Mapping[str, Column]) -> DataFrame:
         """The rows of the records.
@@ -80,26 +87,32 @@ class RecordRules:
 
         value, limit = F.col("value"), self.max_value_bytes
         further = [column.alias(name) for name, column in kept.items()]
+        unknown = self.decoder.unknown(value) if self.notes_unknown else None
         if self.bad_records == "stop":
             on_null: Literal["refuse", "keep"] = "refuse" if self.tombstones == "quarantine" else "keep"
             record = decode_or_stop(self.decoder, value, at=at, on_null=on_null, max_bytes=limit, stops=True)
-            if self.tombstones != "skip":
+            if self.tombstones != "skip" and unknown is None:
                 return records.select(record.alias(_RECORD), *further).select(f"{_RECORD}.*", *kept)
         else:
             record = decode_within(self.decoder, value, limit)
+            if (stops := self.decoder.stops(value)) is not None:
+                record = F.coalesce(record, F.when(stops, stop_at(self.decoder, value, at=at)))
         is_null, is_good = F.col(_IS_NULL), F.col(_RECORD).isNotNull()
         if self.tombstones == "keep":
             is_good = is_good | is_null
-        decoded = records.select(record.alias(_RECORD), value.isNull().alias(_IS_NULL), *further)
+        marks = [value.isNull().alias(_IS_NULL), *([] if unknown is None else mark_unknown(unknown, at))]
+        decoded = records.select(record.alias(_RECORD), *marks, *further)
         # Spark does not move the filter below the counts, so each record is decoded once.
-        counted = decoded.observe(_name(), *self._counts(is_good))
+        metrics = [] if unknown is None else unknown_metrics()
+        counted = decoded.observe(_name(), *self._counts(is_good), *metrics)
         return counted.where(is_good).select(f"{_RECORD}.*", *kept)
 
-    def find_bad(self, records: DataFrame, record: Sequence[Column]) -> BadRecords:
-        """The bad records.
+    def find_bad(self, records: DataFrame, at: Sequence[Column], record: Sequence[Column]) -> BadRecords:
+        """The bad records, and the new fields if the schema of the read evolves.
 
         Args:
             records: The records, with the column ``value``.
+            at: Columns with the place of a record.
             record: The parts of the original record, under the names of the quarantine's ``source``.
         """
         from pyspark.sql import functions as F
@@ -117,7 +130,15 @@ class RecordRules:
             is_good = is_good & ~F.col(_IS_NULL)
         name = _name()
         bad = found.observe(name, *self._counts(is_good)).where(F.col(CODE).isNotNull())
-        return BadRecords(bad.drop(_IS_NULL), name, self)
+        return BadRecords(bad.drop(_IS_NULL), name, self, self._new_fields(records, at))
+
+    def _new_fields(self, records: DataFrame, at: Sequence[Column]) -> NewFields | None:
+        from pyspark.sql import functions as F
+
+        unknown = self.decoder.unknown(F.col("value"))
+        if self.evolving is None or unknown is None:
+            return None
+        return find_new_fields(records, unknown, at, self.evolving)
 
     def explain(self, code: str, value: bytes | None, size: int | None) -> str:
         """Why a record is bad, in one sentence.

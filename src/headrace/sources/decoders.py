@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
+from headrace.model.drift import Drift
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -19,6 +20,7 @@ InvalidUtf8 = Literal["reject", "replace"]
 NOT_UTF8: Final = "RECORD_NOT_UTF8"
 UNPARSEABLE: Final = "RECORD_UNPARSEABLE"
 TOO_LARGE: Final = "RECORD_TOO_LARGE"
+DRIFTED: Final = "RECORD_DRIFTED"
 
 _CORRUPT = "_headrace_corrupt"
 _RECORDS, _END = "_headrace_records", "_headrace_end"
@@ -41,6 +43,14 @@ class Decoder(ABC):
         Args:
             value: The record, as bytes or as text.
         """
+
+    def stops(self, value: Column) -> Column | None:
+        """Whether a record stops the flow; ``None`` if none does."""
+        return None
+
+    def unknown(self, value: Column) -> Column | None:
+        """The names of the fields of a record that have no column, as an array; ``None`` if not known."""
+        return None
 
     def problem(self, value: Column) -> Column:
         """The error code for a record that cannot be decoded; compute it for such records only."""
@@ -100,20 +110,42 @@ class JsonDecoder(Decoder):
                 StructField(_CORRUPT, StringType()),
             ]
         )
-        options = {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
         # Spark reads one JSON value and ignores any text after it. Within an array of an object of ours, such
         # text is malformed, is a second record, or closes the object before its last field.
         wrapped = F.concat(F.lit(f'{{"{_RECORDS}":['), text, F.lit(f'],"{_END}":""}}'))
-        parsed = F.from_json(wrapped, checked, options)
+        parsed = F.from_json(wrapped, checked, self.parser_options)
 
-        def matching(parsed: Column) -> Column:
-            records = parsed[_RECORDS]
-            whole = parsed[_CORRUPT].isNull() & parsed[_END].isNotNull() & (F.size(records) == 1)
-            return F.when(whole & records[0].isNotNull(), records[0])
+        def judge(looked: Column) -> Column:
+            records, json = looked["json"][_RECORDS], looked["json"]
+            whole = json[_END].isNotNull() & (F.size(records) == 1) & records[0].isNotNull()
+            return F.when(whole, self._accept(records[0], json[_CORRUPT].isNotNull(), text, looked))
 
         # The array makes Spark parse once and use the result several times.
-        record = F.transform(F.array(parsed), matching)[0]
+        looked = F.struct(parsed.alias("json"), *self._looks(text))
+        record = F.transform(F.array(looked), judge)[0]
         return record if self.invalid_utf8 == "replace" else F.when(F.is_valid_utf8(text), record)
+
+    @property
+    def parser_options(self) -> dict[str, str]:
+        """The options of Spark's JSON parser."""
+        return {**self.options, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+
+    def _looks(self, text: Column) -> tuple[Column, ...]:
+        """What `_accept` needs of each record besides its fields."""
+        return ()
+
+    def _accept(self, record: Column, mistyped: Column, text: Column, looked: Column) -> Column:
+        """The struct of a JSON object; NULL if it is a bad record.
+
+        Args:
+            record: The fields of the schema; those whose values have another type are NULL.
+            mistyped: Whether any value has another type than the schema says.
+            text: The JSON text.
+            looked: A struct with the columns of `_looks`.
+        """
+        from pyspark.sql import functions as F
+
+        return F.when(~mistyped, record)
 
     @property
     def expected(self) -> str | None:  # type: ignore[override]
@@ -128,6 +160,7 @@ def choose_decoder(
     schema: StructType | None,
     invalid_utf8: InvalidUtf8 = "reject",
     options: Mapping[str, str] | None = None,
+    drift: Drift | None = None,
 ) -> Decoder | None:
     """The decoder of a format; None if Headrace does not decode it.
 
@@ -137,6 +170,7 @@ def choose_decoder(
         schema: The fields of the records.
         invalid_utf8: What to do with a record that is not valid UTF-8.
         options: Further options of Spark's parser.
+        drift: What to do with records that differ from the schema; ``None`` ignores fields that it has not.
 
     Raises:
         ArgumentInvalidError: The format needs a schema or has none, or an argument has an invalid value.
@@ -156,6 +190,10 @@ def choose_decoder(
             params={"argument": "schema"},
         )
     match format:
+        case "json" if schema is not None and drift is not None:
+            from headrace.sources.json_drift import DriftingJsonDecoder
+
+            return DriftingJsonDecoder(schema, invalid_utf8, options or {}, drift)
         case "json" if schema is not None:
             return JsonDecoder(schema, invalid_utf8, options or {})
         case "text":

@@ -48,6 +48,31 @@ def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool 
     return next((one.text for one in certain or found), None)
 
 
+def find_unknown(record: str, schema: Mapping[str, Any] | None) -> list[str]:
+    """The dotted names of the fields of a record that a schema does not have.
+
+    Args:
+        record: The text of the record.
+        schema: The schema, in Spark's JSON form.
+    """
+    try:
+        value = json.loads(record)
+    except (ValueError, RecursionError):
+        return []
+    return [] if schema is None else list(_unknown(value, schema, ""))
+
+
+def _unknown(value: Any, kind: Any, path: str) -> Iterator[str]:
+    if not isinstance(value, dict) or not isinstance(kind, Mapping) or kind.get("type") != "struct":
+        return
+    known = {field["name"]: field["type"] for field in kind["fields"]}
+    for name, inner in value.items():
+        if name in known:
+            yield from _unknown(inner, known[name], f"{path}{name}.")
+        elif inner is not None:
+            yield f"{path}{name}"
+
+
 def _describe_syntax(error: json.JSONDecodeError) -> str:
     if error.msg == "Extra data":
         return f"the record has more text after its JSON value, at character {error.pos + 1}"

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from headrace.errors import (
     NOT_COMMITTED,
     HeadraceError,
+    RecordDriftedError,
     RecordNotUtf8Error,
     RecordTooLargeError,
     RecordUnparseableError,
     SourceLocation,
 )
-from headrace.sources.decoders import NOT_UTF8, TOO_LARGE, UNPARSEABLE, Decoder, decode_within
-from headrace.sources.json_problems import find_problem
+from headrace.sources.decoders import DRIFTED, NOT_UTF8, TOO_LARGE, UNPARSEABLE, Decoder, decode_within
+from headrace.sources.json_problems import find_problem, find_unknown
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -34,6 +35,7 @@ _ERRORS: Mapping[str, type[HeadraceError]] = {
     UNPARSEABLE: RecordUnparseableError,
     NOT_UTF8: RecordNotUtf8Error,
     TOO_LARGE: RecordTooLargeError,
+    DRIFTED: RecordDriftedError,
 }
 
 
@@ -58,6 +60,30 @@ def decode_or_stop(
     """
     from pyspark.sql import functions as F
 
+    stop = stop_at(decoder, value, at=at, max_bytes=max_bytes, stops=stops)
+    record = F.coalesce(decode_within(decoder, value, max_bytes), stop)
+    return F.when(value.isNotNull(), record) if on_null == "keep" else record
+
+
+def stop_at(
+    decoder: Decoder,
+    value: Column,
+    *,
+    at: Sequence[Column],
+    max_bytes: int | None = None,
+    stops: bool = True,
+) -> Column:
+    """An error that stops the flow at a record that cannot be decoded.
+
+    Args:
+        decoder: The decoder of the format.
+        value: The record, as bytes or as text.
+        at: Columns that identify the record in the error.
+        max_bytes: The limit of a value's length, if there is one.
+        stops: Whether the flow stops in any case; else the record may be quarantined.
+    """
+    from pyspark.sql import functions as F
+
     expected, problem = decoder.expected, decoder.problem(value)
     size = []
     if max_bytes is not None:
@@ -72,9 +98,7 @@ def decode_or_stop(
         F.lit(expected if expected and len(expected) <= CARRIED else None).alias("schema"),
         F.base64(F.substring(value.cast("binary"), 1, CARRIED)).alias("record"),
     )
-    stop = F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
-    record = F.coalesce(decode_within(decoder, value, max_bytes), stop)
-    return F.when(value.isNotNull(), record) if on_null == "keep" else record
+    return F.raise_error(F.concat(F.lit(_MARK), F.to_json(facts)))
 
 
 @dataclass(frozen=True)
@@ -164,6 +188,9 @@ class BadRecord:
             return _describe_invalid(self.value)
         if self.mismatch is not None:
             return self.mismatch
+        if self.code == DRIFTED:
+            names = find_unknown(self.text, self.schema)
+            return f"the record has fields that its schema does not have: {', '.join(names) or '?'}"
         found = find_problem(self.text, self.schema, is_cut=self.is_cut)
         return found or "the record does not match the declared schema"
 
@@ -174,6 +201,8 @@ class BadRecord:
             yield 'skip records without a value, or make them NULL: tombstones="skip" or tombstones="keep"'
         elif self.code == TOO_LARGE:
             yield "or set a larger max_value_bytes"
+        elif self.code == DRIFTED:
+            yield 'add the fields to the schema, or choose drift="evolve", "rescue" or "quarantine" for them'
         elif "path" not in self.at:
             yield 'correct the schema, or read the topic with format="raw"'
 

@@ -10,6 +10,7 @@ import pytest
 from headrace.errors import RowsNotRepeatableError
 from headrace.model.ranges import SourceRange
 from headrace.run.bad_records import BadRecordSearch, ReadCounts
+from headrace.run.drift import DriftCheck
 from headrace.sinks.target import BatchStamp
 from headrace.sources.kafka.position import KafkaOffsets
 
@@ -34,7 +35,7 @@ def searched(
         reads_all: Whether the query reads every record.
         again: What the second pass counts.
     """
-    planned = SimpleNamespace(reads_all=reads_all, flow=SimpleNamespace(location=None))
+    planned = SimpleNamespace(reads_all=reads_all, sources=(), flow=SimpleNamespace(location=None))
     calls: list[object] = []
     frame = SimpleNamespace(unpersist=lambda: calls.append("released"))
     kept = SimpleNamespace(totals=again, counts={"X": again.bad}, frame=frame, rejected=lambda _: None)
@@ -44,8 +45,10 @@ def searched(
             calls.append("read")
             return [kept]
 
+    nothing = cast(Any, None)
+    drift = DriftCheck(planned=cast(Any, planned), find=nothing, update="u", emit=nothing)
     search = Search(
-        planned=cast(Any, planned), count=lambda: counted, find=cast(Any, None), read=cast(Any, None)
+        planned=cast(Any, planned), count=lambda: counted, find=nothing, read=nothing, drift=drift
     )
     try:
         with search.search(cast(Any, None), STAMP, cast(Any, None)) as found:

@@ -27,6 +27,7 @@ from headrace.sources.files.lists import FileLists, ReadFile, covers, describe_f
 from headrace.sources.files.position import FilePosition
 from headrace.sources.files.spark_log import last_entry, load_entries, load_seen
 from headrace.sources.guard import FlowRun, Guard
+from headrace.sources.new_fields import schema_mark
 from headrace.state.identity import SourceIdentity, folder_of
 from headrace.state.opening import resume_command
 
@@ -133,7 +134,8 @@ class FileGuard(Guard):
             before = self._read[one.index]
             total = len(before) + sum(file.path not in before for file in mine)
             files += mine
-            yield replace(one, marks={"files": describe_files(mine, total)})
+            planned = next(source for source in self.run.planned if source.index == one.index)
+            yield replace(one, marks={"files": describe_files(mine, total), **schema_mark(planned.options)})
         self._batch = _Batch(number=batch, files=tuple(files), states=states)
         self._refuse_mixed()
 

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
+from headrace.model.drift import Drift
 from headrace.model.folders import FileFolder
 from headrace.sources.bad_records import MAX_VALUE_BYTES, BadRecordRule, BadRecords, RecordRules
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
+from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,7 +77,7 @@ _FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "orc": ("mergeSchema",),
 }
 _LINE_OPTIONS = frozenset(
-    name.lower() for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], FORMAT_OPTION, _BASE)
+    name.lower() for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], FORMAT_OPTION, SCHEMA_NUMBER, _BASE)
 )
 """Options that the reader of lines takes; the others are for the parser."""
 
@@ -190,6 +192,9 @@ def read(
     invalid_utf8: InvalidUtf8 = "reject",
     bad_records: BadRecordRule = "quarantine",
     max_value_bytes: int = MAX_VALUE_BYTES,
+    drift: Drift | None = None,
+    evolving: Evolving | None = None,
+    notes_unknown: bool = False,
     found: list[BadRecords] | None = None,
 ) -> DataFrame:
     """A folder of files as a streaming DataFrame.
@@ -204,6 +209,9 @@ def read(
         invalid_utf8: What to do with a line that is not valid UTF-8.
         bad_records: What to do with a line of JSON or text that cannot be decoded.
         max_value_bytes: A longer line of JSON or text is a bad record.
+        drift: What to do with records of JSON that differ from the schema.
+        evolving: The schema, if it takes up new fields.
+        notes_unknown: Whether fields that have no column are counted.
         found: Takes the bad records of the read, if they are wanted.
 
     Returns:
@@ -215,6 +223,8 @@ def read(
     from pyspark.sql import functions as F
 
     given = {**_choosing(folder), **limits, **options, FORMAT_OPTION: format}
+    if evolving is not None:
+        given[SCHEMA_NUMBER] = str(evolving.number)
     partitions = folder.partition_columns()
     if schema is not None:
         _check_schema(schema, partitions)
@@ -223,15 +233,21 @@ def read(
         F.col("_metadata.file_size").alias("size"),
         F.col("_metadata.file_modification_time").alias("modified"),
     ).alias("_source")
-    decoder = _choose_decoder(format, schema, partitions, options, invalid_utf8)
+    decoder = _choose_decoder(format, schema, partitions, options, invalid_utf8, drift)
     if decoder is not None:
         lines = _read_lines(spark, folder, schema, partitions, given)
         if format == "json":
             lines = lines.where(F.col("value").rlike(r"\S"))
         path = F.col("_metadata.file_path").alias("path")
-        rules = RecordRules(decoder=decoder, bad_records=bad_records, max_value_bytes=max_value_bytes)
+        rules = RecordRules(
+            decoder=decoder,
+            bad_records=bad_records,
+            max_value_bytes=max_value_bytes,
+            notes_unknown=notes_unknown,
+            evolving=evolving,
+        )
         if found is not None:
-            found.append(rules.find_bad(lines, [path, F.col("value").cast("binary").alias("value")]))
+            found.append(rules.find_bad(lines, [path], [path, F.col("value").cast("binary").alias("value")]))
         kept = {name: F.col(name) for name in partitions}
         return rules.decode(lines, [path], {**kept, "_source": source})
     if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
@@ -248,16 +264,23 @@ def _choose_decoder(
     partitions: tuple[str, ...],
     options: Mapping[str, str],
     invalid_utf8: InvalidUtf8,
+    drift: Drift | None,
 ) -> Decoder | None:
     """The decoder of lines; None for files that a reader of Spark parses."""
     from pyspark.sql.types import StructType
 
     if format == "json" and schema is not None:
         if _is_native(schema, options):
+            if drift is not None and not drift.is_default:
+                raise ArgumentInvalidError(
+                    f"read_files: drift does not work with {_SPARKS_JSON}",
+                    remedies=("remove drift, or the options that need Spark's reader, such as multiLine",),
+                    params={"argument": "drift"},
+                )
             return choose_decoder("read_files", _SPARKS_JSON, None, invalid_utf8)
         fields = StructType([field for field in schema.fields if field.name not in partitions])
         parsing = {name: value for name, value in options.items() if name.lower() not in _LINE_OPTIONS}
-        return choose_decoder("read_files", format, fields, invalid_utf8, parsing)
+        return choose_decoder("read_files", format, fields, invalid_utf8, parsing, drift)
     return choose_decoder("read_files", format, None, invalid_utf8)
 
 

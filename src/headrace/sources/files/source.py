@@ -32,6 +32,7 @@ from headrace.sources.files.spark_log import COMPACT_INTERVAL, last_entry, load_
 from headrace.sources.kind import SourceKind
 from headrace.sources.limits import FILES_MAX_AGE, Taken
 from headrace.sources.meter import Meter
+from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
@@ -260,7 +261,7 @@ class FilesKind(SourceKind):
         )
 
     def join_marks(self, one: Mapping[str, Any], two: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        if ("files" in one) != ("files" in two):
+        if ("files" in one) != ("files" in two) or one.get(SCHEMA_MARK) != two.get(SCHEMA_MARK):
             return None
         files = {"files": join_descriptions(one["files"], two["files"])} if "files" in two else {}
         return {**one, **two, **files}

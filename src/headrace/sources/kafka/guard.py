@@ -12,6 +12,7 @@ from headrace.sources.kafka.facts import KafkaFacts, topic_recreated
 from headrace.sources.kafka.last_records import LastRecordReader, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.source import KafkaSource
+from headrace.sources.new_fields import schema_mark
 from headrace.state.identity import SourceIdentity
 
 
@@ -28,10 +29,13 @@ class KafkaGuard(Guard):
         kafka = (facts for facts in run.facts if isinstance(facts, KafkaFacts))
         self._last = LastRecordReader({facts.source.index: facts.last for facts in kafka})
 
-    def _cluster(self, one: SourceRange) -> KafkaCluster:
+    def _planned(self, one: SourceRange) -> KafkaSource:
         planned = next(source for source in self.run.planned if source.index == one.index)
         assert isinstance(planned, KafkaSource)
-        return self.run.systems.kafka.reach(planned.connection)
+        return planned
+
+    def _cluster(self, one: SourceRange) -> KafkaCluster:
+        return self.run.systems.kafka.reach(self._planned(one).connection)
 
     def begin(self, batch: int, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
         """Name all topics of a pattern by their ids, also those that have just joined.
@@ -70,7 +74,7 @@ class KafkaGuard(Guard):
                     )
 
     def finish(self, ranges: Sequence[SourceRange]) -> Iterator[SourceRange]:
-        """Mark the last record that was read of each partition.
+        """Mark the last record that was read of each partition, and the number of a schema that evolves.
 
         Raises:
             OffsetsReusedError: The broker has another record, or none, at an offset that was read.
@@ -81,7 +85,7 @@ class KafkaGuard(Guard):
             if reused:
                 done = "the batch was not committed"
                 raise offsets_reused(flow.name, flow.target.short, flow.location, reused[0], done=done)
-            yield replace(one, marks=marks)
+            yield replace(one, marks={**marks, **schema_mark(self._planned(one).options)})
 
     def close(self) -> None:
         self._last.close()

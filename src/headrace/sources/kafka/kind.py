@@ -18,6 +18,7 @@ from headrace.sources.kafka.reader import KafkaReader
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.kind import SourceKind
+from headrace.sources.new_fields import SCHEMA_MARK
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
@@ -116,8 +117,10 @@ class KafkaKind(SourceKind):
         assert isinstance(one.until, KafkaOffsets)
         return one.until.count_since(one.start)
 
-    def join_marks(self, one: Mapping[str, Any], two: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The newer mark of each partition."""
+    def join_marks(self, one: Mapping[str, Any], two: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The newer mark of each partition; ranges that were read with different schemas stay apart."""
+        if one.get(SCHEMA_MARK) != two.get(SCHEMA_MARK):
+            return None
         before, after = one.get("last", {}), two.get("last", {})
         topics = sorted({*before, *after})
         last = {topic: {**before.get(topic, {}), **after.get(topic, {})} for topic in topics}

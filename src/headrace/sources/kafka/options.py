@@ -10,6 +10,7 @@ from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
 from headrace.sources.kafka.subscription import Subscription
+from headrace.sources.new_fields import SCHEMA_NUMBER
 from headrace.sources.option_names import KnownOptions
 from headrace.sources.requests import (
     ADAPTIVE,
@@ -42,7 +43,7 @@ _KNOWN = KnownOptions(
     ),
     batch=(*_BOTH, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     prefixes=("kafka.",),
-    marks=frozenset({"headrace.location", ADAPTIVE, LOSS_POLICY}),
+    marks=frozenset({"headrace.location", ADAPTIVE, LOSS_POLICY, SCHEMA_NUMBER}),
 )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from headrace.errors import ArgumentInvalidError
 from headrace.model.connections import KafkaConnection
+from headrace.model.drift import Drift
 from headrace.model.project import OnDataLoss
 from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.bad_records import (
@@ -23,6 +24,7 @@ from headrace.sources.csv_decoder import build_csv_decoder
 from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
+from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,6 +86,9 @@ class KafkaRead:
             the setting of the pipeline.
         options: Further options of Spark's Kafka source. With ``kafka.bootstrap.servers`` of another cluster
             they are the whole connection.
+        drift: What to do with records that differ from the schema.
+        evolving: The schema, if it takes up new fields.
+        notes_unknown: Whether fields that have no column are counted.
     """
 
     topics: str | None = None
@@ -102,6 +107,9 @@ class KafkaRead:
     max_value_bytes: int = MAX_VALUE_BYTES
     on_data_loss: OnDataLoss | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    drift: Drift = field(default_factory=Drift)
+    evolving: Evolving | None = None
+    notes_unknown: bool = True
 
     def decoder(self) -> Decoder | None:
         """The decoder of the records; None for bytes.
@@ -120,7 +128,9 @@ class KafkaRead:
                 remedies=("remove format_options",),
                 params={"argument": "format_options"},
             )
-        return self.avro or choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8)
+        if self.avro is not None:
+            return self.avro
+        return choose_decoder("read_kafka", self.format, self.schema, self.invalid_utf8, drift=self.drift)
 
     def spark_options(self) -> dict[str, str]:
         """The options of Spark's Kafka source, without those of the user.
@@ -134,6 +144,7 @@ class KafkaRead:
             ALLOW_NO_TOPICS: "true" if self.allow_no_match else None,
             LOSS_POLICY: self.on_data_loss,
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            SCHEMA_NUMBER: None if self.evolving is None else self.evolving.number,
         }
         chosen = {name: str(value) for name, value in given.items() if value is not None}
         return chosen | _starting(self.starting_offsets, self.starting_timestamp)
@@ -180,12 +191,14 @@ def read(
         bad_records=kafka.bad_records,
         tombstones=kafka.tombstones,
         max_value_bytes=kafka.max_value_bytes,
+        notes_unknown=kafka.notes_unknown,
+        evolving=kafka.evolving,
     )
+    place = [F.col(name) for name in COORDINATES[:3]]
     if found is not None:
-        found.append(rules.find_bad(records, [F.col(name) for name in (*COORDINATES, "value")]))
+        found.append(rules.find_bad(records, place, [F.col(name) for name in (*COORDINATES, "value")]))
     # Text has the same bytes as the record, so they are not kept twice.
     kept = COORDINATES if kafka.format == "text" else (*COORDINATES, "value")
-    place = [F.col(name) for name in COORDINATES[:3]]
     return rules.decode(records, place, {"_source": F.struct(*kept)})
 
 

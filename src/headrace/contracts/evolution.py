@@ -1,0 +1,186 @@
+"""New columns for a schema whose records have changed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.model.drift import Drift
+
+Type = str | Mapping[str, Any]
+"""A type as ``StructType.jsonValue()`` gives it."""
+
+_LARGEST = "decimal(38,0)"
+_UNNAMEABLE = re.compile(r"[ ,;{}()\n\t=]")
+MAX_NEW_COLUMNS = 200
+"""The maximum number of columns that one batch adds; records with more use field names as data."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evolution:
+    """How a schema changes.
+
+    Args:
+        schema: The schema after the change.
+        added: The dotted names of the new fields.
+        refused: The names of new fields that cannot become columns, with the reason.
+    """
+
+    schema: Mapping[str, Any]
+    added: tuple[str, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.added)
+
+
+def evolve(schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift) -> Evolution:
+    """Add the fields that records have and a schema does not.
+
+    Args:
+        schema: The schema now, as ``StructType.jsonValue()`` gives it.
+        found: The schema of the records, in the same form, as `from_variant` gives it.
+        drift: The actions; only columns that evolve are changed.
+    """
+    change = _Change(drift)
+    fields = change.merged(schema["fields"], found["fields"], "")
+    return Evolution(
+        schema={"type": "struct", "fields": fields},
+        added=tuple(change.added),
+        refused=tuple(change.refused),
+    )
+
+
+class _Change:
+    def __init__(self, drift: Drift) -> None:
+        self._drift = drift
+        self.added: list[str] = []
+        self.refused: list[tuple[str, str]] = []
+
+    def merged(
+        self, fields: Sequence[Mapping[str, Any]], found: Iterable[Mapping[str, Any]], path: str
+    ) -> list[Mapping[str, Any]]:
+        """The fields of a struct, with those that were found; new ones come last, by name."""
+        new = {one["name"]: one["type"] for one in found if path or self._evolves(one["name"])}
+        kept = [
+            {**one, "type": self._grown(one["type"], new.pop(one["name"]), f"{path}{one['name']}")}
+            if one["name"] in new
+            else one
+            for one in fields
+        ]
+        taken = {one["name"].lower() for one in kept}
+        for name, found_kind in new.items():
+            if (kind := _storable(found_kind)) is None:
+                continue
+            if reason := _unusable(name, taken):
+                self.refused.append((f"{path}{name}", reason))
+                continue
+            taken.add(name.lower())
+            self.added.append(f"{path}{name}")
+            kept.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
+        return kept
+
+    def _evolves(self, name: str) -> bool:
+        return self._drift.action(name) == "evolve"
+
+    def _grown(self, now: Type, found: Type, path: str) -> Type:
+        if isinstance(now, Mapping) and isinstance(found, Mapping) and now["type"] == found["type"]:
+            if now["type"] == "struct":
+                return {**now, "fields": self.merged(now["fields"], found["fields"], f"{path}.")}
+            if now["type"] == "array":
+                return {**now, "elementType": self._grown(now["elementType"], found["elementType"], path)}
+            return now
+        return now
+
+
+def _storable(kind: Type) -> Type | None:
+    """A type without fields that have no values yet; ``None`` if nothing is left."""
+    if isinstance(kind, str):
+        return None if kind == "void" else kind
+    if kind["type"] == "array":
+        element = _storable(kind["elementType"])
+        return None if element is None else {**kind, "elementType": element}
+    fields = [
+        {**one, "type": inner} for one in kind["fields"] if (inner := _storable(one["type"])) is not None
+    ]
+    return {**kind, "fields": fields} if fields else None
+
+
+def _unusable(name: str, taken: set[str]) -> str | None:
+    """Why a field cannot become a column; ``None`` if it can."""
+    if name.lower() in taken:
+        return "another column has this name in other letter case"
+    if not name or _UNNAMEABLE.search(name):
+        return "Delta does not allow its name"
+    return None
+
+
+def from_variant(text: str) -> Mapping[str, Any]:
+    """The schema of records from the result of ``schema_of_variant_agg``, as ``StructType.jsonValue()``.
+
+    A field has the type of all its values: DOUBLE for numbers with decimals, DECIMAL(38,0) for integers
+    beyond 64 bits, and STRING where types differ.
+    """
+    found = _Parser(text).parse()
+    return found if isinstance(found, Mapping) and found["type"] == "struct" else _struct([])
+
+
+def _struct(fields: list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return {"type": "struct", "fields": fields}
+
+
+_TOKEN = re.compile(r"`(?:[^`]|``)*`|[^\s<>,:()`]+|[<>,:()]")
+_SIMPLE = {
+    "BIGINT": "long",
+    "DOUBLE": "double",
+    "FLOAT": "double",
+    "BOOLEAN": "boolean",
+    "VOID": "void",
+}
+
+
+class _Parser:
+    """Reads types such as ``OBJECT<a: BIGINT, b: ARRAY<VARIANT>>``."""
+
+    def __init__(self, text: str) -> None:
+        self._tokens = _TOKEN.findall(text)
+        self._next = 0
+
+    def parse(self) -> Type:
+        name = self._take()
+        if name == "OBJECT":
+            return _struct(self._fields())
+        if name == "ARRAY":
+            self._take()
+            element = self.parse()
+            self._take()
+            return {"type": "array", "elementType": element, "containsNull": True}
+        if name == "DECIMAL":
+            _, _, _, scale, _ = (self._take() for _ in range(5))
+            return _LARGEST if scale == "0" else "double"
+        # VARIANT: values of several types. Text is what all of them can be read as.
+        return _SIMPLE.get(name, "string")
+
+    def _fields(self) -> list[Mapping[str, Any]]:
+        fields: list[Mapping[str, Any]] = []
+        if self._peek() != "<":
+            return fields
+        while self._take() != ">":
+            if self._peek() == ">":
+                continue
+            name = self._take()
+            name = name[1:-1].replace("``", "`") if name.startswith("`") else name
+            self._take()
+            fields.append({"name": name, "type": self.parse(), "nullable": True, "metadata": {}})
+        return fields
+
+    def _peek(self) -> str | None:
+        return self._tokens[self._next] if self._next < len(self._tokens) else None
+
+    def _take(self) -> str:
+        token = self._tokens[self._next]
+        self._next += 1
+        return str(token)

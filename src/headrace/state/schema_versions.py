@@ -1,0 +1,102 @@
+"""The schemas of reads that evolve: each has a number, and begins with one batch of one flow."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.errors import KeptSchemaUnreadableError, StorageNewerError
+from headrace.storage.location import Location
+
+FORMAT = 1
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchemaVersion:
+    """One schema of a read.
+
+    Args:
+        number: 1 for the first schema that differs from the declared one.
+        schema: The schema, as ``StructType.jsonValue()`` gives it.
+        added: The dotted names of the fields that came with it.
+        flow: The flow whose batch had records with these fields.
+        checkpoint: The id of its checkpoint.
+        batch: The first batch that is read with the schema.
+        example: The coordinates of a record with these fields.
+        at: When it was added, in ISO 8601.
+    """
+
+    number: int
+    schema: Mapping[str, Any]
+    added: tuple[str, ...]
+    flow: str
+    checkpoint: str
+    batch: int
+    example: Mapping[str, Any] = field(default_factory=dict)
+    at: str = field(default_factory=_now)
+
+
+@dataclass(frozen=True)
+class SchemaVersions:
+    """The versions of the schema of what a reader reads.
+
+    Args:
+        folder: The folder of all schemas of the storage.
+        source: What is read, such as ``kafka orders``; all reads of it share the versions.
+    """
+
+    folder: Location
+    source: str
+
+    @property
+    def path(self) -> Location:
+        """The folder of the versions."""
+        name = "".join(c if c.isalnum() or c in "-_." else "-" for c in self.source)[:60]
+        return self.folder / f"{name}-{hashlib.sha256(self.source.encode()).hexdigest()[:12]}"
+
+    def newest(self) -> SchemaVersion | None:
+        """The newest version; ``None`` while the declared schema is the only one.
+
+        Raises:
+            KeptSchemaUnreadableError: It cannot be read.
+            StorageNewerError: A newer version of Headrace wrote it.
+        """
+        files = sorted(name for name in self.path.list_files() if name.endswith(".json"))
+        return self._load(self.path / files[-1]) if files else None
+
+    def add(self, version: SchemaVersion) -> bool:
+        """Keep a version; false if another flow has added one with its number.
+
+        Raises:
+            StorageUnwritableError: The storage cannot be written.
+        """
+        record = {"headrace": FORMAT, "source": self.source, **asdict(version)}
+        return self._file(version.number).create_json(record)
+
+    def _file(self, number: int) -> Location:
+        return self.path / f"{number:06d}.json"
+
+    def _load(self, path: Location) -> SchemaVersion:
+        try:
+            value = path.read_json()
+            if value["headrace"] > FORMAT:
+                raise StorageNewerError(
+                    f"the schema {path} was written by a newer version of Headrace",
+                    params={"path": str(path), "format": value["headrace"]},
+                )
+            known = {name: value[name] for name in SchemaVersion.__dataclass_fields__}
+            return SchemaVersion(**{**known, "added": tuple(value["added"])})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise KeptSchemaUnreadableError(
+                f"the schema of {self.source} cannot be read from {path}",
+                facts=(f"{type(error).__name__}: {error}",),
+                remedies=("restore the file, or remove it: the next new field adds the version again",),
+                params={"path": str(path)},
+            ) from error
