@@ -57,7 +57,7 @@ def _batches(storage: Storage, name: TableName, first: datetime) -> Iterator[tup
 
 def _facts(name: TableName, commit: LoggedCommit) -> BatchFacts | None:
     said = commit.metadata
-    if said is None or not commit.is_ours or "opens" in said:
+    if said is None or not commit.is_ours or "opens" in said or "replay" in said:
         return None
     is_view = "view" in said
     return BatchFacts(

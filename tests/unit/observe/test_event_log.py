@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lake import HandFlow, Lake
+from lake import HandFlow, Lake, rows
 
 from headrace.model.events import (
     BatchCommitted,
@@ -272,6 +272,15 @@ class TestCompletion:
         assert self.missing(lake) == []
         flow.append({0: (15, 16)})
         assert len(self.missing(lake)) == 1
+
+    def test_the_commit_of_a_replay_is_no_batch(self, tmp_path: Path) -> None:
+        lake = Lake(tmp_path / "lake")
+        flow: HandFlow = lake.table().flow()
+        words = {"headrace": 1, "pipeline": "shop", "flow": flow.name, "replay": "r1", "rows": 1}
+        counts = {"input": 1, "accepted": 1, "quarantined": 0, "dropped": 0}
+        number = {"txn": {"appId": "r1", "version": 0}}
+        flow.table.commit([number, flow.table.write(rows([10]))], metadata=words | counts)
+        assert self.missing(lake) == []
 
     def test_an_event_and_its_commit_give_the_same_row(self, tmp_path: Path) -> None:
         lake = Lake(tmp_path / "lake")
