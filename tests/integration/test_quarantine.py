@@ -20,6 +20,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp
 from headrace.storage.locate import locate
+from headrace.storage.table_log import iter_commits
 from proof.shop import Shop
 
 if TYPE_CHECKING:
@@ -349,6 +350,45 @@ def small():
 def copied():
     return spark.readStream.table("small").select("id")
 """
+BATCH_VIEW = """
+@hr.temporary_view
+@hr.expect("big", "amount > 4")
+@hr.expect_or_drop("named", "name IS NOT NULL")
+def named():
+    return spark.read.table("orders")
+
+@hr.materialized_view
+def names():
+    return spark.read.table("named").union(spark.read.table("named")).select("name")
+"""
+
+
+def test_temporary_views_are_counted_for_each_query_that_reads_them(orders: Callable[..., Shop]) -> None:
+    view = '@hr.expect("named", "name IS NOT NULL")\n@hr.expect_or_drop("positive", "amount > 0")'
+    target = '@hr.table\n@hr.expect_or_quarantine("not 2", "id <> 2")'
+    code = ORDERS + TEMPORARY.replace("{view}", view).replace("@hr.table", target) + BATCH_VIEW
+    shop = orders("", code, limit=2)
+    shop.run_well()
+    assert ids(shop, "copied") == [0, 3]
+    assert summed(shop, "copied") == {"not 2": (2, 1), "named": (3, 2), "positive": (3, 2)}
+    assert summed(shop, "names") == {"big": (3, 2), "named": (3, 2)}
+    # Without expectations of its own, a table has the counts, too.
+    shop.write(ORDERS.replace("{expectations}", "") + TEMPORARY.replace("{view}", view) + BATCH_VIEW)
+    shop.ledger.produce_values(shop.topic, [(json.dumps(record).encode(), 0) for record in RECORDS])
+    shop.run_well()
+    assert ids(shop, "copied") == [0, 0, 2, 3, 3]
+    assert summed(shop, "copied") == {"not 2": (2, 1), "named": (6, 4), "positive": (6, 4)}
+    assert summed(shop, "names") == {"big": (9, 6), "named": (9, 6)}
+
+
+def summed(shop: Shop, table: str) -> dict[str, tuple[int, int]]:
+    """The passed and failed rows of each expectation, over all commits of a table."""
+    found: dict[str, tuple[int, int]] = {}
+    for commit in iter_commits(locate(shop.table(table))):
+        for one in (commit.metadata or {}).get("expectations", ()):
+            passed, failed = found.get(one["name"], (0, 0))
+            found[one["name"]] = (passed + one["passed"], failed + one["failed"])
+    return found
 
 
 def test_a_temporary_view_drops_rows_or_stops_what_reads_it(orders: Callable[..., Shop]) -> None:

@@ -1,4 +1,4 @@
-"""Expectations of temporary views: rows are dropped, or stop the query, inside of it."""
+"""Expectations of temporary views: rows are counted, dropped, or stop the query, inside of it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,55 @@ import json
 from collections.abc import Sequence
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import passes
-from headrace.model.expectations import Expectation
+from headrace.contracts.conditions import check_name, passes, with_checks
+from headrace.model.declarations import TemporaryView
+from headrace.model.expectations import Expectation, ExpectationCount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_METRIC = "headrace.expectations."
+
+
+def counted(rows: DataFrame, view: TemporaryView) -> DataFrame:
+    """The rows of a temporary view, which are counted by its expectations when a query computes them."""
+    from pyspark.sql import functions as F
+
+    if not view.expectations:
+        return rows
+    failed = [check_name(index) for index in range(len(view.expectations))]
+    counts = [F.count(F.lit(1)).alias("rows"), *(F.count_if(~F.col(name)).alias(name) for name in failed)]
+    checked = with_checks(rows, view.expectations)
+    return checked.observe(f"{_METRIC}{view.name}", *counts).drop(*failed)
+
+
+def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[ExpectationCount, ...]:
+    """The counts of temporary views in one computation of a query.
+
+    Args:
+        metrics: What Spark has observed in the computation: its ``QueryExecution.observedMetrics``.
+        views: The views. A view that the computation did not need has no counts.
+    """
+    found: list[ExpectationCount] = []
+    for view in views:
+        row = metrics.get(f"{_METRIC}{view.name}")
+        if row.isEmpty():
+            continue
+        rows, *failed = (int(row.get().getLong(n)) for n in range(len(view.expectations) + 1))
+        found += [
+            ExpectationCount(
+                name=one.name,
+                dataset=str(view.name),
+                action=one.action,
+                passed=rows - number,
+                failed=number,
+            )
+            for one, number in zip(view.expectations, failed, strict=True)
+        ]
+    return tuple(found)
 
 
 def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:

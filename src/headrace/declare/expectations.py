@@ -5,13 +5,14 @@ A decorator may be above or below the one that declares the dataset.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.contracts.conditions import text_of_column
 from headrace.declare.arguments import Arguments
 from headrace.declare.registry import current_pipeline
-from headrace.model.expectations import Action, Expectation, NullRule
+from headrace.model.expectations import Action, DatasetCheck, Expectation, NullRule
+from headrace.model.triggers import parse_seconds
 from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
@@ -108,6 +109,75 @@ def expect_all_or_fail(
     return _decorate("hr.expect_all_or_fail", "fail", expectations, nulls)
 
 
+def expect_unique(keys: str | Sequence[str], *, fail: bool = False) -> Callable[[QueryT], QueryT]:
+    """Check after each batch or refresh that no two rows of the dataset have equal keys.
+
+    Reads the key columns of the whole dataset.
+
+    Args:
+        keys: One or more columns. Rows with a NULL among them are not compared.
+        fail: Whether the flow stops; by default the check only warns.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.materialized_view
+        ... @hr.expect_unique(["customer", "day"])
+        ... def revenue():
+        ...     return spark.read.table("orders").groupBy("customer", "day").sum("amount")
+    """
+    arguments = _called("hr.expect_unique")
+    columns = (keys,) if isinstance(keys, str) else arguments.columns("keys", keys)
+    if not columns:
+        raise arguments.invalid("keys", "must name at least one column")
+    return _decorate_check(arguments, kind="unique", columns=columns, fails=fail)
+
+
+def expect_row_count(*, like: str, fail: bool = False) -> Callable[[QueryT], QueryT]:
+    """Check after each batch or refresh that the dataset has as many rows as another one has then.
+
+    Reads the statistics of both, or counts their rows where these are missing.
+
+    Args:
+        like: The name of another table or materialized view of the pipeline.
+        fail: Whether the flow stops; by default the check only warns.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.table
+        ... @hr.expect_row_count(like="orders")
+        ... def enriched():
+        ...     return spark.readStream.table("orders").withColumn("year", F.year("at"))
+    """
+    arguments = _called("hr.expect_row_count")
+    return _decorate_check(arguments, kind="row_count", like=arguments.text("like", like), fails=fail)
+
+
+def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> Callable[[QueryT], QueryT]:
+    """Check after each batch or refresh that the newest value of a column is recent.
+
+    Reads the column of the whole dataset.
+
+    Args:
+        column: A column with timestamps or dates.
+        within: The maximum age of the newest value, such as ``"1 hour"``.
+        fail: Whether the flow stops; by default the check only warns.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.table
+        ... @hr.expect_fresh("at", within="15 minutes")
+        ... def orders():
+        ...     return hr.read_kafka("orders", format="json", schema="id LONG, at TIMESTAMP")
+    """
+    arguments = _called("hr.expect_fresh")
+    try:
+        within_s = parse_seconds(within)
+    except ValueError as error:
+        raise arguments.invalid("within", str(error)) from error
+    columns = (arguments.text("column", column),)
+    return _decorate_check(arguments, kind="fresh", columns=columns, within_s=within_s, fails=fail)
+
+
 def checked_expectations(
     arguments: Arguments, given: Mapping[str, Conditions | None]
 ) -> tuple[Expectation, ...]:
@@ -125,10 +195,26 @@ def checked_expectations(
     )
 
 
-def _decorate(call: str, action: Action, conditions: Any, nulls: Any) -> Callable[[QueryT], QueryT]:
+def _called(call: str) -> Arguments:
     active = current_pipeline()
-    arguments = Arguments(call, caller(active.settings.root if active else None))
-    found = _expectations(arguments, "expectations", action, conditions, nulls)
+    return Arguments(call, caller(active.settings.root if active else None))
+
+
+def _decorate_check(arguments: Arguments, *, fails: Any, **facts: Any) -> Callable[[QueryT], QueryT]:
+    if not isinstance(fails, bool):
+        raise arguments.invalid("fail", f"must be True or False, not {fails!r}")
+    return _decorator(arguments, (DatasetCheck(fails=fails, location=arguments.location, **facts),))
+
+
+def _decorate(call: str, action: Action, conditions: Any, nulls: Any) -> Callable[[QueryT], QueryT]:
+    arguments = _called(call)
+    return _decorator(arguments, _expectations(arguments, "expectations", action, conditions, nulls))
+
+
+def _decorator(
+    arguments: Arguments, found: tuple[Expectation | DatasetCheck, ...]
+) -> Callable[[QueryT], QueryT]:
+    active = current_pipeline()
 
     def decorator(function: QueryT) -> QueryT:
         arguments.decorated(function)

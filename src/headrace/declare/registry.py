@@ -14,8 +14,8 @@ from headrace.errors import (
     NoActivePipelineError,
     SourceLocation,
 )
-from headrace.model.declarations import Dataset, Declarations, Flow
-from headrace.model.expectations import Expectation
+from headrace.model.declarations import Dataset, Declarations, Flow, TemporaryView
+from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -24,6 +24,9 @@ from headrace.state.kept_schemas import SchemaKey
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+Expected = Expectation | DatasetCheck
+"""What a decorator expects of the rows of a dataset, or of the whole dataset."""
 
 
 class Registry:
@@ -43,7 +46,7 @@ class Registry:
         self._datasets: dict[str, Dataset] = {}
         self._flows: dict[str, Flow] = {}
         self._owners: list[tuple[Any, str]] = []
-        self._expected: list[tuple[Any, tuple[Expectation, ...]]] = []
+        self._expected: list[tuple[Any, tuple[Expected, ...]]] = []
 
     def add_dataset(self, dataset: Dataset, function: Any = None) -> None:
         """Add a dataset whose name must be new.
@@ -65,8 +68,8 @@ class Registry:
         """Let a function's expectations be those of a dataset."""
         self._owners.append((function, str(dataset).casefold()))
 
-    def expect(self, function: Any, expectations: tuple[Expectation, ...]) -> None:
-        """Add expectations to the dataset that a function declares, now or later."""
+    def expect(self, function: Any, expectations: tuple[Expected, ...]) -> None:
+        """Add expectations and checks to the dataset that a function declares, now or later."""
         self._expected.append((function, expectations))
 
     def add_flow(self, flow: Flow) -> None:
@@ -90,11 +93,27 @@ class Registry:
                 raise _without_dataset(function, expectations)
             for key in owned:
                 dataset = datasets[key]
-                datasets[key] = replace(dataset, expectations=(*dataset.expectations, *expectations))
+                datasets[key] = _with_expectations(dataset, expectations)
         return Declarations(tuple(datasets.values()), tuple(self._flows.values()))
 
 
-def _without_dataset(function: Any, expectations: tuple[Expectation, ...]) -> ExpectationInvalidError:
+def _with_expectations(dataset: Dataset, found: tuple[Expected, ...]) -> Dataset:
+    expectations = tuple(one for one in found if isinstance(one, Expectation))
+    checks = tuple(one for one in found if isinstance(one, DatasetCheck))
+    dataset = replace(dataset, expectations=(*dataset.expectations, *expectations))
+    if not checks:
+        return dataset
+    if isinstance(dataset, TemporaryView):
+        raise ExpectationInvalidError(
+            f"the temporary view `{dataset.name.short}` has no table for the check `{checks[0].name}`",
+            location=checks[0].location,
+            remedies=["declare the check on the table that reads the view"],
+            params={"dataset": str(dataset.name), "expectation": checks[0].name},
+        )
+    return replace(dataset, checks=(*dataset.checks, *checks))
+
+
+def _without_dataset(function: Any, expectations: tuple[Expected, ...]) -> ExpectationInvalidError:
     name = getattr(function, "__name__", "the function")
     return ExpectationInvalidError(
         f"`{name}` has expectations and declares no dataset",

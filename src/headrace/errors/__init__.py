@@ -92,6 +92,7 @@ from headrace.errors.read import (
     TableUnreadableError as TableUnreadableError,
 )
 from headrace.errors.run import (
+    DatasetCheckFailedError as DatasetCheckFailedError,
     DatasetUnknownError as DatasetUnknownError,
     DownstreamStreamsError as DownstreamStreamsError,
     DriverLostError as DriverLostError,

@@ -40,6 +40,16 @@ class MaxRejectedExceededError(RunError):
     code = "MAX_REJECTED_EXCEEDED"
 
 
+class DatasetCheckFailedError(RunError):
+    """A check of a whole dataset failed: `expect_unique`, `expect_row_count` or `expect_fresh` with
+    `fail=True`. The batch or the refresh before it is committed.
+
+    Correct the dataset or its sources, or let the check only warn. Then run again: the check is repeated.
+    """
+
+    code = "DATASET_CHECK_FAILED"
+
+
 class RowsNotRepeatableError(RunError):
     """A batch with rejected rows or bad records was computed twice, and the second time gave other ones. The
     batch was not committed.

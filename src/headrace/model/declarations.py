@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from headrace.errors import SourceLocation
-from headrace.model.expectations import Expectation
+from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.queries import Query
 from headrace.model.rejection_limit import RejectionLimit
@@ -33,6 +33,7 @@ class StreamingTable:
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
     max_rejected: RejectionLimit | None = None
+    checks: tuple[DatasetCheck, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +49,7 @@ class MaterializedView:
     schema: Any | None = None
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
+    checks: tuple[DatasetCheck, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+Row = dict[str, Any]
+"""A row of the event log, by column."""
+
 _TEXT, _NUMBER = "string", "long"
 _FRAME = {"declaring_class": _TEXT, "method_name": _TEXT, "file_name": _TEXT, "line_number": _NUMBER}
 _COLUMNS: Mapping[str, Any] = {

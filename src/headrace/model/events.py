@@ -244,6 +244,24 @@ class ForeignCommitSeen(Event):
     engine: str
 
 
+@dataclass(frozen=True, kw_only=True)
+class DatasetChecked(Event):
+    """A check of a whole dataset has ended.
+
+    Args:
+        flow: The flow after whose batch, or the view after whose refresh.
+        check: The check for a person.
+        passed: Whether the dataset has passed.
+        fact: What was found, for a person.
+    """
+
+    flow: str
+    dataset: TableName
+    check: str
+    passed: bool
+    fact: str
+
+
 class Emitter(Protocol):
     """Takes events; called from several threads."""
 

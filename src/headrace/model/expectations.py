@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, assert_never
 
 from headrace.errors import SourceLocation
 
@@ -39,6 +39,41 @@ class Expectation:
     def rejects(self) -> bool:
         """Whether a row that fails is kept out of the dataset."""
         return self.action != "warn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetCheck:
+    """A check of a whole table or materialized view, after each batch or refresh.
+
+    Args:
+        kind: ``unique``: no two rows have equal keys. ``row_count``: the dataset has as many rows as another.
+            ``fresh``: the newest value of a column is recent.
+        columns: The keys, or the column with a time.
+        like: The other dataset.
+        within_s: The maximum age of the newest value in seconds.
+        fails: Whether the flow stops; otherwise the check only warns.
+        location: The line that declares it.
+    """
+
+    kind: Literal["unique", "row_count", "fresh"]
+    columns: tuple[str, ...] = ()
+    like: str = ""
+    within_s: float = 0.0
+    fails: bool
+    location: SourceLocation
+
+    @property
+    def name(self) -> str:
+        """The check for a person."""
+        match self.kind:
+            case "unique":
+                return f"unique {', '.join(self.columns)}"
+            case "row_count":
+                return f"as many rows as {self.like}"
+            case "fresh":
+                return f"{self.columns[0]} within {self.within_s:g} s"
+            case _:
+                assert_never(self.kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 from headrace.model.events import (
     BatchReplayed,
+    DatasetChecked,
     Event,
     FlowFailed,
     FlowReconnected,
@@ -62,6 +63,7 @@ _NOTABLE = (
     | ViewFailed
     | ViewSkipped
     | ForeignCommitSeen
+    | DatasetChecked
     | BatchReplayed
 )
 """Events that get a line of their own above the table."""
@@ -84,8 +86,8 @@ class Display:
     def __call__(self, event: Event) -> None:
         with self._lock:
             self.board = self.board.with_event(event)
-        if isinstance(event, _NOTABLE):
-            self.note(event_line(event, self.board))
+        if isinstance(event, _NOTABLE) and (line := event_line(event, self.board)):
+            self.note(line)
 
     def note(self, text: str) -> None:
         """Show one line of text."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
+from headrace.model.event_columns import Row
 from headrace.model.names import TableName
-from headrace.observe.event_rows import BatchFacts, Row, RowBuilder
+from headrace.observe.batch_facts import BatchFacts
+from headrace.observe.event_rows import RowBuilder
 from headrace.observe.event_table import EventTable, sql_text, sql_time
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import LoggedCommit, newest_commits

@@ -9,6 +9,7 @@ from typing import Any
 from headrace.model.events import (
     BatchCommitted,
     BatchReplayed,
+    DatasetChecked,
     Event,
     FlowFailed,
     FlowFinished,
@@ -104,6 +105,8 @@ def event_line(event: Event, board: Board) -> str:
         case SchemaDrifted():
             names = ", ".join(event.fields)
             return f"{event.flow}  batch {event.batch}: records have fields without a column: {names}"
+        case DatasetChecked(passed=False):
+            return f"{board.name_of(event.dataset)}  check `{event.check}` failed: {event.fact}"
         case FlowSkipped():
             return f"{event.flow}  skipped: {event.reason}"
         case FlowFinished(outcome="up to date"):

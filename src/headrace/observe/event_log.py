@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
+from headrace.model.event_columns import Row
 from headrace.model.events import BatchCommitted, BatchReplayed, Event, ViewRefreshed
 from headrace.model.names import TableName
 from headrace.observe.event_completion import find_missing
-from headrace.observe.event_rows import Origin, Row, RowBuilder
+from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable
 from headrace.plan.stages import Plan
 from headrace.storage.layout import Storage

@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Literal, get_args
 
 from headrace.errors import TableUnreadableError
+from headrace.model.event_columns import Row
 from headrace.model.names import TableName
-from headrace.observe.event_rows import Row
 from headrace.observe.event_table import EventTable, sql_text, sql_time
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import newest_version

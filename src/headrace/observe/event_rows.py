@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import platform
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, assert_never
 
 from headrace.errors import HeadraceError, RefusedError
-from headrace.model.declarations import MaterializedView, StreamingTable, TemporaryView
+from headrace.model.event_columns import Row
 from headrace.model.events import (
     BatchCommitted,
     BatchReplayed,
     BatchStarted,
+    DatasetChecked,
     Event,
     FlowFailed,
     FlowFinished,
@@ -36,17 +37,15 @@ from headrace.model.events import (
     ViewUpToDate,
 )
 from headrace.model.names import TableName
-from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
-
-Row = dict[str, Any]
-"""A row of the event log, by column."""
+from headrace.observe.batch_facts import NAMESPACE, BatchFacts
+from headrace.observe.event_definitions import find_definitions
+from headrace.plan.stages import Plan
 
 Level = Literal["INFO", "WARN", "ERROR", "METRICS"]
 
 STABLE = ("create_update", "flow_definition", "dataset_definition", "flow_progress", "update_progress")
 """The event types whose details do not change; the others are ``EVOLVING``."""
 
-_NAMESPACE = uuid.UUID("6f0f3c5e-6d0c-4b53-9d6b-1f6f1f0a7a11")
 _FINISHED: Mapping[str, str] = {"drained": "COMPLETED", "up to date": "COMPLETED", "stopped": "STOPPED"}
 _UPDATE_STATES: Mapping[str, str] = {"completed": "COMPLETED", "failed": "FAILED", "stopped": "CANCELED"}
 
@@ -77,92 +76,12 @@ class Origin:
     def to_row(self, **more: Any) -> Row:
         """The column ``origin`` of a row."""
         return {
-            "pipeline_id": str(uuid.uuid5(_NAMESPACE, f"{self.storage}/{self.pipeline}")),
+            "pipeline_id": str(uuid.uuid5(NAMESPACE, f"{self.storage}/{self.pipeline}")),
             "pipeline_name": self.pipeline,
             "update_id": self.update,
             "host": platform.node(),
             **more,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class BatchFacts:
-    """What the row of a committed batch or refresh holds; both its event and its commit have it.
-
-    Args:
-        key: The checkpoint and the number of a batch, or the update of a refresh.
-        rows: Rows that were added to the dataset.
-        expectations: The counts of each expectation, as the commit has them.
-        bad_records: The records that gave no row, by reason, as the commit has them.
-        duration_s: ``None`` if it is not known any more.
-    """
-
-    dataset: TableName
-    flow: str
-    key: tuple[str, int] | tuple[str]
-    version: int
-    rows: int
-    quarantined: int = 0
-    dropped: int = 0
-    expectations: Sequence[Mapping[str, Any]] = ()
-    bad_records: Sequence[Mapping[str, Any]] = ()
-    duration_s: float | None = None
-    lag: int | None = None
-    latency_s: tuple[float, float] | None = None
-
-    @property
-    def id(self) -> str:
-        """The id of the row. It is the same each time, so that no batch gets a second row."""
-        return str(uuid.uuid5(_NAMESPACE, "/".join(map(str, (self.dataset, *self.key, self.version)))))
-
-    @property
-    def batch(self) -> int | None:
-        """The number of the batch; ``None`` for a refresh."""
-        return self.key[1] if len(self.key) == 2 else None
-
-    @property
-    def rows_text(self) -> str:
-        """The counts for a person."""
-        parts = [f"{self.rows:,} rows"]
-        parts += [f"{self.quarantined:,} quarantined"] if self.quarantined else []
-        parts += [f"{self.dropped:,} dropped"] if self.dropped else []
-        return ", ".join(parts)
-
-    def details(self, status: str) -> Row:
-        """The details of the row."""
-        behind_s = None if self.latency_s is None else self.latency_s[1]
-        return {
-            "status": status,
-            "metrics": {
-                "num_output_rows": self.rows,
-                "num_upserted_rows": None,
-                "num_deleted_rows": None,
-                "backlog_records": self.lag,
-                "backlog_bytes": None,
-                "backlog_seconds": 0.0 if self.lag == 0 else behind_s,
-                "executor_time_ms": None,
-                "peak_memory_bytes": None,
-                "spilled_bytes": None,
-                "duration_ms": None if self.duration_s is None else round(self.duration_s * 1000),
-            },
-            "data_quality": {
-                "dropped_records": self.dropped,
-                "quarantined_records": self.quarantined,
-                **({"expectations": [_count(one) for one in self.expectations]} if self.expectations else {}),
-                **({"bad_records": [*self.bad_records]} if self.bad_records else {}),
-            },
-            "commit": {"version": self.version},
-        }
-
-
-def _count(one: Mapping[str, Any]) -> Row:
-    return {
-        "name": one["name"],
-        "dataset": one["dataset"],
-        "passed_records": one["passed"],
-        "failed_records": one["failed"],
-        "action": one["action"],
-    }
 
 
 @dataclass
@@ -211,6 +130,11 @@ class RowBuilder:
                 }
                 level = "INFO" if event.added else "WARN"
                 return [self._flow_row(event, details, text, kind="drift", level=level, batch=event.batch)]
+            case DatasetChecked():
+                details = {"check": event.check, "passed": event.passed, "fact": event.fact}
+                outcome, level = ("passed", "INFO") if event.passed else ("FAILED", "WARN")
+                text = f"Check '{event.check}' of '{event.dataset}' has {outcome}: {event.fact}."
+                return [self._flow_row(event, details, text, kind="dataset_check", level=level)]
             case ForeignCommitSeen():
                 details = {
                     "version": event.version,
@@ -259,7 +183,7 @@ class RowBuilder:
         text = f"Update {event.update} of pipeline '{event.pipeline}' was created."
         yield self._row(event.at, "create_update", {"cause": "RUN", "mode": mode}, text)
         if self.plan is not None:
-            for kind, details, origin in _definitions(self.plan):
+            for kind, details, origin in find_definitions(self.plan):
                 name = origin.get("flow_name") or origin["dataset_name"]
                 text = f"{kind.partition('_')[0].capitalize()} '{name}' is defined."
                 yield self._row(event.at, kind, details, text, origin=origin)
@@ -290,22 +214,8 @@ class RowBuilder:
                 text = f"Batch {event.batch} of flow '{name}' was in the table already."
                 return [self._flow_row(event, details, text, batch=event.batch)]
             case BatchCommitted():
-                facts = BatchFacts(
-                    dataset=event.dataset,
-                    flow=name,
-                    key=(event.checkpoint, event.batch),
-                    version=event.version,
-                    rows=event.rows,
-                    quarantined=event.quarantined,
-                    dropped=event.dropped,
-                    expectations=event.expectations,
-                    bad_records=event.bad_records,
-                    duration_s=event.duration_s,
-                    lag=event.lag,
-                    latency_s=event.latency_s,
-                )
                 before = [] if name in self._running else [self._run(event)]
-                return [*before, self.batch_row(event.at, facts, event.update)]
+                return [*before, self.batch_row(event.at, BatchFacts.of(event), event.update)]
             case FlowFinished():
                 status = _FINISHED[event.outcome]
                 details = {"status": status, "outcome": event.outcome, "batches": event.batches}
@@ -370,33 +280,43 @@ class RowBuilder:
         name = str(event.dataset)
         origin = {"flow_name": name, "dataset_name": name}
         level: Level = "INFO"
+        technique: str | None = None
         match event:
             case ViewRefreshing():
-                details, text = {"status": "RUNNING"}, f"Flow '{name}' is RUNNING."
+                running = self._row(
+                    event.at,
+                    "flow_progress",
+                    {"status": "RUNNING"},
+                    f"Flow '{name}' is RUNNING.",
+                    origin=origin,
+                )
+                return [self._planned(event, "MAINTENANCE_TYPE_COMPLETE_RECOMPUTE", origin), running]
             case ViewUpToDate():
                 details = {"status": "COMPLETED", "outcome": "up to date"}
                 text = f"Flow '{name}' has COMPLETED: it is up to date."
+                technique = "MAINTENANCE_TYPE_NO_OP"
             case ViewSkipped():
                 level, details = "WARN", {"status": "SKIPPED", "reason": event.reason}
                 text = f"Flow '{name}' is SKIPPED: {event.reason}."
             case ViewFailed():
                 return self._failed(event, name, event.dataset)
             case ViewRefreshed():
-                facts = BatchFacts(
-                    dataset=event.dataset,
-                    flow=name,
-                    key=(event.update,),
-                    version=event.version,
-                    rows=event.rows,
-                    quarantined=event.quarantined,
-                    dropped=event.dropped,
-                    expectations=event.expectations,
-                    duration_s=event.duration_s,
-                )
-                return [self.batch_row(event.at, facts, event.update)]
+                return [self.batch_row(event.at, BatchFacts.of(event), event.update)]
             case _:
                 assert_never(event)
-        return [self._row(event.at, "flow_progress", details, text, level=level, origin=origin)]
+        planned = [] if technique is None else [self._planned(event, technique, origin)]
+        return [*planned, self._row(event.at, "flow_progress", details, text, level=level, origin=origin)]
+
+    def _planned(
+        self,
+        event: ViewRefreshing | ViewUpToDate | ViewSkipped,
+        technique: str,
+        origin: Mapping[str, Any],
+    ) -> Row:
+        """The row that says how a materialized view is brought up to date."""
+        details = {"technique_information": [{"maintenance_type": technique, "is_chosen": True}]}
+        text = f"Flow '{event.dataset}' was planned as {technique.removeprefix('MAINTENANCE_TYPE_')}."
+        return self._row(event.at, "planning_information", details, text, origin=origin)
 
     def _flow_row(
         self,
@@ -441,47 +361,6 @@ class RowBuilder:
             "details": json.dumps({event_type: details}, ensure_ascii=False, default=str),
             "event_type": event_type,
         }
-
-
-def _definitions(plan: Plan) -> Iterator[tuple[str, Row, Row]]:
-    """The definitions of the datasets and flows: event type, details, and more of the origin."""
-    for dataset in plan.datasets:
-        name = str(dataset.name)
-        details = {
-            "dataset_type": _dataset_type(dataset),
-            "num_flows": len(plan.queries_of(dataset)),
-            "comment": dataset.comment,
-            "expectations": [
-                {"name": one.name, "constraint": one.text, "action": one.action}
-                for one in dataset.expectations
-            ],
-        }
-        yield "dataset_definition", details, {"dataset_name": name}
-    flows: list[PlannedFlow | PlannedRefresh] = [*plan.flows, *plan.refreshes]
-    for planned in flows:
-        flow = planned.flow
-        is_stream = isinstance(planned, PlannedFlow)
-        details = {
-            "output_dataset": str(flow.target),
-            "input_datasets": [str(read.table) for read in planned.reads],
-            "flow_type": "APPEND" if is_stream else "MATERIALIZED_VIEW",
-            "schema": planned.schema.get("fields"),
-            "language": "PYTHON",
-            "fingerprint": planned.fingerprint,
-        }
-        yield "flow_definition", details, {"flow_name": flow.name, "dataset_name": str(flow.target)}
-
-
-def _dataset_type(dataset: StreamingTable | MaterializedView | TemporaryView) -> str:
-    match dataset:
-        case StreamingTable():
-            return "STREAMING_TABLE"
-        case MaterializedView():
-            return "MATERIALIZED_VIEW"
-        case TemporaryView():
-            return "TEMPORARY_VIEW"
-        case _:
-            assert_never(dataset)
 
 
 def _error_row(error: Mapping[str, Any]) -> Row:

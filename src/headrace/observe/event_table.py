@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.model.event_columns import event_columns
-from headrace.observe.event_rows import Row
+from headrace.model.event_columns import Row, event_columns
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
@@ -73,24 +72,14 @@ class EventTable:
         Raises:
             Exception: The table cannot be read.
         """
-        found = self.query_arrow(sql)
-        return [] if found is None else found.to_pylist()
-
-    def query_arrow(self, sql: str) -> pa.Table | None:
-        """The rows of a SQL query over the table ``t``; ``None`` if there is no table yet.
-
-        Raises:
-            Exception: The table cannot be read.
-        """
         if not is_table(self.path):
-            return None
-        import pyarrow as pa
+            return []
         from deltalake import DeltaTable, QueryBuilder
 
         # Columns are read only for the rows that the condition chooses.
         settings = {"datafusion.execution.parquet.pushdown_filters": "true"}
-        found = QueryBuilder(settings).register("t", DeltaTable(str(self.path))).execute(sql).read_all()
-        return pa.table(found)
+        table = DeltaTable(str(self.path))
+        return _rows(QueryBuilder(settings).register("t", table).execute(sql).read_all())
 
     def fold(self) -> int:
         """Merge the small files into one if there are many, and remove files that were replaced long ago.
@@ -130,10 +119,15 @@ class EventTable:
         self._table = None
 
 
-def _files(table: DeltaTable) -> Iterator[Row]:
-    import pyarrow as pa
+def _files(table: DeltaTable) -> list[Row]:
+    return _rows(table.get_add_actions(flatten=True))
 
-    yield from pa.table(table.get_add_actions(flatten=True)).to_pylist()
+
+def _rows(found: Any) -> list[Row]:
+    """The rows of a table in memory. `pyarrow` would import pandas, which takes longer than a query."""
+    names = found.schema.names
+    columns = [found.column(name).to_pylist() for name in names]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _oldest(file: Row) -> datetime | None:

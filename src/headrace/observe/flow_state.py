@@ -10,8 +10,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from headrace.errors import SecondDriverError
+from headrace.model.event_columns import Row
 from headrace.model.names import TableName
-from headrace.observe.event_rows import Row
 from headrace.observe.event_table import EventTable, sql_time
 from headrace.storage.layout import Storage
 

@@ -24,6 +24,7 @@ from typing import Any, Final, get_args
 from headrace.errors import LogSettingInvalidError
 from headrace.model.events import (
     BatchStarted,
+    DatasetChecked,
     Event,
     FlowFailed,
     FlowReconnecting,
@@ -260,6 +261,8 @@ def _level_of(event: Event) -> int:
             return logging.ERROR if event.outcome == "failed" else logging.INFO
         case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen() | LateRowsDropped() | SchemaDrifted():
             return logging.WARNING
+        case DatasetChecked():
+            return logging.INFO if event.passed else logging.WARNING
         case BatchStarted() | ViewRefreshing():
             return logging.DEBUG
         case _:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from headrace.model.event_columns import Row
 from headrace.model.names import TableName
 from headrace.observe.event_reading import EventFilter, query_events
-from headrace.observe.event_rows import Row
 from headrace.storage.layout import Storage
 
 SPANS = 20

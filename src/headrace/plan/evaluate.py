@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.views import guarded
+from headrace.contracts.views import counted, guarded
 from headrace.errors import (
     ColumnNotFoundError,
     HeadraceError,
@@ -100,6 +100,8 @@ def evaluate(
         if view.name not in frames:
             frame = call_query(view.query, interception(), name=shown(view.name))
             with suspended():
+                if isinstance(mode, Running):
+                    frame = counted(frame, view)
                 frames[view.name] = guarded(frame, view.expectations)
         return frames[view.name]
 

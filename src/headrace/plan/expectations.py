@@ -10,12 +10,12 @@ from headrace.contracts.conditions import OWN_COLUMNS, condition
 from headrace.errors import ColumnInvalidError, ExpectationInvalidError, HeadraceError
 from headrace.model.declarations import Dataset, Declarations, TemporaryView
 from headrace.model.expectations import Expectation
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import missing_column, shortened
 from headrace.plan.intercept import suspended
 from headrace.plan.logical import LogicalPlan, read_plan
 from headrace.plan.names import shown
-from headrace.plan.stages import Note
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,8 +24,20 @@ _SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "InSubquery", 
 
 
 def check_declared_expectations(declarations: Declarations) -> Iterator[HeadraceError]:
-    """The errors that show without the columns: names that are used twice, and quarantine in a view."""
+    """The errors that show without the columns: names that are used twice, quarantine in a view, and checks
+    that name no table."""
+    stored = [one.name for one in declarations.datasets if not isinstance(one, TemporaryView)]
     for dataset in declarations.datasets:
+        for check in () if isinstance(dataset, TemporaryView) else dataset.checks:
+            if check.like and TableName.parse(check.like, dataset.name.schema) not in stored:
+                yield ExpectationInvalidError(
+                    f"the check `{check.name}` of `{shown(dataset.name)}` names `{check.like}`, which is no "
+                    "table and no materialized view of this pipeline",
+                    location=check.location,
+                    facts=[f"its tables: {', '.join(map(shown, stored))}"],
+                    remedies=["name one of them"],
+                    params={"dataset": str(dataset.name), "expectation": check.name},
+                )
         counted = Counter(one.name for one in dataset.expectations)
         for one in {one.name: one for one in dataset.expectations}.values():
             if counted[one.name] > 1:
@@ -37,20 +49,6 @@ def check_declared_expectations(declarations: Declarations) -> Iterator[Headrace
                     "would move rows of a temporary view to a quarantine table; a temporary view has none",
                     "use it on the table that reads the view, or expect_or_drop here",
                 )
-
-
-def note_uncounted(declarations: Declarations) -> Iterator[Note]:
-    """One note for each temporary view: its expectations hold, and nobody counts them."""
-    for dataset in declarations.datasets:
-        if isinstance(dataset, TemporaryView) and dataset.expectations:
-            warns = any(one.action == "warn" for one in dataset.expectations)
-            yield Note(
-                level="warning" if warns else "note",
-                text=f"the rows that fail an expectation of the temporary view `{shown(dataset.name)}` are "
-                "not counted",
-                location=dataset.expectations[0].location,
-                remedy="to count them, put the expectation on the table that reads the view",
-            )
 
 
 def check_conditions(

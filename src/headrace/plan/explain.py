@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.model.declarations import Dataset, MaterializedView, StreamingTable, TemporaryView
-from headrace.model.expectations import Expectation
+from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.wrapping import GLUE, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
@@ -89,6 +89,7 @@ class Explanation:
         if (view := self.view_of(dataset.name)) is not None:
             facts.append(self._view_text(view))
         facts += [_expectation_text(one) for one in dataset.expectations]
+        facts += [f"checks `{one.name}`: {_outcome_of(one)}" for one in _checks_of(dataset)]
         facts += [f"{change.text}" for change in self._changes_of(dataset.name) if change.kind != "create"]
         wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
@@ -204,6 +205,7 @@ class Explanation:
                 {"name": one.name, "condition": one.text, "action": one.action, "nulls": one.nulls}
                 for one in dataset.expectations
             ],
+            "checks": [{"name": one.name, "fail": one.fails} for one in _checks_of(dataset)],
             **_layout_json(dataset),
             "location": _location_json(dataset.location),
             "schema": self.plan.schemas.get(dataset.name),
@@ -328,6 +330,14 @@ def type_text(kind: Any) -> str:
             return type_text(kind.get("sqlType", "udt"))
         case other:
             return str(other).upper()
+
+
+def _checks_of(dataset: Dataset) -> tuple[DatasetCheck, ...]:
+    return () if isinstance(dataset, TemporaryView) else dataset.checks
+
+
+def _outcome_of(check: DatasetCheck) -> str:
+    return "stop if it fails" if check.fails else "warn if it fails"
 
 
 def _expectation_text(expectation: Expectation) -> str:

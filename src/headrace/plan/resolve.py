@@ -23,7 +23,7 @@ from headrace.model.queries import Query
 from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
 from headrace.plan.evaluate import active_session
-from headrace.plan.expectations import check_declared_expectations, note_uncounted
+from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
 from headrace.plan.intercept import suspended
@@ -176,10 +176,7 @@ def _assemble(
             for view in declarations.datasets
             if isinstance(view, TemporaryView)
         ),
-        notes=(
-            *find_notes(_resolved_queries(resolver, declarations), settings.root),
-            *note_uncounted(declarations),
-        ),
+        notes=tuple(find_notes(_resolved_queries(resolver, declarations), settings.root)),
     )
 
 
@@ -219,6 +216,8 @@ def _planned_flow(
         repeatable=not resolved.plan.stateful and resolved.plan.deterministic,
         reads_all=resolved.plan.reads_all,
         max_rejected=target.max_rejected or settings.max_rejected,
+        checked_views=_checked(resolved.views, declarations),
+        checks=target.checks,
     )
 
 
@@ -236,7 +235,14 @@ def _planned_refresh(
         ),
         through=resolved.views,
         reads_files=any(one.plan.reads_files for one in (resolved, *views)),
+        checked_views=_checked(resolved.views, declarations),
     )
+
+
+def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[TemporaryView, ...]:
+    """The temporary views of these names that have expectations."""
+    views = (one for one in declarations.datasets if isinstance(one, TemporaryView) and one.expectations)
+    return tuple(view for view in views if view.name in names)
 
 
 def _rejecting(

@@ -16,7 +16,7 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
-from headrace.model.expectations import Expectation
+from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.rejection_limit import RejectionLimit
@@ -73,6 +73,8 @@ class PlannedFlow:
         repeatable: Whether a batch that is computed twice gives the same rows.
         reads_all: Whether a batch reads every record of its range.
         max_rejected: The limit of rejected records of a batch, if there is one.
+        checked_views: The temporary views with expectations that the query reads.
+        checks: The checks of the whole target.
     """
 
     flow: StreamingFlow
@@ -89,6 +91,8 @@ class PlannedFlow:
     repeatable: bool = True
     reads_all: bool = True
     max_rejected: RejectionLimit | None = None
+    checked_views: tuple[TemporaryView, ...] = ()
+    checks: tuple[DatasetCheck, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +104,7 @@ class PlannedRefresh:
             the view.
         reads: The tables that the query reads, also through temporary views.
         through: The temporary views that the query reads, also through each other.
+        checked_views: Those of them that have expectations.
     """
 
     flow: RefreshFlow
@@ -108,6 +113,7 @@ class PlannedRefresh:
     fingerprint: str
     through: tuple[TableName, ...] = ()
     reads_files: bool = False
+    checked_views: tuple[TemporaryView, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -269,6 +269,7 @@ def check_layout_columns(dataset: Stored, schema: columns.Schema) -> Iterator[He
     named = [("partition_cols", path) for path in dataset.partition_cols]
     named += [("cluster_by", path) for path in dataset.cluster_by]
     named += _named(coordinates_of(dataset.table_properties))
+    named += [(f"the check `{one.name}`", path) for one in dataset.checks for path in one.columns]
     for what, path in named:
         if columns.find(schema, path) is not None:
             continue

@@ -86,13 +86,16 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         }
         for planned in plan.flows
     ]
+    # A check that stops a view is repeated in each run.
+    stored = [one for one in plan.datasets if not isinstance(one, TemporaryView)]
+    failing = {one.name for one in stored if any(check.fails for check in one.checks)}
     views = [
         {
             "view": [planned.flow.target.schema, planned.flow.target.name],
             "definition": planned.fingerprint,
             # Without inputs a view is never up to date.
             "inputs": []
-            if planned.reads_files
+            if planned.reads_files or planned.flow.target in failing
             else [[name.schema, name.name] for name in inputs_of(planned, plan)],
         }
         for planned in plan.refreshes

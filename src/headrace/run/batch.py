@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget
 from headrace.state.lease import Lease
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass
@@ -53,6 +54,7 @@ class BatchFunction:
         target: The flow's target.
         tasks: The maximum number of tasks that write a batch.
         reporter: Reports each batch.
+        check: Checks the flow's whole table after each batch, also after one that is repeated.
         state: The state of the batches, for the flow's thread.
     """
 
@@ -65,6 +67,7 @@ class BatchFunction:
     target: FlowTarget
     tasks: int
     reporter: BatchReporter
+    check: Callable[[SparkSession], object]
     state: QueryState
 
     def __call__(self, rows: DataFrame, number: int) -> None:
@@ -94,6 +97,7 @@ class BatchFunction:
         if committed is None:
             self._replay(rows, stamp)
         self.reporter.ended(stamp, committed, time.monotonic() - started_s)
+        self.check(rows.sparkSession)
         reach("after-batch", flow, number)
 
     def _write(self, rows: DataFrame, stamp: BatchStamp) -> Committed | None:

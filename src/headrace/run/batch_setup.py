@@ -11,6 +11,7 @@ from headrace.model.ranges import Position, SourceRange
 from headrace.run.bad_records import BadRecordSearch, ReaderCounts
 from headrace.run.batch import BatchFunction, QueryState
 from headrace.run.batch_ranges import BatchRanges
+from headrace.run.checks import DatasetChecks
 from headrace.run.context import Queries
 from headrace.run.drift import DriftCheck
 from headrace.run.failures import Failures
@@ -24,6 +25,7 @@ from headrace.run.split import BatchSplit, Split
 from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
+from headrace.run.view_counts import ViewCountingSplit
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
@@ -115,13 +117,21 @@ class BatchSetup:
                 measure_lag=LagGauge(systems).measure,
                 after_batch={"the offsets": self._publish, "the limit": limits.follow},
             ),
+            check=DatasetChecks(
+                dataset=planned.flow.target,
+                flow=planned.flow.name,
+                checks=planned.checks,
+                storage=settings.storage,
+                update=self.update,
+                emit=self.emit,
+            ).run,
             state=state,
         )
 
     def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:
         planned = self.surveyor.planned
         find = partial(self.queries.find_bad_records, planned=planned, checkpoint=opened.path)
-        return BatchSplit(
+        split = BatchSplit(
             planned,
             quarantine_of(planned.flow.target, self.surveyor.settings.storage),
             self.update,
@@ -133,6 +143,7 @@ class BatchSetup:
                 drift=DriftCheck(planned=planned, find=find, update=self.update, emit=self.emit),
             ),
         )
+        return ViewCountingSplit(split, planned.checked_views, session) if planned.checked_views else split
 
     def _publish(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
         """Publish the flow's offsets for its consumer group."""

@@ -15,6 +15,7 @@ from headrace.run.reporting import Progress
 from headrace.run.split import RefreshSplit
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target
+from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.run.views import ViewRunner, inputs_of
 from headrace.sinks.delta.table import read_state
 from headrace.storage.table_log import LoggedCommit
@@ -96,6 +97,8 @@ def make_flow(
 
 def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
     """Make the runner of a materialized view."""
+    split = RefreshSplit(stage, quarantine_of(stage.view.name, context.settings.storage))
+    views = stage.planned.checked_views
     return ViewRunner(
         stage,
         inputs_of(stage.planned, plan),
@@ -104,7 +107,7 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         spark=context.spark,
         session=context.session,
         build=context.queries.build,
-        split=RefreshSplit(stage, quarantine_of(stage.view.name, context.settings.storage)),
+        split=ViewCountingRefreshSplit(split, views) if views else split,
         heart=context.heart,
         failures=Failures(kafka=context.settings.kafka, log_file=context.log_file),
         update=context.update,

@@ -21,11 +21,13 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.alterations import find_alterations
 from headrace.plan.stages import Plan, PlannedRefresh, RefreshViewStage
+from headrace.run.checks import DatasetChecks
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
 from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit
 from headrace.run.tables import alter, new_clustering
+from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
 from headrace.state.lease import Heart
@@ -85,7 +87,7 @@ class ViewRunner:
         spark: SparkSession,
         session: MakeSession,
         build: Build,
-        split: RefreshSplit,
+        split: RefreshSplit | ViewCountingRefreshSplit,
         heart: Heart,
         failures: Failures,
         update: str,
@@ -177,6 +179,7 @@ class ViewRunner:
         if writer is None:
             self._register()
             self._emit(ViewUpToDate(update=self._update, dataset=view.name))
+            self._check(self._spark)
             return ViewResult(dataset=view.name, outcome="up to date")
         self._emit(ViewRefreshing(update=self._update, dataset=view.name))
         started = time.monotonic()
@@ -200,7 +203,19 @@ class ViewRunner:
                 expectations=tuple(one.to_json() for one in committed.counts.expectations),
             )
         )
+        self._check(session)
         return ViewResult(dataset=view.name, outcome="refreshed", rows=committed.counts.accepted)
+
+    def _check(self, session: SparkSession) -> None:
+        """Run the checks of the whole view, also if it is up to date: one that failed fails again."""
+        DatasetChecks(
+            dataset=self.view.name,
+            flow=self._flow.name,
+            checks=self.view.checks,
+            storage=self._settings.storage,
+            update=self._update,
+            emit=self._emit,
+        ).run(session)
 
     def _register(self) -> None:
         spark, path = self._spark, self._settings.storage.table(self.view.name)

@@ -7,8 +7,12 @@ from collections.abc import Callable
 import pytest
 
 import headrace as hr
-from headrace.errors import ArgumentInvalidError, ExpectationInvalidError, PipelineFileFailedError
-from headrace.model.declarations import Declarations
+from headrace.errors import (
+    ArgumentInvalidError,
+    ExpectationInvalidError,
+    PipelineFileFailedError,
+)
+from headrace.model.declarations import Declarations, StreamingTable
 
 Load = Callable[..., Declarations]
 
@@ -74,6 +78,48 @@ def orders(): ...
 """
     )
     assert expectations(declared) == [("a", "warn", "x > 0")]
+
+
+def test_checks_of_a_whole_dataset(load: Load) -> None:
+    declared = load(
+        HEAD
+        + """
+@hr.table
+@hr.expect_unique(["id", "day"])
+@hr.expect_row_count(like="raw", fail=True)
+@hr.expect_fresh("at", within="15 minutes")
+@hr.expect("a", "x > 0")
+def orders(): ...
+"""
+    )
+    (dataset,) = declared.datasets
+    assert isinstance(dataset, StreamingTable)
+    assert [(one.name, one.fails, one.location.line) for one in dataset.checks] == [
+        ("unique id, day", False, 4),
+        ("as many rows as raw", True, 5),
+        ("at within 900 s", False, 6),
+    ]
+    assert expectations(declared) == [("a", "warn", "x > 0")]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "expect_unique([])",
+        "expect_unique(1)",
+        'expect_fresh("at", within="soon")',
+        "expect_row_count(like=1)",
+    ],
+)
+def test_a_wrong_check_is_refused(load: Load, call: str) -> None:
+    with pytest.raises(ArgumentInvalidError):
+        load(f"{HEAD}@hr.table\n@hr.{call}\ndef orders(): ...\n")
+
+
+def test_a_temporary_view_has_no_checks(load: Load) -> None:
+    with pytest.raises(ExpectationInvalidError) as caught:
+        load(HEAD + '@hr.temporary_view\n@hr.expect_unique("id")\ndef orders(): ...\n')
+    assert "has no table for the check `unique id`" in caught.value.summary
 
 
 def test_an_append_flow_has_no_expectations_of_its_own(load: Load) -> None:

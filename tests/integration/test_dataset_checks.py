@@ -1,0 +1,90 @@
+"""Checks of whole datasets after batches and refreshes: they warn, or stop the flow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from headrace.model.events import DatasetChecked
+from headrace.project.pipeline import Pipeline
+from proof.shop import Shop
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+CODE = """
+import headrace as hr
+from headrace import spark
+
+@hr.table
+@hr.expect_unique("id")
+@hr.expect_fresh("at", within="1 hour")
+def orders():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG, at TIMESTAMP")
+
+@hr.materialized_view
+@hr.expect_unique(["id"], fail=True)
+@hr.expect_row_count(like="orders", fail=True)
+def copied():
+    return spark.read.table("orders").select("id"){distinct}
+"""
+
+
+@pytest.fixture
+def orders(make_shop: Callable[..., Shop]) -> Shop:
+    shop = make_shop(partitions=1)
+    shop.write(CODE.replace("{distinct}", ""))
+    return shop
+
+
+def produce(shop: Shop, *ids: int, at: str = "2020-01-01T00:00:00Z") -> None:
+    records = [json.dumps({"id": number, "at": at}).encode() for number in ids]
+    shop.ledger.produce_values(shop.topic, [(record, 0) for record in records])
+
+
+def checked(shop: Shop) -> dict[tuple[str, str], tuple[bool, str]]:
+    """The outcomes of the checks in the last run."""
+    found = [event for event in shop.events if isinstance(event, DatasetChecked)]
+    shop.events.clear()
+    return {(event.dataset.name, event.check): (event.passed, event.fact) for event in found}
+
+
+def test_checks_of_whole_datasets_warn_or_stop(orders: Shop) -> None:
+    produce(orders, 1, 2, at="2999-01-01T00:00:00Z")
+    orders.run_well()
+    assert {key: passed for key, (passed, _) in checked(orders).items()} == {
+        ("orders", "unique id"): True,
+        ("orders", "at within 3600 s"): True,
+        ("copied", "unique id"): True,
+        ("copied", "as many rows as orders"): True,
+    }
+    produce(orders, 2)
+    (error,) = orders.run().errors
+    assert (error.code, error.params["checks"]) == ("DATASET_CHECK_FAILED", ["unique id"])
+    assert error.location is not None and error.location.line == 12
+    outcomes = checked(orders)
+    expected = (False, '1 key is in several rows (2 rows), such as {"id":2}')
+    assert outcomes["orders", "unique id"] == outcomes["copied", "unique id"] == expected
+    assert outcomes["copied", "as many rows as orders"] == (True, "it has 3 rows, orders has 3")
+    assert [one.outcome for one in orders.run().views] == ["failed"], "what failed fails again"
+    orders.write(CODE.replace("{distinct}", ".distinct()"))
+    (error,) = orders.run().errors
+    assert error.facts[0] == "it has 2 rows, orders has 3"
+    with Pipeline.load(orders.root) as pipeline:
+        found = [one for one in pipeline.events(level="warn") if one.type == "dataset_check"]
+    assert found[0].details["fact"] == expected[1]
+
+
+def test_a_table_without_recent_values_is_not_fresh(orders: Shop) -> None:
+    produce(orders, 1)
+    orders.run_well()
+    passed, fact = checked(orders)["orders", "at within 3600 s"]
+    assert (passed, fact) == (False, "the newest at is 2020-01-01 00:00:00")
+
+
+def test_plan_refuses_checks_of_unknown_columns_and_tables(orders: Shop) -> None:
+    orders.write(CODE.replace("{distinct}", "").replace('unique("id")', 'unique("ident")'))
+    assert orders.foreseen() == ["COLUMN_NOT_FOUND"]
+    orders.write(CODE.replace("{distinct}", "").replace('like="orders"', 'like="raw"'))
+    assert orders.foreseen() == ["EXPECTATION_INVALID"]
