@@ -69,6 +69,7 @@ class BoardRow:
         recent: The commits of the last seconds.
         reconnecting: Since when no Kafka broker answers.
         late: Rows that its query left out in this update because they came too late.
+        quarantined: Rows and records that it has quarantined in this update.
         error: Why it failed or is being retried, as `HeadraceError.to_dict` gives it.
     """
 
@@ -84,6 +85,7 @@ class BoardRow:
     committed: datetime | None = None
     recent: tuple[Commit, ...] = ()
     late: int = 0
+    quarantined: int = 0
     reconnecting: datetime | None = None
     error: Mapping[str, Any] | None = None
 
@@ -200,6 +202,7 @@ class Board:
             "flow",
             state="running",
             rows=row.rows + event.rows,
+            quarantined=row.quarantined + event.quarantined,
             lag=event.lag if event.lag is not None else row.lag,
             batch=event.batch,
             batch_s=event.duration_s,

@@ -312,7 +312,8 @@ def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
         "flow": row.name,
         "state": _state_text(row, now),
         "rows written": (f"{row.rows:,}" if row.committed is not None or row.rows else none)
-        + (f" ({row.late:,} late)" if row.late else ""),
+        + (f" ({row.late:,} late)" if row.late else "")
+        + (f" ({row.quarantined:,} quarantined)" if row.quarantined else ""),
         "rows/s": none if rate is None or is_over else f"{rate:,.0f}",
         "lag": none if row.lag is None else f"{row.lag:,}",
         "batch time": none if row.batch_s is None else seconds_text(row.batch_s),

@@ -53,7 +53,8 @@ class LineThrottle:
         self._waiting[flow] = self._waiting.get(flow, 0) + event.rows
         last = self._written.get(flow)
         quiet = max(QUIET, timedelta(seconds=len(board.rows) / _LINES_PER_S))
-        if event.rows == 0 or (last is not None and event.at - last < quiet):
+        has_rows = event.rows or event.quarantined
+        if not has_rows or (last is not None and event.at - last < quiet):
             return
         self._written[flow] = event.at
         yield commit_line(event, self._waiting.pop(flow), board.rows[flow])
@@ -113,7 +114,9 @@ def event_line(event: Event, board: Board) -> str:
             return f"{event.flow}  {event.outcome}"
         case FlowFinished():
             rows, batches = _count(event.rows, "row"), _count(event.batches, "batch")
-            return f"{event.flow}  {event.outcome}: {rows} in {batches}"
+            row = board.rows.get(event.flow)
+            more = f", {row.quarantined:,} quarantined" if row is not None and row.quarantined else ""
+            return f"{event.flow}  {event.outcome}: {rows} in {batches}{more}"
         case BatchReplayed():
             return f"{event.flow}  batch {event.batch} is already in the table; it was not written again"
         case ViewRefreshed():

@@ -76,6 +76,17 @@ def test_commits_add_up_and_give_rate_and_latency() -> None:
     }  # fmt: skip
 
 
+def test_a_batch_whose_records_are_all_quarantined_is_shown() -> None:
+    first, second = commit(1, 0, rows=0, quarantined=7), commit(4, 1, rows=0, quarantined=1)
+    row = board_after(started(), first, second).rows["bronze"]
+    assert row_cells(row, at(5))["rows written"] == "0 (8 quarantined)"
+    assert "+0 rows  7 quarantined" in lines(started(), first)[-1]
+    end = FlowFinished(
+        update="u", at=at(5), flow="bronze", dataset=BRONZE, outcome="drained", rows=0, batches=2
+    )
+    assert lines(started(), first, second, end)[-1].endswith("drained: 0 rows in 2 batches, 8 quarantined")
+
+
 def test_the_age_of_a_backlog_is_no_latency() -> None:
     board = board_after(started(), commit(3, 0, latency_s=(130, 110)))
     row = board.rows["bronze"]
