@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from headrace.project.demo.producer import REFUNDS
 from proof.shop import until
 
 HEADRACE = [sys.executable, "-m", "headrace"]
@@ -54,6 +55,7 @@ def test_the_demo_is_killed_inside_a_batch_and_comes_out_equal_and_proven(demo_f
     assert last["planned"] == last["finished"] + 1
     # The restarted process met that batch again, and said what it did with it.
     assert f"batch {last['planned']}" in told["replay"]
+    assert told["rejected"] == told["replayed"] == REFUNDS
     assert told["proof"]["proven"]
     for dataset in told["proof"]["datasets"]:
         for flow in dataset["flows"]:

@@ -39,8 +39,9 @@ def command(invocation: Invocation, records: int, rate: int, directory: Path) ->
     """Run an example, kill it in mid-run, and verify the result.
 
     Starts a Kafka broker, writes an example pipeline, produces records, and runs the pipeline. Kills
-    the run in the middle of a batch, starts it again, and verifies that no record was lost or
-    duplicated. Then stops the pipeline and the broker; the tables are kept.
+    the run in the middle of a batch and starts it again. Corrects an expectation that has rejected some
+    records, replays them, and verifies that no record was lost or duplicated. Then stops the pipeline
+    and the broker; the tables are kept.
     """
     from headrace.project.demo.closing import closing_data, closing_text
     from headrace.project.demo.story import Demo, DemoRequest

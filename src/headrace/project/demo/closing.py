@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.project.demo.comparison import ComparedRow, Comparison
 from headrace.project.demo.ledger import Entry
+from headrace.project.demo.producer import REFUNDS
 from headrace.project.demo.story import DemoResult
 from headrace.verify.report import DatasetProof, GradeReport
 
@@ -58,6 +59,8 @@ def closing_data(result: DemoResult) -> dict[str, Any]:
         ],
         "replay": result.replay,
         "drained": result.drained,
+        "rejected": result.rejected,
+        "replayed": result.replayed,
         "proof": result.proof.to_json(),
         "gold": {
             "equal": comparison.equal,
@@ -77,6 +80,8 @@ def faults(result: DemoResult) -> Iterator[str]:
         yield f"the driver was killed {len(result.crashes)} times, but never during a batch"
     if not result.drained:
         yield f"the tables did not receive all {ledger.records:,} records in time"
+    if not result.replayed == result.rejected == REFUNDS:
+        yield f"{result.rejected} of {REFUNDS} refunds were rejected, and {result.replayed} were replayed"
     if not result.proof.proven:
         yield f"`headrace verify` has {len(result.proof.findings)} findings"
     if not result.comparison.equal:
@@ -128,6 +133,7 @@ def _reading_lines(result: DemoResult) -> Iterator[str]:
     yield f"  duckdb -c \"SELECT * FROM delta_scan('{gold}') LIMIT 5\"   # the duckdb command"
     yield f"  python -c \"import polars; print(polars.read_delta('{gold}').head())\"   # pip install polars"
     yield f"  {headrace} read gold --limit 5 --project {project}"
+    yield f"  {headrace} quarantine show silver --limit 5 --project {project}"
     yield "Run the pipeline again; this starts its broker, with the records of the demo:"
     yield f"  export HEADRACE_BROKER_DIR={broker}"
     yield f"  {headrace} run --project {project}"

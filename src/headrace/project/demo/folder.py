@@ -134,6 +134,22 @@ def write_pipeline(demo: DemoFolder, files: Mapping[str, str]) -> Path | None:
     return kept
 
 
+def rewrite(demo: DemoFolder, name: str, before: str, after: str) -> None:
+    """Replace a text in a file of the demo; the file still counts as the demo's own.
+
+    Raises:
+        StorageUnwritableError: The folder cannot be written.
+    """
+    file, written = demo.path / name, demo.own / _WRITTEN
+    text = file.read_text(encoding="utf-8").replace(before, after)
+    try:
+        sums = json.loads(written.read_text(encoding="utf-8"))
+        file.write_text(text, encoding="utf-8")
+        written.write_text(json.dumps({**sums, name: _sum(text.encode())}, indent=2), encoding="utf-8")
+    except OSError as error:
+        raise _unwritable(demo.path, error) from error
+
+
 def _unwritable(path: Path, error: OSError) -> StorageUnwritableError:
     return StorageUnwritableError(
         f"{path} cannot be written: {error.strerror}",

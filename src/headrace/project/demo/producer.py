@@ -22,6 +22,9 @@ _THINGS = ("bench", "bowl", "chair", "clock", "desk", "lamp", "mirror", "shelf",
 NAMES = tuple(f"{colour} {thing}" for colour, thing in itertools.product(_COLOURS, _THINGS))
 DATES = tuple((datetime.date(2026, 1, 1) + datetime.timedelta(days=day)).isoformat() for day in range(12))
 
+REFUNDS = 12
+"""The number of sales that are negative; the pipeline rejects them at first."""
+
 _TICK_S = 0.01
 _FLUSH_S = 30.0
 
@@ -42,10 +45,11 @@ class Sale:
 
 
 def build_sales(records: int, seed: int = 7) -> Iterator[Sale]:
-    """The same sales for the same seed."""
+    """The same sales for the same seed. `REFUNDS` of them are negative, evenly distributed."""
     chance = random.Random(seed)
+    refunds = {records * (2 * number + 1) // (2 * REFUNDS) for number in range(REFUNDS)}
     for number in range(1, records + 1):
-        cents = chance.randrange(100, 10_000)
+        cents = chance.randrange(100, 10_000) * (-1 if number in refunds else 1)
         yield Sale(number, chance.choice(DATES), chance.choice(NAMES), Decimal(cents).scaleb(-2))
 
 

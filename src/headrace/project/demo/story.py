@@ -1,4 +1,4 @@
-"""The demo from beginning to end: broker, pipeline, producer, crash, restart, proof."""
+"""The demo from beginning to end: broker, pipeline, producer, crash, restart, quarantine, replay, proof."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headrace.model.project import ProjectSettings
 from headrace.project.demo.comparison import Comparison, compare, load_gold
 from headrace.project.demo.crash import Crash, await_batch, look_at_crash
 from headrace.project.demo.driver import Driver, end_leftover
-from headrace.project.demo.folder import DemoFolder, open_demo, write_pipeline
-from headrace.project.demo.producer import SalesProducer
+from headrace.project.demo.folder import DemoFolder, open_demo, rewrite, write_pipeline
+from headrace.project.demo.producer import REFUNDS, SalesProducer
 from headrace.project.demo.tables import TableWatch
 
 if TYPE_CHECKING:
@@ -29,6 +29,10 @@ TOPIC = "sales"
 PARTITIONS = 4
 FLOW = "bronze"
 """The flow that is watched and killed in a batch: the one that reads the topic."""
+
+REJECTING = "silver"
+"""The table that rejects sales that are not positive, until its expectation is corrected."""
+_EXPECTED, _CORRECTED = '"positive sales", "sales > 0"', '"a sale or a refund", "sales <> 0"'
 
 _FIRST = 0.05
 """The share of the records that is written before the first commit. The first batch is slow; with more
@@ -71,6 +75,8 @@ class DemoResult:
         crashes: Every SIGKILL; if one hit a batch, it is the last.
         replay: What the restarted process did with the interrupted batch.
         drained: Whether the tables have received all records of the producer.
+        rejected: The rows that were in the quarantine at the end of the run.
+        replayed: The rows that were replayed, after the expectation was corrected.
     """
 
     folder: DemoFolder
@@ -79,6 +85,8 @@ class DemoResult:
     crashes: tuple[Crash, ...]
     replay: str | None
     drained: bool
+    rejected: int
+    replayed: int
     proof: Proof
     comparison: Comparison
     duration_s: float
@@ -90,7 +98,9 @@ class DemoResult:
     @property
     def ok(self) -> bool:
         """Whether the proof holds, the sums are equal, and the driver was killed during a batch."""
-        return self.drained and self.proof.proven and self.comparison.equal and self.crashes[-1].inside_batch
+        are_replayed = self.replayed == self.rejected == REFUNDS
+        is_equal = self.drained and are_replayed and self.comparison.equal
+        return is_equal and self.proof.proven and self.crashes[-1].inside_batch
 
 
 class Screen(Protocol):
@@ -195,6 +205,7 @@ class Demo:
                 drained = self._drain(settings, producer)
                 self._screen.doing("stopping the pipeline")
                 self._stop_driver()
+                rejected, replayed = self._replay(folder, settings)
             proof = _verify(settings)
             gold = load_gold(settings.storage.table(_name(settings, "gold")).local_path)
             return DemoResult(
@@ -204,6 +215,8 @@ class Demo:
                 crashes=crashes,
                 replay=self._witness.replay,
                 drained=drained,
+                rejected=rejected,
+                replayed=replayed,
                 proof=proof,
                 comparison=compare(gold, producer.ledger.entries),
                 duration_s=time.monotonic() - began,
@@ -295,13 +308,31 @@ class Demo:
         last, moved = None, time.monotonic()
         while time.monotonic() - moved < _IDLE_TIMEOUT_S:
             now = watch.look()
-            if producer.done and watch.holds(producer.ledger.records):
+            records = producer.ledger.records
+            if producer.done and watch.holds(records, records - REFUNDS):
                 return True
             if now != last:
                 last, moved = now, time.monotonic()
             self._check(producer)
             time.sleep(_POLL_S)
         return False
+
+    def _replay(self, folder: DemoFolder, settings: ProjectSettings) -> tuple[int, int]:
+        """Correct the expectation, and replay what it has rejected: the rejected and the replayed rows."""
+        from headrace.project.pipeline import Pipeline
+
+        self._screen.doing("replaying the rejected rows")
+        with Pipeline(settings) as pipeline:
+            (summary,) = pipeline.quarantine.list([REJECTING])
+            rejected = summary.states.get("quarantined", 0)
+            self._screen.note(f"{rejected} refunds are in the quarantine of {REJECTING}: sales > 0 fails")
+            rewrite(folder, f"transformations/{REJECTING}.py", _EXPECTED, _CORRECTED)
+            done = pipeline.quarantine.replay(REJECTING)
+            text = f"✓ {done.replayed} of them replayed, after the expectation was corrected to sales <> 0"
+            self._screen.note(text)
+            # The view has them, too.
+            pipeline.run(["gold"], emit=self._screen.event)
+        return rejected, done.replayed
 
     def _wait(self, condition: Callable[[], bool], producer: SalesProducer | None, otherwise: str) -> None:
         deadline = time.monotonic() + _WAIT_TIMEOUT_S

@@ -44,9 +44,10 @@ class TableWatch:
             self._rows[name] = self._tables[name].count()
         return dict(self._rows)
 
-    def holds(self, rows: int) -> bool:
-        """Whether every streaming table had so many rows at the last call, and the view has read them all."""
-        return all(found >= rows for found in self._rows.values()) and self._view_is_fresh()
+    def holds(self, *rows: int) -> bool:
+        """Whether each streaming table had so many rows at the last call, and the view has read them all."""
+        found = self._rows.values()
+        return all(one >= least for one, least in zip(found, rows, strict=True)) and self._view_is_fresh()
 
     def _view_is_fresh(self) -> bool:
         path = self._storage.table(self._view)
