@@ -19,9 +19,11 @@ from headrace.errors import (
     RecordNotUtf8Error,
     RecordUnparseableError,
     ReplayImpossibleError,
+    text_of,
 )
 from headrace.plan.stages import PlannedFlow
 from headrace.run.failures import Failures
+from headrace.run.narrowing import find_reason
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.records import CARRIED
 
@@ -152,11 +154,11 @@ class Trial:
             error = self.failures.as_error(failure, self.planned.flow)
             if not isinstance(error, FlowFailedError | RecordUnparseableError | RecordNotUtf8Error):
                 raise error from failure
-            reason = error
+            reason = _failed(ids[0], error, text_of(failure))
         if len(ids) == 1:
             outcome.searches += 1
             if reason is not None:
-                outcome.rejected.append(_failed(ids[0], reason))
+                outcome.rejected.append(reason)
             return
         if outcome.searches >= _SEARCHED:
             outcome.left += ids
@@ -293,10 +295,10 @@ def _read_outside(planned: PlannedFlow) -> ReplayImpossibleError:
     )
 
 
-def _failed(id: str, error: HeadraceError) -> Rejected:
+def _failed(id: str, error: HeadraceError, text: str) -> Rejected:
+    """A record on which the query fails; ``text`` is Spark's message."""
     kind = "exception" if isinstance(error, FlowFailedError) else "record"
-    message = next((fact for fact in error.facts), error.summary)
-    return Rejected.because(id, kind, error.code, message)
+    return Rejected.because(id, kind, *find_reason(text, error))
 
 
 def _quoted(path: str) -> str:
