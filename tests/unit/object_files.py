@@ -47,9 +47,6 @@ class ObjectFiles:
         found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")["common_prefixes"]
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in found]
 
-    def modified(self, path: str) -> float:
-        return obstore.head(self._store, _key(path))["last_modified"].timestamp()
-
     def create(self, path: str, data: bytes) -> bool:
         try:
             obstore.put(self._store, _key(path), data, mode="create")

@@ -29,9 +29,6 @@ class LocalFiles:
     def list_folders(self, folder: str) -> list[str]:
         return _list(folder, folders=True)
 
-    def modified(self, path: str) -> float:
-        return Path(path).stat().st_mtime
-
     def create(self, path: str, data: bytes) -> bool:
         target = Path(path)
         with _staged(target, data) as staged:

@@ -39,9 +39,6 @@ class Files(Protocol):
     def list_folders(self, folder: str) -> list[str]:
         """Return the names of the folders of a folder, without order; none if the folder does not exist."""
 
-    def modified(self, path: str) -> float:
-        """Return when a file was last written, in seconds since 1970."""
-
     def create(self, path: str, data: bytes) -> bool:
         """Write a file whole if it does not exist; return whether this call has written it."""
 
@@ -155,10 +152,6 @@ class Location:
     def list_folders(self) -> list[str]:
         """The names of the folders in the folder, sorted; none if the folder does not exist."""
         return sorted(self.files.list_folders(self.path))
-
-    def modified(self) -> float:
-        """When the file was last written, in seconds since 1970."""
-        return self.files.modified(self.path)
 
     def create(self, text: str) -> bool:
         """Write the file whole if it does not exist, and return whether this call has written it.
