@@ -88,7 +88,9 @@ def _distribution() -> Path:
                 archive = _fetch(Path(name))
                 assert hashlib.sha256(archive.read_bytes()).hexdigest() == _SHA256
                 with tarfile.open(archive) as packed:
-                    packed.extractall(Path(name) / "app", filter="data")
+                    # The first releases of Python 3.11 have no filters.
+                    packed.extraction_filter = getattr(tarfile, "data_filter", None)
+                    packed.extractall(Path(name) / "app")
                 (Path(name) / "app").rename(folder)
     return folder
 

@@ -178,3 +178,38 @@ def test_files_drift_as_topics_do(make_shop: Callable[..., Shop], drift: str) ->
     extra = {"evolve": {"page": "/start"}, "rescue": {"_rescued_data": '{"page":"/start"}'}}[drift]
     assert columns(table(shop, "visits")) == [{"id": 1, **dict.fromkeys(extra)}, {"id": 2, **extra}]
     shop.verify()
+
+
+TAKEN = """
+import headrace as hr
+from pyspark.sql import functions as F
+
+@hr.table
+def orders():
+    records = hr.read_kafka("{topic}", format="json", schema="id LONG", drift="evolve")
+    return records.select("*", F.lit("ours").alias("coupon"))
+"""
+
+
+def test_fields_with_the_name_of_another_column_are_ignored(make_shop: Callable[..., Shop]) -> None:
+    shop = make_shop(partitions=1)
+    shop.write(TAKEN)
+    produce(shop, {"id": 1, "_source": "x", "coupon": "theirs", "_rescued_data": 1, "city": "Graz"})
+    shop.run_well()
+    assert columns(table(shop)) == [{"id": 1, "coupon": "ours", "city": "Graz"}]
+    added, ignored = shop.happened(SchemaDrifted)
+    assert added.fields == ("city",)
+    assert set(ignored.fields) == {"_source", "coupon", "_rescued_data"}
+    shop.verify()
+
+
+NAMES = ("customer's name", "*", "", "a`b", "x.y", "back\\slash")
+
+
+def test_a_field_of_any_name_is_rescued(make_shop: Callable[..., Shop]) -> None:
+    shop = make_orders(make_shop, "rescue")
+    produce(shop, *({"id": number, "amount": 1, name: "v"} for number, name in enumerate(NAMES)))
+    shop.run_well()
+    found = [json.loads(row["_rescued_data"]) for row in table(shop)]
+    assert found == [{name: "v"} for name in NAMES]
+    shop.verify()

@@ -7,15 +7,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.drift import Drift
+from headrace.model.drift import RESCUED, Drift
 
 Type = str | Mapping[str, Any]
 """A type as ``StructType.jsonValue()`` gives it."""
 
 _LARGEST = "decimal(38,0)"
 _UNNAMEABLE = re.compile(r"[ ,;{}()\n\t=]")
-MAX_NEW_COLUMNS = 200
-"""The maximum number of columns that one batch adds; records with more use field names as data."""
+_RESERVED = ("_source", "_metadata", RESCUED)
+"""Columns that readers add."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,15 +37,18 @@ class Evolution:
         return bool(self.added)
 
 
-def evolve(schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift) -> Evolution:
+def evolve(
+    schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift, taken: Iterable[str] = ()
+) -> Evolution:
     """Add the fields that records have and a schema does not.
 
     Args:
         schema: The schema now, as ``StructType.jsonValue()`` gives it.
         found: The schema of the records, in the same form, as `from_variant` gives it.
         drift: The actions; only columns that evolve are changed.
+        taken: The names of columns that the query has from elsewhere.
     """
-    change = _Change(drift)
+    change = _Change(drift, taken)
     fields = change.merged(schema["fields"], found["fields"], "")
     return Evolution(
         schema={"type": "struct", "fields": fields},
@@ -55,8 +58,9 @@ def evolve(schema: Mapping[str, Any], found: Mapping[str, Any], drift: Drift) ->
 
 
 class _Change:
-    def __init__(self, drift: Drift) -> None:
+    def __init__(self, drift: Drift, taken: Iterable[str]) -> None:
         self._drift = drift
+        self._taken = {name.lower() for name in (*taken, *_RESERVED)}
         self.added: list[str] = []
         self.refused: list[tuple[str, str]] = []
 
@@ -71,17 +75,33 @@ class _Change:
             else one
             for one in fields
         ]
-        taken = {one["name"].lower() for one in kept}
-        for name, found_kind in new.items():
-            if (kind := _storable(found_kind)) is None:
-                continue
-            if reason := _unusable(name, taken):
+        added = self._usable(new, {one["name"].lower() for one in kept}, path)
+        self.added += [f"{path}{one['name']}" for one in added]
+        return [*kept, *added]
+
+    def _usable(self, new: Mapping[str, Type], taken: set[str], path: str) -> list[Mapping[str, Any]]:
+        """The new fields that can be columns and have values."""
+        usable: list[Mapping[str, Any]] = []
+        for name, found in new.items():
+            reason = _unusable(name, taken)
+            if reason is None and not path and name.lower() in self._taken:
+                reason = "the query has another column of this name"
+            if reason is not None:
                 self.refused.append((f"{path}{name}", reason))
-                continue
-            taken.add(name.lower())
-            self.added.append(f"{path}{name}")
-            kept.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
-        return kept
+            elif (kind := self._storable(found, f"{path}{name}.")) is not None:
+                taken.add(name.lower())
+                usable.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
+        return usable
+
+    def _storable(self, kind: Type, path: str) -> Type | None:
+        """A type without fields that cannot be columns or have no values; ``None`` if nothing is left."""
+        if isinstance(kind, str):
+            return None if kind == "void" else kind
+        if kind["type"] == "array":
+            element = self._storable(kind["elementType"], path)
+            return None if element is None else {**kind, "elementType": element}
+        fields = self._usable({one["name"]: one["type"] for one in kind["fields"]}, set(), path)
+        return {**kind, "fields": fields} if fields else None
 
     def _evolves(self, name: str) -> bool:
         return self._drift.action(name) == "evolve"
@@ -94,19 +114,6 @@ class _Change:
                 return {**now, "elementType": self._grown(now["elementType"], found["elementType"], path)}
             return now
         return now
-
-
-def _storable(kind: Type) -> Type | None:
-    """A type without fields that have no values yet; ``None`` if nothing is left."""
-    if isinstance(kind, str):
-        return None if kind == "void" else kind
-    if kind["type"] == "array":
-        element = _storable(kind["elementType"])
-        return None if element is None else {**kind, "elementType": element}
-    fields = [
-        {**one, "type": inner} for one in kind["fields"] if (inner := _storable(one["type"])) is not None
-    ]
-    return {**kind, "fields": fields} if fields else None
 
 
 def _unusable(name: str, taken: set[str]) -> str | None:

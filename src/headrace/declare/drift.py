@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 from headrace.declare.arguments import Arguments
 from headrace.declare.registry import ActivePipeline
 from headrace.model.drift import EVERY_COLUMN, RESCUED, Drift, DriftAction
+from headrace.model.queries import running_query
 from headrace.state.schema_versions import SchemaVersions
 
 if TYPE_CHECKING:
@@ -29,10 +31,11 @@ def parse_drift(arguments: Arguments, value: Any, schema: StructType | None) -> 
     actions = value if isinstance(value, Mapping) else {EVERY_COLUMN: value}
     for name, action in actions.items():
         if not isinstance(name, str) or action not in _ACTIONS:
+            near = difflib.get_close_matches(str(action), _ACTIONS, n=1)
             raise arguments.invalid(
                 "drift",
-                f"must be one of {', '.join(_ACTIONS)}, or a dict of these by field; not {value!r}",
-                'for all other fields, write "*" in the dict: drift={"*": "evolve", "amount": "fail"}',
+                f"has {action!r} for {name!r}; known are {', '.join(_ACTIONS)}",
+                f"did you mean {near[0]!r}?" if near else 'write drift={"*": "evolve", "amount": "fail"}',
             )
     if schema is None:
         raise arguments.invalid("drift", "needs records with a schema", 'set format="json" and a schema')
@@ -50,7 +53,7 @@ def evolving_schema(
     Args:
         active: The pipeline.
         arguments: The call.
-        source: What is read; all reads of it share the versions of its schema.
+        source: What is read; the reads of it in one query share the versions of its schema.
         declared: The declared schema.
         drift: The actions.
 
@@ -66,7 +69,7 @@ def evolving_schema(
         return None
     if active.registry is not None:
         raise arguments.invalid("drift", '"evolve" works within the function of a table or a view only')
-    versions = SchemaVersions(active.settings.storage.schemas, source)
+    versions = SchemaVersions(active.settings.storage.schemas, f"{running_query()} {source}")
     newest = versions.newest()
     if newest is None:
         return Evolving(versions=versions, number=0, schema=declared, drift=drift)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,3 +28,20 @@ class PythonQuery:
 
 
 Query = PythonQuery
+
+_name: ContextVar[str | None] = ContextVar("headrace_query", default=None)
+
+
+def running_query() -> str | None:
+    """The name of the flow or view whose query function runs in this thread."""
+    return _name.get()
+
+
+@contextmanager
+def running(name: str) -> Iterator[None]:
+    """Name the flow or view whose query function runs in the block."""
+    token = _name.set(name)
+    try:
+        yield
+    finally:
+        _name.reset(token)

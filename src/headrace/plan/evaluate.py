@@ -21,7 +21,7 @@ from headrace.errors import (
 from headrace.model.declarations import TemporaryView
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.queries import Query
+from headrace.model.queries import Query, running
 from headrace.model.suggestions import suggestions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
@@ -128,7 +128,7 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
     _check_arguments(query, name)
     try:
         install()
-        with in_force(interception):
+        with in_force(interception), running(name):
             frame = query.function()
     except Unresolved:
         raise

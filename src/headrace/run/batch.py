@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.contracts.conditions import with_checks
+from headrace.plan.intercept import quiet
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch_ranges import BatchRanges
 from headrace.run.failpoints import reach
@@ -74,7 +75,9 @@ class BatchFunction:
         state = self.state
         state.busy = True
         try:
-            self._run(rows, number)
+            # The flow reports its errors.
+            with quiet():
+                self._run(rows, number)
             state.last_batch = number
         except BaseException as error:
             state.failure = error

@@ -94,7 +94,9 @@ class DriftCheck:
         (row,) = read.frame.collect()
         if row.schema is None:
             return False
-        found = evolve(evolving.schema.jsonValue(), from_variant(row.schema), evolving.drift)
+        own = {name.lower() for name in evolving.schema.fieldNames()}
+        taken = [one["name"] for one in self.planned.schema["fields"] if one["name"].lower() not in own]
+        found = evolve(evolving.schema.jsonValue(), from_variant(row.schema), evolving.drift, taken)
         if not found.changes:
             return False
         example = json.loads(row.example)

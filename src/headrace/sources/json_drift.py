@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _WRONG = "_headrace_wrong"
 _UNKNOWN = "unknown"
 _SAMPLE = 16
+_PERMISSIVE = {"mode": "PERMISSIVE"}
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,11 @@ class DriftingJsonDecoder(JsonDecoder):
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
-        def has_value(name: Column) -> Column:
-            # PySpark's own function takes no column as path.
-            path = F.concat(F.lit("$['"), name, F.lit("']"))
-            return F.call_function("get_json_object", json, path).isNotNull()
-
         known = F.array(*(F.lit(one.name) for one in schema.fields)).cast("array<string>")
         found = F.coalesce(F.array_except(F.json_object_keys(json), known), _no_names())
-        found = F.when(F.size(found) > 0, F.filter(found, has_value)).otherwise(_no_names())
+        values = F.from_json(json, "map<string, string>", _PERMISSIVE)
+        valued = F.map_keys(F.map_filter(values, lambda _, value: value.isNotNull()))
+        found = F.when(F.size(found) > 0, F.array_intersect(found, valued)).otherwise(_no_names())
         prefix = "".join(f"{name}." for name in path)
         yield F.transform(found, lambda name: F.concat(F.lit(prefix), name)) if path else found
         for one in schema.fields:
@@ -139,8 +137,8 @@ class DriftingJsonDecoder(JsonDecoder):
             return F.map_filter(values, is_kept)
 
         # A VARIANT keeps the type of each value. It cannot hold an object that has a name twice.
-        typed = F.to_json(kept(F.from_json(text, "map<string, variant>")))
-        plain = F.to_json(kept(F.from_json(text, "map<string, string>")))
+        typed = F.to_json(kept(F.from_json(text, "map<string, variant>", _PERMISSIVE)))
+        plain = F.to_json(kept(F.from_json(text, "map<string, string>", _PERMISSIVE)))
         return F.when(F.size(names) > 0, F.coalesce(typed, plain))
 
 

@@ -9,14 +9,16 @@ if TYPE_CHECKING:
 
 
 def test_a_batch_that_was_not_committed_is_read_again_with_the_same_records(source: Harness) -> None:
-    source.append(1, 2)
+    # A few records on which the query fails would be quarantined.
+    many = range(1, 13)
+    source.append(*many)
     source.fails.touch()
     assert source.error().code == "FLOW_FAILED"
     source.fails.unlink()
-    source.append(3)
+    source.append(13)
     source.run_after_replay()
-    assert source.ids() == [1, 2, 3]
-    assert source.batches()[0]["input"] == 2
+    assert source.ids() == [*many, 13]
+    assert source.batches()[0]["input"] == len(many)
 
 
 def test_a_batch_that_spark_has_not_marked_as_finished_is_not_written_again(source: Harness) -> None:

@@ -111,8 +111,9 @@ def _paths(kind: Any, path: str = "") -> set[str]:
 def _has_values(kind: Any) -> bool:
     if isinstance(kind, str):
         return kind != "void"
-    inner = [kind["elementType"]] if kind["type"] == "array" else _types(kind).values()
-    return any(map(_has_values, inner))
+    if kind["type"] == "array":
+        return _has_values(kind["elementType"])
+    return any(_has_values(inner) for name, inner in _types(kind).items() if " " not in name)
 
 
 @given(_SCHEMAS)
@@ -135,3 +136,18 @@ def test_columns_keep_their_place_and_type(before: Any, records: Any) -> None:
 def test_a_schema_does_not_change_a_second_time(before: Any, records: Any) -> None:
     once = evolve(before, records, EVOLVES)
     assert not evolve(once.schema, records, EVOLVES).changes
+
+
+def test_names_that_the_query_or_its_reader_uses_are_refused() -> None:
+    records = _schema(_source="string", coupon="string", city="string")
+    found = evolve(_schema(id="long"), records, EVOLVES, taken=["Coupon"])
+    assert found.added == ("city",)
+    assert [name for name, _ in found.refused] == ["_source", "coupon"]
+
+
+def test_names_within_a_new_object_are_checked_too() -> None:
+    attrs = {"first name": "string", "Name": "string", "name": "string", "a": "long"}
+    records = _schema(attrs=_schema(**attrs))
+    found = evolve(_schema(id="long"), records, EVOLVES)
+    assert _types(_types(found.schema)["attrs"]) == {"Name": "string", "a": "long"}
+    assert [name for name, _ in found.refused] == ["attrs.first name", "attrs.name"]
