@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.contracts.conditions import with_checks
+from headrace.errors import QueryFailedError
 from headrace.plan.intercept import quiet
 from headrace.plan.stages import PlannedFlow
 from headrace.run.batch_ranges import BatchRanges
@@ -129,7 +130,12 @@ class BatchFunction:
     def _commit(self, writer: BatchWriter, split: SplitRows, stamp: BatchStamp) -> Committed:
         """Commit the rejected rows, then the accepted ones."""
         flow = self.planned.flow.name
-        split.settle()
+        try:
+            split.settle()
+        except QueryFailedError:
+            # Bad records are read a second time. If a source has changed since, that is the reason.
+            self.ranges.finish(stamp)
+            raise
         reach("before-commit", flow, stamp.batch)
         self.lease.check(flow)
         return writer.commit(self.ranges.finish(stamp))
