@@ -37,9 +37,10 @@ class SpanCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectationQuality:
-    """The counts of one expectation.
+    """The counts of one expectation, or of the records that are bad for one reason.
 
     Args:
+        name: The expectation, or the reason, such as ``RECORD_UNPARSEABLE``.
         dataset: The dataset that declares it.
         action: What happens to rows that fail: ``warn``, ``drop``, ``quarantine`` or ``fail``.
         passed: Rows that passed.
@@ -73,6 +74,7 @@ class DatasetQuality:
         accepted: Rows that the dataset has taken.
         quarantined: Rows that its quarantine has taken.
         dropped: Rows that were dropped.
+        bad_records: The counts of records that readers have left out, by reason.
     """
 
     dataset: TableName
@@ -80,6 +82,7 @@ class DatasetQuality:
     quarantined: int
     dropped: int
     expectations: tuple[ExpectationQuality, ...]
+    bad_records: tuple[ExpectationQuality, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -88,6 +91,7 @@ class DatasetQuality:
             "quarantined": self.quarantined,
             "dropped": self.dropped,
             "expectations": [one.to_json() for one in self.expectations],
+            "bad_records": [one.to_json() for one in self.bad_records],
         }
 
 
@@ -162,6 +166,21 @@ class _Batch:
         self.quarantined = int(quality["quarantined_records"])
         self.dropped = int(quality["dropped_records"])
         self.expectations: Sequence[Mapping[str, Any]] = quality.get("expectations", ())
+        self.bad_records: Sequence[Mapping[str, Any]] = quality.get("bad_records", ())
+
+    def count_bad(self, name: str, action: str) -> Mapping[str, Any]:
+        """How many records are bad for a reason, in the form of an expectation's counts."""
+        total = self.accepted + self.quarantined + self.dropped
+        bad = sum(
+            one["records"] for one in self.bad_records if (one["name"], one["action"]) == (name, action)
+        )
+        return {
+            "name": name,
+            "dataset": str(self.dataset),
+            "action": action,
+            "passed_records": total - bad,
+            "failed_records": bad,
+        }
 
 
 @dataclass
@@ -175,37 +194,47 @@ def _sum_dataset(
     name: TableName, batches: Iterable[_Batch], start: datetime, end: datetime
 ) -> DatasetQuality:
     batches = list(batches)
-    length = max((end - start) / SPANS, timedelta(milliseconds=1))
-    sums: dict[tuple[str, str], _Sum] = {}
-    for batch in batches:
-        span = min(int((batch.at - start) / length), SPANS - 1)
-        for one in batch.expectations:
-            known = sums.setdefault((one["dataset"], one["name"]), _Sum())
-            known.action = one["action"]
-            known.passed[span] += one["passed_records"]
-            known.failed[span] += one["failed_records"]
+    reasons = sorted({(bad["name"], bad["action"]) for one in batches for bad in one.bad_records})
+    bad = [(one, [one.count_bad(*reason) for reason in reasons]) for one in batches]
     return DatasetQuality(
         dataset=name,
         accepted=sum(one.accepted for one in batches),
         quarantined=sum(one.quarantined for one in batches),
         dropped=sum(one.dropped for one in batches),
-        expectations=tuple(
-            ExpectationQuality(
-                name=expectation,
-                dataset=dataset,
-                action=known.action,
-                passed=sum(known.passed),
-                failed=sum(known.failed),
-                over_time=tuple(
-                    SpanCounts(
-                        start=start + number * length,
-                        end=start + (number + 1) * length,
-                        passed=known.passed[number],
-                        failed=known.failed[number],
-                    )
-                    for number in range(SPANS)
-                ),
-            )
-            for (dataset, expectation), known in sums.items()
-        ),
+        expectations=_over_time([(one, one.expectations) for one in batches], start, end),
+        bad_records=_over_time(bad, start, end),
+    )
+
+
+def _over_time(
+    counts: Iterable[tuple[_Batch, Iterable[Mapping[str, Any]]]], start: datetime, end: datetime
+) -> tuple[ExpectationQuality, ...]:
+    """Sum up counts of batches, in equal spans of time."""
+    length = max((end - start) / SPANS, timedelta(milliseconds=1))
+    sums: dict[tuple[str, str], _Sum] = {}
+    for batch, listed in counts:
+        span = min(int((batch.at - start) / length), SPANS - 1)
+        for one in listed:
+            known = sums.setdefault((one["dataset"], one["name"]), _Sum())
+            known.action = one["action"]
+            known.passed[span] += one["passed_records"]
+            known.failed[span] += one["failed_records"]
+    return tuple(
+        ExpectationQuality(
+            name=name,
+            dataset=dataset,
+            action=known.action,
+            passed=sum(known.passed),
+            failed=sum(known.failed),
+            over_time=tuple(
+                SpanCounts(
+                    start=start + number * length,
+                    end=start + (number + 1) * length,
+                    passed=known.passed[number],
+                    failed=known.failed[number],
+                )
+                for number in range(SPANS)
+            ),
+        )
+        for (dataset, name), known in sums.items()
     )

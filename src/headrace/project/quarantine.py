@@ -40,7 +40,7 @@ class Exported:
 
     Args:
         rows: The number of rows or records in the file.
-        skipped: With ``records``: rows without a value, which have no line.
+        skipped: With ``records``: rows that have no line, since their value is empty or not valid UTF-8.
     """
 
     path: Path
@@ -286,9 +286,15 @@ def _records(rows: pa.Table) -> Iterator[str]:
     """The records, one on each line."""
     for row in rows.select(["source", "row"]).to_pylist():
         text = record_text(row)
-        if text is not None:
+        if text is not None and text.strip() and not _is_changed(row, text):
             # A JSON text has no line break within a string, so that a space means the same.
             yield " ".join(text.splitlines()) if "\n" in text or "\r" in text else text
+
+
+def _is_changed(row: Mapping[str, Any], text: str) -> bool:
+    """Whether the text of a record does not have its bytes."""
+    value = None if row["source"] is None else row["source"]["value"]
+    return value is not None and text.encode() != value
 
 
 def _ignore(event: Event) -> None:

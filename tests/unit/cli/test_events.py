@@ -38,7 +38,9 @@ def log(tmp_path: Path) -> None:
                 duration_s=0.1,
                 ranges=(),
                 dropped=2,
+                quarantined=1,
                 expectations=(counts,),
+                bad_records=({"name": "RECORD_UNPARSEABLE", "action": "quarantine", "records": 1},),
             )
         )
         error = {"code": "TOPIC_RECREATED", "summary": "another topic"}
@@ -49,7 +51,9 @@ def test_events_are_lines(headrace: Call) -> None:
     lines = headrace("events").out.splitlines()
     assert [line.split("  ", 2)[1].strip() for line in lines] == ["INFO", "INFO", "METRICS", "ERROR", "ERROR"]
     assert lines[0].endswith("Flow 'orders' is STARTING.")
-    assert lines[2].endswith("Flow 'orders' has committed batch 0 to 'default.orders': 6 rows, 2 dropped.")
+    assert lines[2].endswith(
+        "Flow 'orders' has committed batch 0 to 'default.orders': 6 rows, 1 quarantined, 2 dropped."
+    )
     assert lines[3].endswith("Flow 'orders' has FAILED: [TOPIC_RECREATED] another topic")
     assert len(headrace("events", "--limit", "2").out.splitlines()) == 2
     none = headrace("events", "--flow", "other")
@@ -81,10 +85,13 @@ def test_quality_shows_a_bar_for_each_expectation(headrace: Call) -> None:
     began = time.monotonic()
     shown = headrace("quality", "orders").out
     assert time.monotonic() - began < 1
-    assert "orders  8 rows = 6 accepted + 0 quarantined + 2 dropped" in shown
+    assert "orders  9 rows = 6 accepted + 1 quarantined + 2 dropped" in shown
     (line,) = (line for line in shown.splitlines() if line.lstrip().startswith("an id"))
     assert line.split()[2:] == ["dropped", "6", "2", "25.00", "▃"]
+    (line,) = (line for line in shown.splitlines() if line.lstrip().startswith("RECORD_UNPARSEABLE"))
+    assert line.split()[1:] == ["quarantined", "8", "1", "11.11", "▂"]
     (dataset,) = headrace("quality", "--json").data["datasets"]
+    assert dataset["bad_records"][0]["failed"] == 1
     assert dataset["expectations"][0]["failed"] == 2
     assert "has no counts of expectations" in headrace("quality", "raw").out
 

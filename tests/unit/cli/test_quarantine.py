@@ -140,12 +140,14 @@ class TestShow:
         tombstone = {"source": None, "row": None}
         write_rejected(flow, [rejected(flow, 20, **pretty), rejected(flow, 21, **tombstone)])
         called = headrace("quarantine", "export", "orders", "bad.jsonl", "--records")
-        assert called.out == f"Wrote 6 rows to {tmp_path / 'bad.jsonl'}; 1 row without a value skipped\n"
+        assert (
+            called.out
+            == f"Wrote 5 rows to {tmp_path / 'bad.jsonl'}; 2 rows skipped: empty, or not valid UTF-8\n"
+        )
         lines = (tmp_path / "bad.jsonl").read_text().splitlines()
         assert lines == [
             '{"id": 10}',
             '{"id": 11}',
-            '{"id": \\xff',
             '{"id": 13}',
             '{"id": 14}',
             '{ "id": 20}',

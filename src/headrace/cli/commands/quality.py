@@ -62,13 +62,13 @@ def _rendered(quality: Quality, default_schema: str) -> Group | str:
     head = f"{quality.pipeline} · {quality.start:%Y-%m-%d %H:%M:%S} to {quality.end:%Y-%m-%d %H:%M:%S} UTC"
     parts: list[Text | Table] = [Text(head)]
     for one in quality.datasets:
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 1), header_style="dim")
+        table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 1), header_style="dim")
         for column in ("expectation", "failed rows", "passed", "failed", "%", "failed over time"):
             is_name, is_number = column == "expectation", column in ("passed", "failed", "%")
             table.add_column(
                 column, justify="right" if is_number else "left", no_wrap=not is_name, overflow="fold"
             )
-        for expectation in one.expectations:
+        for expectation in (*one.expectations, *one.bad_records):
             table.add_row(*_cells(expectation, one, default_schema))
         parts += [Text(""), Text(_balance(one, default_schema), style="bold"), table]
     return Group(*parts)

@@ -140,13 +140,16 @@ def export(
 
     The file has all columns of the quarantine. With --records each line is an original record, or the row
     where the record was not kept: correct the file, send it with `headrace produce`, and discard the rows.
+    Records that are empty or not valid UTF-8 are skipped and counted; a .parquet file has their bytes.
     Starts no Spark.
     """
     file = file.absolute()
     with invocation.pipeline() as pipeline, invocation.output.progress("Writing"):
         chosen = _filter(where, reason, flow, ids, states)
         done = pipeline.quarantine.export(dataset, file, chosen, records=records)
-    skipped = f"; {counted(done.skipped)} without a value skipped" if done.skipped else ""
+    skipped = ""
+    if done.skipped:
+        skipped = f"; {counted(done.skipped)} skipped: empty, or not valid UTF-8"
     return Result(
         data={"file": str(done.path), "rows": done.rows, "skipped": done.skipped},
         text=f"Wrote {counted(done.rows)} to {done.path}{skipped}",
