@@ -10,7 +10,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
 	@echo "make test    the tests, with one proof of each guarantee"
-	@echo "make prove   every guarantee under kills, lost files and other faults"
+	@echo "make prove   every guarantee under kills, lost files and other faults, and every page of the docs"
 	@echo "make lint    style, types and layers"
 	@echo "make format  put the code into the house style"
 	@echo "make bench   the figures, beside plain Structured Streaming"
@@ -40,7 +40,7 @@ format: dev
 	@$(BIN)/ruff format .
 
 bench: dev
-	@for name in latency catchup noop tools demo many formats contracts; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+	@for name in latency catchup noop tools demo many formats contracts upsert upsert_sizes; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
 
 # The locks hold names, versions and sums, and no address.
 COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \

@@ -23,7 +23,7 @@ from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import VARIABLE, Point
 from headrace.run.update import RunResult
 from headrace.verify.report import Proof
-from proof.shop import DEADLINE_S, until
+from waiting import DEADLINE_S, until
 
 VISITS = """
 import headrace as hr
@@ -65,6 +65,11 @@ class Site:
     def reads(self, arguments: str) -> None:
         """Let the table read what these arguments of `read_files` say."""
         self.write(READ.replace("ARGUMENTS", arguments))
+
+    def write_reads(self, reads: dict[str, str]) -> None:
+        """Declare a table for each read."""
+        tables = (f"\n@hr.table\ndef {name}():\n    return hr.{read}\n" for name, read in reads.items())
+        self.write(f"import headrace as hr\n{''.join(tables)}")
 
     def put(self, name: str, *rows: object) -> Path:
         """A file that appears whole, as it should."""

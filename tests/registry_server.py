@@ -9,7 +9,6 @@ import re
 import subprocess
 import tarfile
 import tempfile
-import time
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -17,6 +16,7 @@ from headrace.runtime.ivy import _ivy_jar, _proxy_options, _settings
 from headrace.runtime.java import find_java
 from headrace.runtime.places import cache_folder
 from headrace.runtime.processes import end, start_bound
+from waiting import until
 
 _VERSION = "3.3.3"
 _SHA256 = "8bc6751c76d963734224b01d5e7f84ccb3cb61c87d3bd77c36c35f10a5cbed63"
@@ -57,11 +57,14 @@ class RegistryServer:
             *("-jar", str(_distribution() / "quarkus-run.jar")),
         ]
         self._process = start_bound(command, self._log)
-        deadline = time.monotonic() + _START_S
-        while (found := _LISTENING.search(self._log.read_text())) is None:
-            assert time.monotonic() < deadline and self._process.poll() is None, self._log.read_text()
-            time.sleep(0.05)
-        self.url = f"http://127.0.0.1:{found[1]}/apis/ccompat/v7"
+        process = self._process
+        until(lambda: self._port() != "" or process.poll() is not None, "the registry listens", _START_S)
+        assert self._port(), self._log.read_text()
+        self.url = f"http://127.0.0.1:{self._port()}/apis/ccompat/v7"
+
+    def _port(self) -> str:
+        found = _LISTENING.search(self._log.read_text())
+        return found[1] if found else ""
 
     def stop(self) -> None:
         if self._process is not None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from headrace.declare.cdc import apply_changes, create_auto_cdc_flow
+    from headrace.declare.debezium import debezium
     from headrace.declare.expectations import (
         expect,
         expect_all,
@@ -33,7 +35,11 @@ if TYPE_CHECKING:
         temporary_view,
     )
     from headrace.declare.reads import parse_json, read_kafka
+    from headrace.declare.sinks import create_sink, foreach_batch_sink
+    from headrace.declare.snapshots import apply_changes_from_snapshot, create_auto_cdc_from_snapshot_flow
+    from headrace.declare.table_reads import read_changes, read_table_stream
     from headrace.errors import HeadraceError
+    from headrace.project.ingest import ingest
     from headrace.project.pipeline import Pipeline
     from headrace.project.reading import read_delta
 
@@ -44,7 +50,13 @@ __all__ = [
     "HeadraceError",
     "Pipeline",
     "append_flow",
+    "apply_changes",
+    "apply_changes_from_snapshot",
+    "create_auto_cdc_flow",
+    "create_auto_cdc_from_snapshot_flow",
+    "create_sink",
     "create_streaming_table",
+    "debezium",
     "expect",
     "expect_all",
     "expect_all_or_drop",
@@ -56,11 +68,15 @@ __all__ = [
     "expect_or_quarantine",
     "expect_row_count",
     "expect_unique",
+    "foreach_batch_sink",
+    "ingest",
     "materialized_view",
     "parse_json",
+    "read_changes",
     "read_delta",
     "read_files",
     "read_kafka",
+    "read_table_stream",
     "spark",
     "table",
     "temporary_view",
@@ -70,7 +86,13 @@ _HOMES = {
     "HeadraceError": "headrace.errors",
     "Pipeline": "headrace.project.pipeline",
     "append_flow": "headrace.declare.python",
+    "apply_changes": "headrace.declare.cdc",
+    "apply_changes_from_snapshot": "headrace.declare.snapshots",
+    "create_auto_cdc_flow": "headrace.declare.cdc",
+    "create_auto_cdc_from_snapshot_flow": "headrace.declare.snapshots",
+    "create_sink": "headrace.declare.sinks",
     "create_streaming_table": "headrace.declare.python",
+    "debezium": "headrace.declare.debezium",
     "expect": "headrace.declare.expectations",
     "expect_all": "headrace.declare.expectations",
     "expect_all_or_drop": "headrace.declare.expectations",
@@ -82,11 +104,15 @@ _HOMES = {
     "expect_or_quarantine": "headrace.declare.expectations",
     "expect_row_count": "headrace.declare.expectations",
     "expect_unique": "headrace.declare.expectations",
+    "foreach_batch_sink": "headrace.declare.sinks",
+    "ingest": "headrace.project.ingest",
     "materialized_view": "headrace.declare.python",
     "parse_json": "headrace.declare.reads",
+    "read_changes": "headrace.declare.table_reads",
     "read_delta": "headrace.project.reading",
     "read_files": "headrace.declare.file_reads",
     "read_kafka": "headrace.declare.reads",
+    "read_table_stream": "headrace.declare.table_reads",
     "spark": "headrace.declare.session",
     "table": "headrace.declare.python",
     "temporary_view": "headrace.declare.python",

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import deltalake
-import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from headrace.model.events import BatchCommitted
+from headrace.run import narrowing
 from headrace.run.bad_records import BadRecordSearch
 from proof.ledger import TIMEOUT_S, settings
-from proof.shop import Shop
-
-if TYPE_CHECKING:
-    pass
+from proof.shop import Shop, rows
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -42,12 +39,6 @@ max_offsets_per_trigger={limit}, {arguments})
 def write(shop: Shop, arguments: str = "", expectations: str = "", limit: int = 500_000) -> None:
     code = EVENTS.replace("{arguments}", arguments).replace("{expectations}", expectations)
     shop.write(code, limit=limit)
-
-
-def rows(shop: Shop, path: str) -> list[dict[str, Any]]:
-    table = deltalake.DeltaTable(shop.root / "lake" / path)
-    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
-    return pa.table(found).to_pylist()
 
 
 def accepted(shop: Shop, table: str = "events") -> list[dict[str, Any]]:
@@ -159,13 +150,13 @@ def test_bad_records_are_found_whatever_the_query_makes_of_the_others(make_shop:
     """Also where Spark reads nothing, since the query has no row, and where the query keeps state."""
     shop = make_shop(partitions=1)
     shop.write(JOINED)
-    produce(shop, b'{"id": 1}', b"bad", b"bad too", b'{"id": 4}', b'{"id": 1}')
+    produce(shop, b'{"id": 1}', b"bad", b"bad too", b'{"id": 1}')
     shop.run_well()
     for table in ("nothing", "never", "twice", "sums", "distinct"):
         found = [(row["batch"], row["source"]["offset"]) for row in quarantined(shop, table)]
         assert found == [(0, 1), (1, 2)], table
-    assert sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/twice")) == [-4, -1, -1, 1, 1, 4]
-    assert sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/distinct")) == [1, 4]
+    assert sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/twice")) == [-1, -1, 1, 1]
+    assert sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/distinct")) == [1]
     shop.verify()
 
 
@@ -334,8 +325,8 @@ def functions():
 
 @hr.table
 def parsed():
-    records = hr.read_kafka("{topic}")
-    return records.select(hr.parse_json("value", "id INT", at=["_source.offset"]).alias("record"), "_source")
+    record = hr.parse_json("value", "id STRING", at=["_source.offset"])
+    return hr.read_kafka("{topic}").select(record.alias("record"), "_source")
 
 @hr.table
 def unique():
@@ -357,6 +348,7 @@ def test_records_on_which_the_query_fails_are_quarantined_with_the_exception(
     errors = {error.params.get("name", error.params.get("flow")): error for error in shop.run().errors}
     # With state the batch cannot be computed without some of its records.
     assert set(errors) == {"unique"} and not errors["unique"].transient
+    assert errors["unique"].params["offset"] == 2
     assert [row["id"] for row in accepted(shop, "casts")] == [0, 1, 3, 6]
     found = quarantined(shop, "casts")
     assert [(row["source"]["offset"], *reason(row)) for row in found] == [
@@ -375,19 +367,25 @@ def test_records_on_which_the_query_fails_are_quarantined_with_the_exception(
         (7, "exception", "ValueError"),
     ]
     assert "invalid literal for int" in quarantined(shop, "functions")[0]["reasons"][0]["message"]
-    assert [reason(row)[1] for row in quarantined(shop, "parsed")] == ["RECORD_UNPARSEABLE"] * 8
+    assert [(row["source"]["offset"], reason(row)[1]) for row in quarantined(shop, "parsed")] == [
+        (5, "RECORD_UNPARSEABLE")
+    ]
     proof = {one.dataset.name: one.flows[0] for one in shop.verify().datasets if one.flows}
     for table, text in (("casts", "4 in the table + 4"), ("functions", "5 in the table + 3")):
         assert proof[table].grades[2].text.startswith(f"8 read from Kafka = {text} in quarantine")
 
 
-def test_a_flow_stops_when_its_query_fails_on_many_records(make_shop: Callable[..., Shop]) -> None:
+def test_a_flow_stops_when_its_query_fails_on_many_records(
+    make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert narrowing.MOST_RAISING == 10, "the docs say ten"
+    monkeypatch.setattr(narrowing, "MOST_RAISING", 2)
     shop = make_shop(partitions=1)
     shop.write(RAISING.partition("@hr.table\ndef functions")[0])
-    produce(shop, *with_ids("0", *["x"] * 11))
+    produce(shop, *with_ids("0", *["x"] * 3))
     (error,) = shop.run().errors
     assert (error.code, error.params["offset"]) == ("FLOW_FAILED", 1)
-    assert any("more than 10 records of the batch" in fact for fact in error.facts)
+    assert any("more than 2 records of the batch" in fact for fact in error.facts)
     assert accepted(shop, "casts") == []
     assert not (shop.root / "lake" / "quarantine").exists()
 
@@ -414,4 +412,13 @@ def test_a_batch_with_too_many_rejected_records_stops_its_flow(make_shop: Callab
     shop.run_well()
     assert [row["id"] for row in accepted(shop)] == [1, 2, 6, 7]
     assert [row["source"]["offset"] for row in quarantined(shop)] == [3, 4]
+    shop.verify()
+    # A batch is judged together with those before it, of earlier runs too: 3 of 7 records were rejected.
+    (shop.root / "shop.py").write_text(code.replace("=3)", '="50% of 2 batches")'))
+    produce(shop, *with_ids(600))
+    shop.run_well()
+    produce(shop, *with_ids(700))
+    (error,) = shop.run().errors
+    assert "2 of 2 records of the last 2 batches are rejected" in error.summary
+    assert error.params["max_rejected"] == "50% of 2 batches"
     shop.verify()

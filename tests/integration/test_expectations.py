@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.contracts.conditions import with_checks
+from headrace.contracts.rejected import REASONS
+from headrace.contracts.split import RowSplit
+from headrace.declare.activation import activate
 from headrace.declare.loader import load_declarations
-from headrace.declare.registry import ActivePipeline, activate
-from headrace.errors import HeadraceError
+from headrace.declare.registry import ActivePipeline
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.expectations import Action, Expectation
 from headrace.model.project import ProjectSettings
 from headrace.plan.evaluate import loading
 from headrace.plan.resolve import build_plan
@@ -181,3 +186,28 @@ def orders():
     ).flows
     assert kept.coordinates is not None
     assert dropped.coordinates is None
+
+
+def test_rows_are_split_and_counted_by_any_number_of_expectations(spark: SparkSession) -> None:
+    actions: list[Action] = ["drop", "quarantine", "warn"]
+    conditions = [f"id < {n}" if n % 3 == 2 else f"id <> {n}" for n in range(130)]
+    expectations = [
+        Expectation(
+            name=str(number),
+            condition=condition,
+            text=condition,
+            action=actions[number % 3],
+            location=SourceLocation("orders.py", 1),
+        )
+        for number, condition in enumerate(conditions)
+    ]
+    split = RowSplit(with_checks(spark.range(200).toDF("id"), expectations), expectations, "orders")
+    accepted = [row.id for row in split.accepted.collect()]
+    assert sorted(accepted) == [id for id in range(200) if id >= 130 or id % 3 == 2]
+    counts = split.counts(len(accepted))
+    assert (counts.input, counts.quarantined, counts.dropped) == (200, 43, 44)
+    failed = [200 - n if n % 3 == 2 else 1 for n in range(130)]
+    assert [(one.passed, one.failed) for one in counts.expectations] == [(200 - n, n) for n in failed]
+    reasons = {row.id: row[REASONS] for row in split.quarantined.collect()}
+    assert reasons.keys() == set(range(1, 130, 3))
+    assert reasons[7] == ["2", "5", "7"]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import gzip
 import shlex
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -28,34 +26,6 @@ LATIN = b"caf\xe9"
 """`café` in ISO 8859-1, which is not valid UTF-8."""
 
 
-@pytest.fixture
-def site(tmp_path: Path, spark: object, bootstrap: str) -> Site:
-    site = Site(tmp_path / "site")
-    site.write_spec(kafka={"bootstrap.servers": bootstrap})
-    return site
-
-
-@pytest.fixture
-def produce(bootstrap: str) -> Iterator[Callable[..., None]]:
-    """Writes records to the first partition of a topic."""
-    producer = Producer({"bootstrap.servers": bootstrap})
-
-    def produce(topic: str, *values: bytes | None) -> None:
-        for value in values:
-            producer.produce(topic, value, key=b"k", partition=0)
-        assert producer.flush(30) == 0
-
-    yield produce
-
-
-def write(site: Site, reads: dict[str, str]) -> None:
-    """A pipeline with one table for each read."""
-    code = "import headrace as hr\n"
-    for name, read in reads.items():
-        code += f"\n@hr.table\ndef {name}():\n    return hr.{read}\n"
-    site.write(code)
-
-
 def errors_of(result: RunResult) -> dict[str, HeadraceError]:
     return {str(error.params["flow"]): error for error in result.errors}
 
@@ -70,7 +40,7 @@ def test_text_and_invalid_utf8_of_topics(
         "records": f'read_kafka("{records}", format="json", schema="id LONG", bad_records="stop")',
         "repaired": f'read_kafka("{records}", format="json", schema="name STRING", invalid_utf8="replace")',
     }
-    write(site, reads)
+    site.write_reads(reads)
     produce(text, "grün\n🚀".encode(), b"")
     produce(records, '{"id": 1, "name": "ü"}'.encode())
     site.run_well()
@@ -110,8 +80,7 @@ def test_a_record_that_does_not_match_is_explained_and_its_command_prints_it(
         "long": (b'{"id": "' + b"x" * 9000 + b'"}', "the record does not match the declared schema"),
     }
     topics = {name: topic() for name in bad}
-    write(
-        site,
+    site.write_reads(
         {
             name: f'read_kafka("{made}", format="json", schema="id LONG", bad_records="stop")'
             for name, made in topics.items()
@@ -144,7 +113,7 @@ def test_text_and_invalid_utf8_of_files(site: Site) -> None:
         "several": json + 'glob="*.array", options={"multiLine": "true"}',
         "cells": 'format="csv", schema="name STRING", glob="*.csv"',
     }
-    write(site, {name: f'read_files("landing", {given})' for name, given in arguments.items()})
+    site.write_reads({name: f'read_files("landing", {given})' for name, given in arguments.items()})
     (site.landing / "a.txt").write_bytes(b"plain\n" + "grün".encode() + b"\n" + LATIN + b"\n")
     (site.landing / "a.gz").write_bytes(gzip.compress(b"plain\n" + LATIN))
     (site.landing / "a.json").write_bytes(b'{"name": "a"}\n{"name": "' + LATIN + b'"}\n')

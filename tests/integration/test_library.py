@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from headrace.project.pipeline import Pipeline
 from integration.kernel import Kernel
-from proof.shop import BRONZE, SILVER, Shop, settings_of, until
+from proof.shop import BRONZE, SILVER, Shop, settings_of
+from waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient
 from deltalake import write_deltalake
 
 from headrace.cli.main import run
-from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.activation import activate
+from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.ranges import SourceRange
 from headrace.plan.bounded import evaluate_ranges
@@ -179,7 +180,28 @@ def test_streaming_queries_of_every_kind_are_batches_here(shop: Shop) -> None:
     assert sorted(row[0] for row in look(shop, "raw").rows) == sorted(r.offset for r in shop.ledger.records)
 
 
-def test_a_bad_record_is_named_by_its_place(shop: Shop) -> None:
+READER = """
+import headrace as hr
+
+@hr.table
+@hr.expect_or_drop("an even id", "id % 2 = 0")
+def sales():
+    return hr.read_kafka("{topic}", format="json", schema="id LONG")
+"""
+
+
+def test_bad_records_are_counted_and_named_beside_the_rows(shop: Shop) -> None:
+    shop.write(READER)
+    shop.ledger.produce_values(shop.topic, [(b'{"id": %d}' % number, 0) for number in range(3)])
+    bad = [shop.ledger.produce_raw(shop.topic, b"{no json", partition=1) for _ in range(4)]
+    preview = look(shop, "sales", columns=["id"])
+    assert sorted(preview.rows) == [(0,), (2,)]
+    (found,) = preview.bad_records
+    assert (found.name, found.records, len(found.examples)) == ("RECORD_UNPARSEABLE", 4, 3)
+    assert found.examples[0].startswith(f"topic {bad[0].topic} partition 1 offset {bad[0].offset}: ")
+
+
+def test_a_record_on_which_the_query_fails_is_named_by_its_place(shop: Shop) -> None:
     shop.write(BRONZE, SILVER)
     shop.produce(3)
     bad = shop.ledger.produce_raw(shop.topic, b"{no json", partition=1)
@@ -202,17 +224,19 @@ def prices():
 """
 
 
-def test_a_bad_file_is_named_with_its_line_and_what_helps(shop: Shop) -> None:
+def test_a_bad_file_is_named_and_with_csv_by_its_line(shop: Shop) -> None:
     shop.write(BAD_FILES)
     files = {"visits": '{"id": 1}\n{no json\n', "prices": "1,2.5\n2,much\n"}
     for folder, lines in files.items():
         (shop.root / folder).mkdir()
         (shop.root / folder / "a").write_text(lines)
-    for folder in files:
-        error = fault(shop, folder)
-        assert (error.code, error.params["path"]) == ("RECORD_UNPARSEABLE", str(shop.root / folder / "a"))
-        assert not any("topic" in remedy for remedy in error.remedies)
-        assert error.params["line"] == (2 if folder == "visits" else None)
+    preview = look(shop, "visits", columns=["id"])
+    (found,) = preview.bad_records
+    assert (preview.rows, found.name, found.records) == (((1,),), "RECORD_UNPARSEABLE", 1)
+    assert str(shop.root / "visits" / "a") in found.examples[0]
+    error = fault(shop, "prices")
+    assert (error.code, error.params["path"]) == ("RECORD_UNPARSEABLE", str(shop.root / "prices" / "a"))
+    assert not any("topic" in remedy for remedy in error.remedies)
 
 
 def test_names_and_conditions_that_are_wrong_are_answered_with_what_was_meant(shop: Shop) -> None:

@@ -21,7 +21,7 @@ from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp
 from headrace.storage.locate import locate
 from headrace.storage.table_log import iter_commits
-from proof.shop import Shop
+from proof.shop import Shop, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,12 +64,6 @@ def orders(make_shop: Callable[..., Shop]) -> Callable[..., Shop]:
 
 def ids(shop: Shop, table: str = "orders") -> list[int]:
     return sorted(row["id"] for row in rows(shop, f"tables/{shop.database}/{table}"))
-
-
-def rows(shop: Shop, path: str) -> list[dict[str, Any]]:
-    table = deltalake.DeltaTable(shop.root / "lake" / path)
-    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
-    return pa.table(found).to_pylist()
 
 
 def quarantined(shop: Shop, table: str = "orders") -> list[dict[str, Any]]:
@@ -246,10 +240,19 @@ def test_a_preview_leaves_out_rejected_rows_and_counts_them(
     assert "1 row of 3 fails the expectation `small`: dropped" in out
 
 
-def test_a_condition_that_raises_is_named_with_its_line(orders: Callable[..., Shop]) -> None:
-    shop = orders('@hr.expect("other", "id >= 0")\n@hr.expect_or_drop("ratio", "1/(amount-5) > 0")')
-    (error,) = shop.run().errors
-    assert any("the expectation `ratio` (shop.py:8): 1/(amount-5) > 0" in fact for fact in error.facts), error
+def test_a_row_on_which_a_condition_raises_is_quarantined_with_the_exception(
+    orders: Callable[..., Shop],
+) -> None:
+    shop = orders('@hr.expect("other", "id >= 0")\n@hr.expect_or_drop("ratio", "1/(amount-5) > -1")')
+    shop.run_well()
+    assert ids(shop) == [1, 3, 4]
+    found = quarantined(shop)
+    assert [row["source"]["offset"] for row in found] == [0, 2]
+    assert {(one["kind"], one["name"]) for row in found for one in row["reasons"]} == {
+        ("exception", "DIVIDE_BY_ZERO")
+    }
+    assert found[0]["reasons"][0]["message"].startswith("expectation `ratio`: Division by zero.")
+    shop.verify()
 
 
 def test_quarantine_works_behind_the_first_table(orders: Callable[..., Shop]) -> None:
@@ -337,6 +340,12 @@ def test_a_materialized_view_counts_drops_and_quarantines(orders: Callable[..., 
     (error,) = shop.run().errors
     assert error.code == "EXPECTATION_FAILED"
     assert "2 rows fail the expectation `x`" in str(error)
+    assert ids(shop, "valid") == [0, 1, 2, 3, 4]
+    limited = VIEW.replace("@hr.materialized_view", '@hr.materialized_view(max_rejected="20%")')
+    shop.write(ORDERS.replace("{expectations}", "") + limited.replace("{view}", rules))
+    (error,) = shop.run().errors
+    assert error.code == "MAX_REJECTED_EXCEEDED"
+    assert "valid: 3 of 5 records of a refresh are rejected (60.0%), and max_rejected is 20%" in str(error)
     assert ids(shop, "valid") == [0, 1, 2, 3, 4]
 
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.error import URLError
 
 import deltalake
 import pytest
-from confluent_kafka import Producer
 from pyspark.sql.types import StructType
 
 from headrace.errors import HeadraceError
@@ -61,32 +59,6 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryServe
     server.start()
     yield server
     server.stop()
-
-
-@pytest.fixture
-def site(tmp_path: Path, spark: object, bootstrap: str) -> Site:
-    site = Site(tmp_path / "site")
-    site.write_spec(kafka={"bootstrap.servers": bootstrap})
-    return site
-
-
-@pytest.fixture
-def produce(bootstrap: str) -> Produce:
-    producer = Producer({"bootstrap.servers": bootstrap})
-
-    def produce(topic: str, *values: bytes | None) -> None:
-        for value in values:
-            producer.produce(topic, value, partition=0)
-        assert producer.flush(30) == 0
-
-    return produce
-
-
-def write(site: Site, reads: dict[str, str]) -> None:
-    code = "import headrace as hr\n"
-    for name, read in reads.items():
-        code += f"\n@hr.table\ndef {name}():\n    return hr.read_kafka({read})\n"
-    site.write(code)
 
 
 def decoded(spark: SparkSession, decoder: Any, values: list[bytes | None]) -> list[Any]:
@@ -158,8 +130,9 @@ def test_avro_records_of_all_versions_are_resolved(spark: SparkSession) -> None:
 def test_flows_read_csv_and_plain_avro(site: Site, topic: TopicFactory, produce: Produce) -> None:
     rows, records = topic(), topic()
     (site.root / "order.avsc").write_text(avro(ID, NAME))
-    csv = f'"{rows}", format="csv", schema="id LONG, name STRING", format_options={{"sep": ";"}}'
-    write(site, {"rows": csv, "records": f'"{records}", format="avro", schema="order.avsc"'})
+    csv = f'read_kafka("{rows}", format="csv", schema="id LONG, name STRING", format_options={{"sep": ";"}})'
+    plain = f'read_kafka("{records}", format="avro", schema="order.avsc")'
+    site.write_reads({"rows": csv, "records": plain})
     produce(rows, b'1;"a;b"', b"2;", b"3")
     produce(records, encoded(1, None), encoded(2, None), b"")
     site.run_well()
@@ -183,7 +156,7 @@ def test_a_new_version_that_appears_while_the_flow_runs(
     """The unknown id, and then a registry that is down, are transient; the table gets the new column."""
     name = topic()
     first = registry.register(f"{name}-value", avro(ID))
-    write(site, {"orders": f'"{name}", format="avro", schema_registry="{registry.url}"'})
+    site.write_reads({"orders": f'read_kafka("{name}", format="avro", schema_registry="{registry.url}")'})
     produce(name, wire(first, 1), wire(first, 2))
     site.run_well()
     assert [row["id"] for row in site.rows("orders")] == [1, 2]
@@ -213,6 +186,16 @@ def test_a_new_version_that_appears_while_the_flow_runs(
     ]
     assert site.verify().proven
 
+    # A run that starts asks again, too.
+    answers = [refuse]
+    ask = schema_registry.urlopen
+    monkeypatch.setattr(
+        schema_registry, "urlopen", lambda *given, **how: (answers.pop() if answers else ask)(*given, **how)
+    )
+    produce(name, wire(second, 5, "later"))
+    site.run_well()
+    assert (answers, len(site.rows("orders"))) == ([], 5)
+
 
 def test_what_the_registry_cannot_give_is_refused(site: Site, registry: RegistryServer) -> None:
     registry.register(
@@ -225,7 +208,7 @@ def test_what_the_registry_cannot_give_is_refused(site: Site, registry: Registry
         (', subject="texts"', "SCHEMA_SUBJECT_INVALID"),
         (', subject="numbers"', "SCHEMA_INVALID"),
     ):
-        write(site, {"orders": read + subject})
+        site.write_reads({"orders": f"read_kafka({read}{subject})"})
         with Pipeline.load(site.root) as pipeline, pytest.raises(HeadraceError) as caught:
             pipeline.plan()
         assert caught.value.code == code

@@ -190,8 +190,9 @@ def test_a_reader_of_another_cluster_has_its_own_login_in_every_command(
         None, (one["error"] for one in json.loads(moved.out.splitlines()[-1])["result"]["flows"])
     )
     assert error["code"] == "SOURCES_CHANGED", moved
-    assert any("--new-checkpoint orders" in remedy for remedy in error["remedies"])
-    assert secured("run", "--new-checkpoint", "orders", "--json").code == 0
+    assert any("reset orders" in remedy for remedy in error["remedies"])
+    assert secured("reset", "orders", "--yes", "--json").code == 0
+    assert secured("run").code == 0
     datasets = {one["dataset"]: one for one in secured("status", "--json").data["datasets"]}
     assert {name.split(".")[-1]: one["rows"] for name, one in datasets.items()} == {"orders": 130, "own": 30}
     assert secured("verify").code == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import runpy
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -43,7 +41,6 @@ def revenue():
     return spark.read.table("orders").groupBy("name").agg(F.sum("amount").alias("revenue"))
 """
 )
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 Write = Callable[..., Path]
@@ -105,22 +102,6 @@ def test_a_pipeline_runs_on_rows_and_leaves_nothing_else_behind(
     assert not (tmp_path / "broker").exists()
 
 
-def test_the_tests_of_the_page_pass(
-    run_pipeline: RunPipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """State, watermarks, late rows and bad records, as `docs/testing.md` shows them."""
-    for path, text in re.findall(r"```(?:yaml|python)\n# (\S+)\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        (tmp_path / path).parent.mkdir(exist_ok=True)
-        (tmp_path / path).write_text(text)
-    monkeypatch.chdir(tmp_path)
-    tests = {
-        name: test for name, test in runpy.run_path("tests/test_orders.py").items() if name[:5] == "test_"
-    }
-    assert len(tests) == 3
-    for test in tests.values():
-        test(run_pipeline)
-
-
 RAW = """
 @hr.table
 def raw():
@@ -172,11 +153,52 @@ def test_a_storage_that_is_kept_goes_on(write: Write, tmp_path: Path) -> None:
     assert not (shop / "lake").exists()
 
 
-def test_a_bad_record_stops_its_flow_and_is_named(write: Write) -> None:
-    shop = write(ORDERS)
-    error = fault(shop, {"orders": [[order(1, 0)], [order(2, 0), Record("{bad", partition=4)]]})
-    assert error.code == "RECORD_UNPARSEABLE"
-    assert error.params == {"flow": "orders", "topic": "orders", "partition": 4, "offset": 0}
+REJECTING = """
+import headrace as hr
+from headrace import spark
+
+@hr.table
+@hr.expect_or_quarantine("small", "id < 100")
+def orders():
+    return hr.read_kafka("orders", format="json", schema="id LONG").select("id")
+
+@hr.table
+def pages():
+    return hr.read_files("landing/pages", format="json", schema="id LONG").select("id")
+
+@hr.table
+def numbers():
+    return hr.read_kafka("numbers", format="json", schema="text STRING").selectExpr("CAST(text AS INT) AS n")
+"""
+
+
+def test_bad_records_and_rejected_rows_are_in_the_quarantine(write: Write, run_pipeline: RunPipeline) -> None:
+    first = [{"id": 1}, Record("{bad", key="k", partition=4), {"id": 101}]
+    second = [Record(b"\xff", partition=4), {"id": 2}, Record(None)]
+    pages: list[Any] = [['{"id": 7}', '{"id": "x"}'], ["{bad"]]
+    numbers = [[{"text": "0"}], [{"text": "1"}, {"text": "two"}, Record({"text": "3"}, partition=1)]]
+    given = {"orders": [first, second], "landing/pages": pages, "numbers": numbers}
+    found = run_pipeline(write(REJECTING), given)
+    assert sorted(row["id"] for row in found["orders"]) == [1, 2]
+    assert [row["id"] for row in found["pages"]] == [7]
+    rejected = found.quarantine("orders")
+    assert sorted(row["reasons"][0]["name"] for row in rejected) == [
+        "RECORD_NOT_UTF8",
+        "RECORD_UNPARSEABLE",
+        "TOMBSTONE",
+        "small",
+    ]
+    (bad,) = (row for row in rejected if row["reasons"][0]["name"] == "RECORD_UNPARSEABLE")
+    source = bad["source"]
+    assert (source["topic"], source["partition"], source["offset"]) == ("orders", 4, 0)
+    assert (source["key"], source["value"], bad["batch"]) == (b"k", b"{bad", 0)
+    assert [
+        row["source"]["value"] for row in sorted(found.quarantine("pages"), key=lambda row: row["batch"])
+    ] == [
+        b'{"id": "x"}',
+        b"{bad",
+    ]
+    assert found.verify().proven
 
 
 FOLDERS = """
@@ -224,6 +246,42 @@ def test_tables_and_files_are_fed_with_rows_too(write: Write, run_pipeline: RunP
     assert found["payments"] == [{"id": 2, "amount": 2.5}]
     assert sorted(row["id"] for row in found["pages"]) == [1, 2]
     assert found["cities"] == [{"city": "London"}]
+    assert found.verify().proven
+
+
+CURRENT = """
+@hr.temporary_view
+def changes():
+    return hr.read_kafka("changes", format="json", schema="id LONG, at LONG, op STRING, name STRING")
+
+hr.create_streaming_table("people")
+hr.create_auto_cdc_flow(
+    "people", "changes", ["id"], "at", apply_as_deletes="op = 'delete'", except_column_list=["op", "at"]
+)
+
+@hr.materialized_view
+def counted():
+    return spark.read.table("people").agg(F.count("*").alias("n"))
+"""
+
+
+def test_a_table_of_an_auto_cdc_flow_has_the_current_row_of_each_key(
+    write: Write, run_pipeline: RunPipeline
+) -> None:
+    first = [
+        {"id": 1, "at": 1, "name": "ada"},
+        {"id": 2, "at": 1, "name": "bob"},
+        {"at": 1, "name": "no key"},
+    ]
+    second = [
+        {"id": 1, "at": 3, "name": "eve"},
+        {"id": 1, "at": 2, "name": "late"},
+        {"id": 2, "at": 2, "op": "delete"},
+    ]
+    found = run_pipeline(write(CURRENT), {"changes": [first, second]})
+    assert [(row["id"], row["name"]) for row in found["people"]] == [(1, "eve")]
+    assert found["counted"] == [{"n": 1}]
+    assert len(found.quarantine("people")) == 1
     assert found.verify().proven
 
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.cli.main import run
 from headrace.model.connections import KafkaConnection
 from headrace.sources.kafka.cluster import KafkaCluster
-from proof.shop import DEADLINE_S, until
+from waiting import DEADLINE_S, until
 
 TopicFactory = Callable[..., str]
 

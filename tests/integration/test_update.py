@@ -25,7 +25,8 @@ from headrace.run import batch, flows
 from headrace.run.flows import UpdateFlows
 from headrace.run.opening import FlowOpener
 from headrace.run.stop import PlanAgain, StopSignal
-from proof.shop import BRONZE, SILVER, Shop, until
+from proof.shop import BRONZE, SILVER, Shop
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 

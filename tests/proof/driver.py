@@ -16,7 +16,8 @@ from typing import Literal
 import psutil
 
 from headrace.run.failpoints import VARIABLE, Point
-from proof.shop import DEADLINE_S, Shop, until
+from proof.shop import Shop
+from waiting import DEADLINE_S, until
 
 Victim = Literal["python", "jvm", "both"]
 _IN_CREATE = 0x100

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import deltalake
+import pyarrow as pa
 
 from disk import Disk
 from headrace.errors import HeadraceError
@@ -26,12 +26,10 @@ from headrace.run.stop import StopSignal
 from headrace.run.update import RunResult
 from headrace.verify.report import Proof
 from proof.ledger import ProducerLedger
+from waiting import DEADLINE_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-DEADLINE_S = 300.0
-"""Far beyond what anything takes here on a loaded machine."""
 
 UNFORESEEN = {
     *("SECOND_DRIVER", "STORAGE_UNWRITABLE", "FLOW_FAILED", "TABLE_NAME_TAKEN"),
@@ -83,12 +81,11 @@ def named(flow: str) -> str:
     return NAMED.replace("{flow}", flow)
 
 
-def until(done: Callable[[], bool], what: str, limit_s: float = DEADLINE_S) -> None:
-    """Wait until something is so."""
-    deadline = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < deadline, f"it never happened: {what}"
-        time.sleep(0.01)
+def rows(shop: Shop, path: str) -> list[dict[str, Any]]:
+    """The rows of a table, by its path in the storage; also of a table with deletion vectors."""
+    table = deltalake.DeltaTable(shop.root / "lake" / path)
+    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
+    return pa.table(found).to_pylist()
 
 
 def settings_of(spark: SparkSession) -> dict[str, str]:
@@ -177,15 +174,13 @@ class Shop:
     def run(
         self,
         *datasets: str,
-        resume: str | None = None,
-        generation: str | None = None,
+        reset: str | None = None,
         rename_flow: dict[str, str] | None = None,
         continuous: bool = False,
         stop: StopSignal | None = None,
     ) -> RunResult:
         remedies = Remedies(
-            resume_from_table=frozenset([resume] if resume else []),
-            new_checkpoint=frozenset([generation] if generation else []),
+            reset=frozenset([reset] if reset else []),
             rename_flow=rename_flow or {},
         )
         with Pipeline.load(self.root) as pipeline:

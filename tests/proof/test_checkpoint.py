@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.project.pipeline import Pipeline
 from proof.ledger import expire
 from proof.shop import BRONZE, SILVER, Shop, named
 
@@ -24,7 +25,10 @@ def run_twice(shop: Shop) -> None:
 
 def heal(shop: Shop) -> None:
     """Apply the remedy, see that the table is exact, and that the flow then goes on as ever."""
-    shop.run_well(resume="bronze")
+    with Pipeline.load(shop.root) as pipeline:
+        (reset,) = pipeline.reset(["bronze"]).resets
+        assert any("continues" in line for line in reset.lines())
+    shop.run_well()
     shop.check()
     shop.produce(10)
     shop.run_well()
@@ -97,7 +101,7 @@ def test_a_corrupt_checkpoint_file_is_refused_and_the_flow_resumed_from_the_tabl
     error = shop.refused()
     # A file that can be read and says something else is told by the ranges that the table holds.
     assert error.code == ("CHECKPOINT_BEHIND_TABLE" if name == "a position" else "CHECKPOINT_CORRUPT")
-    assert any("--resume-from-table bronze" in remedy for remedy in error.remedies)
+    assert any("reset bronze" in remedy for remedy in error.remedies)
     heal(shop)
 
 
@@ -123,8 +127,8 @@ class CrashError(Exception):
     """The process ended here."""
 
 
-@pytest.mark.parametrize("step", ["run.opening.write_checkpoint", "sinks.delta.append.commit_generation"])
-@pytest.mark.parametrize("reason", ["first", "resume", "losses"])
+@pytest.mark.parametrize("step", ["run.opening.write_checkpoint", "sinks.delta.flow_table.commit_generation"])
+@pytest.mark.parametrize("reason", ["first", "reset", "losses"])
 def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, reason: str, step: str
 ) -> None:
@@ -133,10 +137,10 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
 
     remedy: dict[str, str] = {}
     shop.produce(30)
-    if reason == "resume":
+    if reason == "reset":
         shop.run_well()
         shutil.rmtree(shop.checkpoints())
-        remedy = {"resume": "bronze"}
+        remedy = {"reset": "bronze"}
     elif reason == "losses":
         shop.spec["on_data_loss"] = "record"
         shop.write()
@@ -154,7 +158,7 @@ def test_a_crash_while_a_checkpoint_is_opened_leaves_nothing_half_done(
 @pytest.mark.parametrize(
     "step",
     [
-        "sinks.delta.append.commit_generation",
+        "sinks.delta.flow_table.commit_generation",
         "sources.kind.SourceKind.take_over",
         "storage.location.Location.move",
     ],

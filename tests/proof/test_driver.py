@@ -13,7 +13,8 @@ import pytest
 from headrace.model.names import TableName
 from headrace.state.lease import EXPIRES_VARIABLE
 from proof.driver import start
-from proof.shop import Shop, until
+from proof.shop import Shop
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -10,7 +10,7 @@ import pytest
 from headrace.run.failpoints import Point
 from landing import Site
 from proof.driver import start
-from proof.shop import until
+from waiting import until
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ def test_a_new_checkpoint_goes_on_without_a_vanished_file(site: Site) -> None:
         held.go_on()
     (error,) = held.errors
     assert error.code == "FILE_VANISHED"
-    assert "headrace run --new-checkpoint visits" in error.remedies[-1]
-    site.run_well(new_checkpoint=frozenset({"visits"}))
+    assert "headrace reset visits" in error.remedies[-1]
+    site.run_well(reset=frozenset({"visits"}))
     check(site, [2])
 
 

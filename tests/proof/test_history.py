@@ -58,7 +58,7 @@ def test_a_flow_that_was_renamed_and_renamed_back_reads_nothing_again(
     shop.run_well(rename_flow={"a": "b"})
     write(shop, "a", [eu, us])
     assert shop.refused().code == "SOURCES_CHANGED"
-    shop.run_well(generation="a")
+    shop.run_well(reset="a")
     shop.check()
 
 
@@ -70,7 +70,7 @@ def test_renames_and_a_log_that_was_cleaned_leave_the_history_whole(
     produce(shop, eu, us)
     shop.run_well()
     write(shop, "a", [us])
-    shop.run_well(generation="a")
+    shop.run_well(reset="a")
     produce(shop, eu, us)
     shop.run_well()
     forget_log(shop, spark)
@@ -78,7 +78,7 @@ def test_renames_and_a_log_that_was_cleaned_leave_the_history_whole(
     shop.run_well(rename_flow={"b": "a"})
     forget_log(shop, spark)
     write(shop, "b", [us, eu])
-    shop.run_well(generation="b")
+    shop.run_well(reset="b")
     produce(shop, eu, us)
     shop.run_well()
     shop.check()
@@ -102,7 +102,7 @@ def test_what_an_older_copy_took_back_is_not_believed_when_its_versions_are_give
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
     assert shop.refused().code == "TABLE_BEHIND_CHECKPOINT"
     write(shop, "bronze", [eu, us])
-    shop.run_well(generation="bronze")
+    shop.run_well(reset="bronze")
     produce(shop, eu, us)
     shop.run_well()
     shop.check()

@@ -9,7 +9,8 @@ import pytest
 
 from headrace.run.failpoints import Point
 from proof.driver import FolderWatch, Victim, start
-from proof.shop import BRONZE, SILVER, Shop, until
+from proof.shop import BRONZE, SILVER, Shop
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 

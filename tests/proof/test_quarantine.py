@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import deltalake
-import pyarrow as pa
 import pytest
 
 from proof.driver import start
-from proof.shop import Shop
+from proof.shop import Shop, rows
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -30,14 +28,12 @@ def write(shop: Shop, expectations: str) -> None:
     shop.write(CODE.replace("{expectations}", expectations))
 
 
-def rows(shop: Shop, folder: str) -> list[dict[str, Any]]:
-    table = deltalake.DeltaTable(shop.root / "lake" / folder / shop.database / "orders")
-    found = deltalake.QueryBuilder().register("t", table).execute("SELECT * FROM t").read_all()
-    return pa.table(found).to_pylist()
+def orders(shop: Shop, folder: str) -> list[dict[str, Any]]:
+    return rows(shop, f"{folder}/{shop.database}/orders")
 
 
 def rejected(shop: Shop) -> list[int]:
-    return sorted(json.loads(row["row"])["id"] for row in rows(shop, "quarantine"))
+    return sorted(json.loads(row["row"])["id"] for row in orders(shop, "quarantine"))
 
 
 @pytest.mark.parametrize("after", [ODD, LARGE, ""], ids=["the same", "another", "none"])
@@ -50,14 +46,14 @@ def test_a_kill_between_both_commits_loses_and_doubles_nothing(shop: Shop, after
         driver.kill("both")
         driver.wait_until_gone()
     assert rejected(shop) == [1, 3], "the kill came before the rejected rows were committed"
-    assert rows(shop, "tables") == []
+    assert orders(shop, "tables") == []
     pending = next(note for one in shop.verify().datasets for flow in one.flows for note in flow.notes)
     assert "2 rows in quarantine pending" in pending
     write(shop, after)
     shop.run_well()
     expected = {ODD: [1, 3], LARGE: [3, 4], "": []}[after]
     assert rejected(shop) == expected
-    assert sorted(row["id"] for row in rows(shop, "tables")) == sorted({0, 1, 2, 3, 4} - {*expected})
+    assert sorted(row["id"] for row in orders(shop, "tables")) == sorted({0, 1, 2, 3, 4} - {*expected})
     shop.verify()
 
 
@@ -71,9 +67,9 @@ def test_rejected_rows_of_an_abandoned_batch_go_with_its_checkpoint(shop: Shop) 
         driver.wait_until_gone()
     assert rejected(shop) == [1, 3], "the kill came before the rejected rows were committed"
     write(shop, LARGE)
-    shop.run_well(generation="orders")
+    shop.run_well(reset="orders")
     assert rejected(shop) == [3, 4]
-    assert sorted(row["id"] for row in rows(shop, "tables")) == [0, 1, 2]
+    assert sorted(row["id"] for row in orders(shop, "tables")) == [0, 1, 2]
     (proof,) = shop.verify().datasets
     assert not [note for note in proof.notes if "quarantine" in note]
 
@@ -88,9 +84,42 @@ def test_a_kill_quarantines_bad_records_once(shop: Shop, moment: str) -> None:
         driver.wait_at(moment)
         driver.kill("both")
         driver.wait_until_gone()
-    assert len(rows(shop, "quarantine")) == 3, "the kill came before the bad records were committed"
-    assert len(rows(shop, "tables")) == (0 if moment == "before-commit" else 2)
+    assert len(orders(shop, "quarantine")) == 3, "the kill came before the bad records were committed"
+    assert len(orders(shop, "tables")) == (0 if moment == "before-commit" else 2)
     shop.run_well()
-    assert sorted(row["source"]["offset"] for row in rows(shop, "quarantine")) == [1, 2, 3]
-    assert sorted(row["id"] for row in rows(shop, "tables")) == [0, 2]
+    assert sorted(row["source"]["offset"] for row in orders(shop, "quarantine")) == [1, 2, 3]
+    assert sorted(row["id"] for row in orders(shop, "tables")) == [0, 2]
+    shop.verify()
+
+
+LINES = """
+import headrace as hr
+
+@hr.table
+def orders():
+    return hr.read_files("landing", format="json", schema="id STRING").selectExpr("cast(id AS long) AS id")
+"""
+
+
+def test_a_kill_quarantines_lines_on_which_the_query_fails_once(shop: Shop) -> None:
+    """The batch is narrowed again, to the same lines."""
+    (shop.root / "landing").mkdir(parents=True)
+    for name, ids in {"a": "01x", "b": "y3"}.items():
+        text = "".join(json.dumps({"id": id}) + "\n" for id in ids)
+        (shop.root / "landing" / f"{name}.json").write_text(text)
+    shop.write(LINES)
+    with start(shop, pause=("before-commit", 0)) as driver:
+        driver.wait_at("before-commit")
+        driver.kill("both")
+        driver.wait_until_gone()
+    assert len(orders(shop, "quarantine")) == 2, "the kill came before the rows were quarantined"
+    assert orders(shop, "tables") == []
+    shop.run_well()
+    places = {
+        (row["source"]["path"].rpartition("/")[2], row["source"]["offset"])
+        for row in orders(shop, "quarantine")
+    }
+    assert places == {("a.json", 2), ("b.json", 0)}
+    assert len(orders(shop, "quarantine")) == 2
+    assert sorted(row["id"] for row in orders(shop, "tables")) == [0, 1, 3]
     shop.verify()

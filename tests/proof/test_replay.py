@@ -11,7 +11,8 @@ from headrace.errors import SecondDriverError
 from headrace.project.pipeline import Pipeline
 from headrace.run.failpoints import Point
 from proof.driver import start
-from proof.shop import Shop, until
+from proof.shop import Shop
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 
 import pytest
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 def test_a_sigterm_inside_a_commit_lets_the_batch_end_whole(shop: Shop) -> None:
     shop.write(limit=30)
     shop.produce(90)
-    with start(shop, pause=("before-commit", 1)) as driver:
+    with start(shop, "--continuous", "--json", pause=("before-commit", 1)) as driver:
         driver.wait_at("before-commit")
         watch = FolderWatch(shop.table("bronze") / "_delta_log")
         name = f"{shop.versions()['bronze'] + 1:020d}.json"
@@ -25,6 +26,7 @@ def test_a_sigterm_inside_a_commit_lets_the_batch_end_whole(shop: Shop) -> None:
         driver.process.send_signal(signal.SIGTERM)
         watch.close()
         assert driver.end() == 143, driver.said()
+    assert json.loads(driver.said().splitlines()[-1])["result"]["outcome"] == "stopped"
     held = len(shop.bronze())
     assert held in (60, 90)
     assert (shop.checkpoint() / "commits" / str(held // 30 - 1)).exists()

@@ -14,7 +14,8 @@ from headrace.errors import HeadraceError
 from headrace.model.events import BatchCommitted, FlowFailed
 from headrace.project.pipeline import Pipeline
 from proof.ledger import TIMEOUT_S, Record, create_topic, end_offsets, expire, recreate_topic, settings
-from proof.shop import BRONZE, Shop, until
+from proof.shop import BRONZE, Shop
+from waiting import until
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -61,14 +62,14 @@ def test_topics_that_come_to_match_a_pattern_join_and_are_watched_like_the_other
     shop.ledger.produce(asia, 10, 2)
     error = shop.refused()
     assert (error.code, error.params["topic"]) == ("TOPIC_RECREATED", asia)
-    shop.run_well(generation="bronze")
+    shop.run_well(reset="bronze")
     shop.check()
 
     delete_topic(shop, us)
     shop.ledger.produce(eu, 10, 2)
     error = shop.refused()
     assert (error.code, error.params["topic"]) == ("TOPIC_NOT_FOUND", us)
-    shop.run_well(generation="bronze")
+    shop.run_well(reset="bronze")
     shop.check(proof=False)
     shop.ledger.produce(asia, 10, 2)
     shop.run_well()
@@ -96,7 +97,7 @@ def test_a_topic_that_joins_in_the_middle_of_a_run_and_is_made_anew_is_refused(s
     # It may have been tried again before the topic was there once more.
     assert failed.error["code"] in ("TOPIC_RECREATED", "TOPIC_NOT_FOUND"), failed.error
     assert shop.refused().code == "TOPIC_RECREATED"
-    shop.run_well(generation="bronze")
+    shop.run_well(reset="bronze")
     shop.check()
 
 
@@ -133,24 +134,24 @@ def test_a_topic_that_leaves_a_subscription_and_comes_back_is_read_on_where_it_w
     subscribe("eu")
     produce()
     assert shop.refused().code == "TOPIC_NOT_FOUND"
-    shop.run_well(generation="bronze")
+    shop.run_well(reset="bronze")
     subscribe("[a-z]+")
     produce()
     # A plain run would read it from its beginning: that a topic joins a pattern is nothing special.
     error = shop.refused()
     assert (error.code, error.params["topic"]) == ("SOURCES_CHANGED", us)
-    assert any("--new-checkpoint bronze" in remedy for remedy in error.remedies)
-    shop.run_well(generation="bronze")
+    assert any("reset bronze" in remedy for remedy in error.remedies)
+    shop.run_well(reset="bronze")
     shop.check()
     # Over two generations, one of which never ran; and made anew, it is another topic.
     for names in ("eu", "eu|asia"):
         subscribe(f"({names})")
-        shop.run_well(generation="bronze")
+        shop.run_well(reset="bronze")
     topics_of(shop, "asia")
     recreate_topic(shop.ledger.bootstrap, us, 2)
     subscribe("[a-z]+")
     produce()
-    shop.run_well(generation="bronze")
+    shop.run_well(reset="bronze")
     produce()
     shop.run_well()
     shop.check()

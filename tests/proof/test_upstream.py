@@ -14,7 +14,8 @@ import pytest
 
 from headrace.errors import HeadraceError
 from headrace.project.pipeline import Pipeline
-from proof.shop import Shop, until
+from proof.shop import Shop
+from waiting import until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -182,22 +183,22 @@ def test_a_table_that_leaves_a_query_is_known_when_it_comes_back(shop: Shop, tmp
     read(one, two)
     shop.run_well()
     read(one)
-    shop.run_well(generation="silver")
+    shop.run_well(reset="silver")
     for path in (one, two):
         append(path, 2)
     read(two, one)
-    shop.run_well(generation="silver")
+    shop.run_well(reset="silver")
     assert rows(shop) == 50
     assert shop.verify().proven
 
     read(one)
-    shop.run_well(generation="silver")
+    shop.run_well(reset="silver")
     shutil.rmtree(two)
     (tmp_path / "copy").rename(two)
     for number in (3, 4, 5):
         append(two, number)
     read(one, two)
-    error = shop.refused(generation="silver")
+    error = shop.refused(reset="silver")
     assert (error.code, str(two) in error.summary) == ("UPSTREAM_REWRITTEN", True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,6 +62,9 @@ def _place_lines(location: SourceLocation, folders: Sequence[Path]) -> list[str]
 
 
 def _source_line(location: SourceLocation, folders: Sequence[Path]) -> str | None:
+    if location.path.startswith("<"):
+        # Statements that were typed, and not read from a file.
+        return linecache.getline(location.path, location.line).rstrip() or None
     for folder in (*folders, Path()):
         try:
             # The place can be in a file of data, which is larger than a file of code.

@@ -1,13 +1,14 @@
-"""The Kafka cluster of a command: the pipeline's, or the embedded broker outside of a pipeline."""
+"""The Kafka cluster of a command: that of the pipeline or of `--set`, else the embedded broker."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headrace.cli.output import Output
 from headrace.cli.verb import Invocation
-from headrace.errors import SpecNotFoundError, TopicNotFoundError
-from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.errors import TopicNotFoundError
+from headrace.model.connections import KafkaConnection
 
 if TYPE_CHECKING:
     from headrace.sources.kafka.cluster import KafkaCluster
@@ -32,14 +33,18 @@ class ReachedKafka:
 
 def reach_kafka(invocation: Invocation) -> ReachedKafka:
     """The Kafka cluster of the command; the embedded broker is started if it is needed."""
+    return reach(invocation.settings_anywhere().kafka, invocation.output)
+
+
+def reach(connection: KafkaConnection, output: Output) -> ReachedKafka:
+    """A Kafka cluster; the embedded broker is started if it is needed."""
     from headrace.runtime.broker import ensure_embedded
     from headrace.runtime.fetch import ensure_jars
 
-    connection = _connection(invocation)
     if not connection.is_embedded:
         return ReachedKafka(connection, is_embedded=False)
     ensure_jars("broker")
-    with invocation.output.progress("Starting the broker"):
+    with output.progress("Starting the broker"):
         return ReachedKafka(ensure_embedded(connection), is_embedded=True)
 
 
@@ -62,12 +67,3 @@ def not_found(error: TopicNotFoundError, kafka: ReachedKafka, cluster: KafkaClus
         remedies=remedies,
         params={"topic": topic, "known": list(known)},
     )
-
-
-def _connection(invocation: Invocation) -> KafkaConnection:
-    try:
-        return invocation.settings().kafka
-    except SpecNotFoundError:
-        if invocation.project is not None:
-            raise
-        return KafkaConnection({"bootstrap.servers": EMBEDDED})

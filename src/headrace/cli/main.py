@@ -35,10 +35,15 @@ COMMANDS = {
     "quality": "Show the counts of expectations",
     "produce": "Write records to a topic",
     "consume": "Print the records of a topic",
+    "ingest": "Make a table from a topic, without a file",
     "infer": "Infer the schema of a topic or folder",
     "read": "Show rows of a table",
-    "quarantine": "Show rejected rows, and decide what becomes of them",
+    "sql": "Run SQL statements, and streams into tables",
+    "quarantine": "Show rejected rows, and replay or discard them",
+    "refresh": "Bring selected datasets up to date",
+    "reset": "Create a new checkpoint for a flow, and keep the rows",
     "full-refresh": "Rebuild a dataset from its sources",
+    "erase": "Delete rows of a table and of the tables downstream",
     "broker": "Manage the embedded Kafka broker",
     "explain": "Explain an error code",
     "completion": "Print the script that completes commands in a shell",
@@ -46,6 +51,8 @@ COMMANDS = {
     "demo": "Run an example, kill it in mid-run, and verify the result",
 }
 """Each is `headrace.cli.commands.<name>`, attribute `command`, and is loaded when it is called."""
+ALIASES = {"dry-run": "plan"}
+"""Commands of Spark's `spark-pipelines`, with ours."""
 
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
@@ -62,6 +69,7 @@ class LazyCommands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"headrace.cli.commands.{cmd_name.replace('-', '_')}")
@@ -72,7 +80,7 @@ class LazyCommands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
-        if name not in COMMANDS and not name.startswith("-") and not ctx.resilient_parsing:
+        if name not in {**COMMANDS, **ALIASES} and not name.startswith("-") and not ctx.resilient_parsing:
             raise _no_such("command", name, list(COMMANDS), "headrace --help")
         return super().resolve_command(ctx, args)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import chdir, contextmanager
+from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ import click
 
 from headrace.cli.completion import complete_profile
 from headrace.cli.output import Output, Result
+from headrace.errors import SpecNotFoundError
 from headrace.model.secrets import is_secret_key
 
 if TYPE_CHECKING:
@@ -46,6 +47,16 @@ class Invocation:
 
         self.output.folders.insert(0, find_spec(self.project).parent)
         return load_project(
+            self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
+        )
+
+    def settings_anywhere(self) -> ProjectSettings:
+        """The pipeline's settings, or outside of a pipeline's folder those of the command line alone."""
+        from headrace.declare.spec import find_spec, load_project_anywhere
+
+        with suppress(SpecNotFoundError):
+            self.output.folders.insert(0, find_spec(self.project).parent)
+        return load_project_anywhere(
             self.project, profile=self.profile, overrides=self.overrides, redactor=self.output.redactor
         )
 
@@ -149,7 +160,7 @@ def _project_options() -> list[click.Parameter]:
     folder = LocalFolder(resolve_path=True)
     return [
         click.Option(
-            ["--project"],
+            ["--project", "--spec", "project"],
             type=folder,
             metavar="PATH",
             help="The folder or spec of the pipeline; default: this folder or one above it.",

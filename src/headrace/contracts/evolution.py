@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.drift import RESCUED, Drift
+from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
 
 Type = str | Mapping[str, Any]
 """A type as ``StructType.jsonValue()`` gives it."""
@@ -49,7 +49,7 @@ def evolve(
         taken: The names of columns that the query has from elsewhere.
     """
     change = _Change(drift, taken)
-    fields = change.merged(schema["fields"], found["fields"], "")
+    fields = change.merged(schema["fields"], found["fields"], "", drift.default)
     return Evolution(
         schema={"type": "struct", "fields": fields},
         added=tuple(change.added),
@@ -65,16 +65,32 @@ class _Change:
         self.refused: list[tuple[str, str]] = []
 
     def merged(
-        self, fields: Sequence[Mapping[str, Any]], found: Iterable[Mapping[str, Any]], path: str
+        self,
+        fields: Sequence[Mapping[str, Any]],
+        found: Iterable[Mapping[str, Any]],
+        path: str,
+        inherited: DriftAction | None,
     ) -> list[Mapping[str, Any]]:
-        """The fields of a struct, with those that were found; new ones come last, by name."""
-        new = {one["name"]: one["type"] for one in found if path or self._evolves(one["name"])}
+        """The fields of a struct, with those that were found; new ones come last, by name.
+
+        Args:
+            fields: The fields of the struct.
+            found: The fields of the records.
+            path: The dotted name of the struct, with a dot at its end; empty for the record.
+            inherited: The action for fields that have no action of their own.
+        """
+        types = {one["name"]: one["type"] for one in found}
+        actions = {name: self._drift.own(path, name) or inherited for name in types}
         kept = [
-            {**one, "type": self._grown(one["type"], new.pop(one["name"]), f"{path}{one['name']}")}
-            if one["name"] in new
+            {
+                **one,
+                "type": self._grown(one["type"], types.pop(name), f"{path}{field_name(name)}", actions[name]),
+            }
+            if (name := one["name"]) in types
             else one
             for one in fields
         ]
+        new = {name: kind for name, kind in types.items() if actions[name] == "evolve"}
         added = self._usable(new, {one["name"].lower() for one in kept}, path)
         self.added += [f"{path}{one['name']}" for one in added]
         return [*kept, *added]
@@ -83,12 +99,14 @@ class _Change:
         """The new fields that can be columns and have values."""
         usable: list[Mapping[str, Any]] = []
         for name, found in new.items():
+            if self._drift.own(path, name) not in ("evolve", None):
+                continue
             reason = _unusable(name, taken)
             if reason is None and not path and name.lower() in self._taken:
                 reason = "the query has another column of this name"
             if reason is not None:
                 self.refused.append((f"{path}{name}", reason))
-            elif (kind := self._storable(found, f"{path}{name}.")) is not None:
+            elif (kind := self._storable(found, f"{path}{field_name(name)}.")) is not None:
                 taken.add(name.lower())
                 usable.append({"name": name, "type": kind, "nullable": True, "metadata": {}})
         return usable
@@ -103,15 +121,13 @@ class _Change:
         fields = self._usable({one["name"]: one["type"] for one in kind["fields"]}, set(), path)
         return {**kind, "fields": fields} if fields else None
 
-    def _evolves(self, name: str) -> bool:
-        return self._drift.action(name) == "evolve"
-
-    def _grown(self, now: Type, found: Type, path: str) -> Type:
+    def _grown(self, now: Type, found: Type, path: str, action: DriftAction | None) -> Type:
         if isinstance(now, Mapping) and isinstance(found, Mapping) and now["type"] == found["type"]:
             if now["type"] == "struct":
-                return {**now, "fields": self.merged(now["fields"], found["fields"], f"{path}.")}
+                return {**now, "fields": self.merged(now["fields"], found["fields"], f"{path}.", action)}
             if now["type"] == "array":
-                return {**now, "elementType": self._grown(now["elementType"], found["elementType"], path)}
+                element = self._grown(now["elementType"], found["elementType"], path, action)
+                return {**now, "elementType": element}
             return now
         return now
 

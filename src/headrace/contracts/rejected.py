@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from headrace.model.names import quoted_column, quoted_path
+from headrace.sources.parts import ROW_JSON
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
@@ -45,13 +48,6 @@ COLUMNS = f"""
 """
 """The columns of a quarantine table, in SQL."""
 
-JSON = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-"""Spark's own formats would leave out microseconds."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
@@ -77,6 +73,18 @@ class Rejection:
     coordinates: Mapping[str, str] = field(default_factory=dict)
 
 
+def describe_record(source: Mapping[str, Any]) -> str:
+    """The coordinates of an original record, in words; empty if it has none.
+
+    Args:
+        source: The fields of the quarantine's ``source``.
+    """
+    if source.get("topic") is not None:
+        return f"{source['topic']}/{source['partition']} offset {source['offset']}"
+    row = "" if source.get("offset") is None else f", row {source['offset']}"
+    return f"{source['path']}{row}" if source.get("path") is not None else ""
+
+
 def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
     """Rows for the quarantine table.
 
@@ -100,7 +108,7 @@ def as_rejected(rows: DataFrame, rejection: Rejection) -> DataFrame:
         number=F.monotonically_increasing_id(),
         reasons=reasons,
         source=_record(rows.schema, rejection.coordinates),
-        row=F.to_json(F.struct(*map(F.col, map(_quoted, returned))), JSON),
+        row=F.to_json(F.struct(*map(F.col, map(quoted_column, returned))), ROW_JSON),
     )
 
 
@@ -166,7 +174,9 @@ def _table_rows(
 
 def _record(schema: StructType, coordinates: Mapping[str, str]) -> Column:
     """The original record, as far as the rows still have it; NULL if they have nothing of it."""
-    return _source(_columns_of_record(schema) | {name: _path(path) for name, path in coordinates.items()})
+    return _source(
+        _columns_of_record(schema) | {name: quoted_path(path) for name, path in coordinates.items()}
+    )
 
 
 def _source(held: Mapping[str, str]) -> Column:
@@ -198,12 +208,3 @@ def _columns_of_record(schema: StructType) -> dict[str, str]:
     if not ({"topic", "partition", "offset"} <= names or "path" in names):
         return {}
     return {name: f"_source.{name}" for name in _RECORD if name in names}
-
-
-def _path(path: str) -> str:
-    """A dotted path as Spark reads it, whatever characters its parts have."""
-    return ".".join(map(_quoted, path.split(".")))
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.contracts.rejected import JSON, REASONS
+from headrace.contracts.rejected import REASONS
+from headrace.sources.parts import ROW_JSON
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -66,7 +67,7 @@ def rows_of_json(rejected: DataFrame, schema: StructType) -> DataFrame:
     from pyspark.sql.types import StringType, StructType
 
     wide = StructType([*schema.fields]).add(_CORRUPT, StringType())
-    options = {**JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
+    options = {**ROW_JSON, "mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     unknown = F.array_except(F.json_object_keys("row"), F.array(*map(F.lit, schema.fieldNames())))
     read = rejected.select(
         F.col("id").alias(ID), F.from_json("row", wide, options).alias("read"), unknown.alias("unknown")
@@ -83,4 +84,4 @@ def row_as_json(columns: Sequence[str]) -> Column:
     from pyspark.sql import functions as F
 
     quoted = ("`" + name.replace("`", "``") + "`" for name in columns if name not in (ID, REASONS))
-    return F.to_json(F.struct(*map(F.col, quoted)), JSON)
+    return F.to_json(F.struct(*map(F.col, quoted)), ROW_JSON)

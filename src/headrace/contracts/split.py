@@ -6,12 +6,12 @@ rows are computed a second time, and only if there are any.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property, reduce
-from operator import and_
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import check_name
+from headrace.contracts.conditions import check_columns, count_failed, failed_counts, is_passed
 from headrace.contracts.rejected import REASONS
 from headrace.model.counts import BatchCounts
 from headrace.model.expectations import Action, Expectation, ExpectationCount
@@ -81,19 +81,17 @@ class RowSplit:
     @property
     def stopping_rows(self) -> int:
         """How many rows stop the flow; after `accepted` has been computed."""
-        return 0 if self._observation is None else int(self._observation.get[_STOPPING])
+        return int(self._seen[_STOPPING])
 
     @property
     def quarantined_rows(self) -> int:
         """How many rows go to the quarantine; after `accepted` has been computed."""
-        return 0 if self._observation is None else int(self._observation.get[_QUARANTINED])
+        return int(self._seen[_QUARANTINED])
 
     @property
     def rejected_rows(self) -> tuple[int, int]:
         """How many rows are quarantined or dropped, and how many there are; after `accepted` was computed."""
-        if self._observation is None:
-            return 0, 0
-        seen = self._observation.get
+        seen = self._seen
         return int(seen[_QUARANTINED] + seen[_DROPPED]), int(seen[_INPUT])
 
     @property
@@ -101,11 +99,11 @@ class RowSplit:
         """The expectations that stop the flow; after `accepted` has been computed."""
         if self._observation is None:
             return ()
-        seen = self._observation.get
+        counts = failed_counts(self._seen, len(self._expectations))
         return tuple(
             one
-            for index, one in enumerate(self._expectations)
-            if one.action == "fail" and seen[check_name(index)]
+            for one, failed in zip(self._expectations, counts, strict=True)
+            if one.action == "fail" and failed
         )
 
     def counts(self, accepted: int) -> BatchCounts:
@@ -116,7 +114,7 @@ class RowSplit:
         """
         if self._observation is None:
             return BatchCounts(input=accepted, accepted=accepted)
-        seen = self._observation.get
+        seen = self._seen
         return BatchCounts(
             input=seen[_INPUT],
             accepted=accepted,
@@ -127,12 +125,22 @@ class RowSplit:
                     name=one.name,
                     dataset=self._dataset,
                     action=one.action,
-                    passed=seen[_INPUT] - seen[check_name(index)],
-                    failed=seen[check_name(index)],
+                    passed=seen[_INPUT] - failed,
+                    failed=failed,
                 )
-                for index, one in enumerate(self._expectations)
+                for one, failed in zip(
+                    self._expectations, failed_counts(seen, len(self._expectations)), strict=True
+                )
             ),
         )
+
+    @property
+    def _seen(self) -> Mapping[str, int]:
+        """The counts by name; 0 for a name that was not counted."""
+        observation = self._observation
+        # Spark counts nothing if it knows before the job that there are no rows.
+        is_counted = observation is not None and observation._jo.getRow().length() > 0
+        return defaultdict(int, observation.get if observation is not None and is_counted else {})
 
     def _aggregates(self) -> list[Column]:
         from pyspark.sql import functions as F
@@ -140,26 +148,28 @@ class RowSplit:
         stopping = ~self._passes("fail")
         quarantined = ~self._passes("quarantine")
         dropped = ~self._passes("drop")
+        counts = {
+            "fail": F.count_if(stopping).alias(_STOPPING),
+            "quarantine": F.count_if(~stopping & quarantined).alias(_QUARANTINED),
+            "drop": F.count_if(~stopping & ~quarantined & dropped).alias(_DROPPED),
+        }
+        # Each aggregate costs time for each row.
+        actions = {one.action for one in self._expectations}
         return [
             F.count(F.lit(1)).alias(_INPUT),
-            F.count_if(stopping).alias(_STOPPING),
-            F.count_if(~stopping & quarantined).alias(_QUARANTINED),
-            F.count_if(~stopping & ~quarantined & dropped).alias(_DROPPED),
-            *(F.count_if(~F.col(check_name(n))).alias(check_name(n)) for n in range(len(self._expectations))),
+            *(count for action, count in counts.items() if action in actions),
+            *count_failed(len(self._expectations)),
         ]
 
     def _passes(self, *actions: Action) -> Column:
         """Whether a row passes all expectations with these actions."""
-        from pyspark.sql import functions as F
-
-        checks = [F.col(check_name(n)) for n, one in enumerate(self._expectations) if one.action in actions]
-        return reduce(and_, checks, F.lit(True))
+        return is_passed(*(n for n, one in enumerate(self._expectations) if one.action in actions))
 
     def _failing(self, action: Action) -> DataFrame:
         from pyspark.sql import functions as F
 
         reasons: list[Any] = [
-            F.when(~F.col(check_name(n)), F.lit(one.name)) for n, one in enumerate(self._expectations)
+            F.when(~is_passed(n), F.lit(one.name)) for n, one in enumerate(self._expectations)
         ]
         before = ("fail",) if action == "quarantine" else ()
         failing = self._rows.where(self._passes(*before) & ~self._passes(action))
@@ -167,4 +177,4 @@ class RowSplit:
         return self._without_checks(failing.withColumn(REASONS, listed))
 
     def _without_checks(self, rows: DataFrame) -> DataFrame:
-        return rows.drop(*(check_name(index) for index in range(len(self._expectations))))
+        return rows.drop(*check_columns(len(self._expectations)))

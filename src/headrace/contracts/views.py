@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import check_name, passes, with_checks
+from headrace.contracts.conditions import check_columns, is_passed, passes, with_checks
 from headrace.model.declarations import TemporaryView
 from headrace.model.expectations import Expectation, ExpectationCount
 
@@ -25,10 +25,12 @@ def counted(rows: DataFrame, view: TemporaryView) -> DataFrame:
 
     if not view.expectations:
         return rows
-    failed = [check_name(index) for index in range(len(view.expectations))]
-    counts = [F.count(F.lit(1)).alias("rows"), *(F.count_if(~F.col(name)).alias(name) for name in failed)]
-    checked = with_checks(rows, view.expectations)
-    return checked.observe(f"{_METRIC}{view.name}", *counts).drop(*failed)
+    number = len(view.expectations)
+    failed = [F.count_if(~is_passed(index)).alias(f"failed_{index}") for index in range(number)]
+    counted = with_checks(rows, view.expectations).observe(
+        f"{_METRIC}{view.name}", F.count(F.lit(1)).alias("rows"), *failed
+    )
+    return counted.drop(*check_columns(number))
 
 
 def read_counts(metrics: Any, views: Sequence[TemporaryView]) -> tuple[ExpectationCount, ...]:
@@ -76,3 +78,18 @@ def guarded(rows: DataFrame, expectations: Sequence[Expectation]) -> DataFrame:
 
 FAILED = "[HEADRACE_EXPECTATION] "
 """How the text of the error of a failed row begins; the expectation's name as JSON and the row follow."""
+
+
+def with_declared_columns(rows: DataFrame, schema: Mapping[str, Any]) -> DataFrame:
+    """The rows with a column of NULLs for each column of a schema that they lack.
+
+    Args:
+        rows: The rows of a query.
+        schema: The columns of its table, as ``StructType.jsonValue()``.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    given = {name.casefold() for name in rows.columns}
+    absent = [one for one in StructType.fromJson(dict(schema)) if one.name.casefold() not in given]
+    return rows.select("*", *(F.lit(None).cast(one.dataType).alias(one.name) for one in absent))

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from headrace.declare.registry import current_pipeline
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
 from headrace.model.names import TableName
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.sources.schemas import SchemaFile, read_schema
+from headrace.syntax.locations import caller, function_location
 
 _PART = re.compile(r"[A-Za-z0-9_]{1,200}")
 _FLOW = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
@@ -68,9 +70,15 @@ class Arguments:
                 )
         return dict(value)
 
-    def flow_trigger(self, value: Any, spark_conf: Mapping[str, str]) -> Trigger | None:
+    def flow_trigger(self, value: Any, spark_conf: Mapping[str, str], *, once: Any = False) -> Trigger | None:
         """A flow's trigger: the argument, else the interval setting of Spark's own pipelines."""
         argument = "trigger"
+        if not isinstance(once, bool):
+            raise self.invalid("once", f"must be True or False, not {once!r}")
+        if once and value is not None:
+            raise self.invalid("trigger", "cannot be used with once=True: the flow has one batch")
+        if once:
+            return Trigger(available_now=True)
         if value is None:
             if (value := spark_conf.get(INTERVAL_SETTING)) is None:
                 return None
@@ -163,7 +171,8 @@ class Arguments:
                     f"`{name}` is not a valid name: a part has letters a-z, digits and _ only",
                     *(["give the table a name with name=.."] if part == "<lambda>" else []),
                 )
-        return TableName.parse(name, default_schema)
+        active = current_pipeline()
+        return TableName.parse(name, default_schema, active.settings.catalog if active else None)
 
     def flow_name(self, value: Any) -> str:
         name = self.text("name", value)
@@ -203,6 +212,14 @@ class Arguments:
                 f"give each a default: def {value.__name__}({needed[0]}=..)",
             )
         return value  # type: ignore[no-any-return]
+
+
+def arguments_of(call: str, function: Any = None) -> Arguments:
+    """The checks of a call, with the source location of the decorated function or of the user's line."""
+    active = current_pipeline()
+    root = active.settings.root if active else None
+    location = (function_location(function, root) if function is not None else None) or caller(root)
+    return Arguments(call, location)
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -38,7 +38,9 @@ def parse_drift(arguments: Arguments, value: Any, schema: StructType | None) -> 
                 f"did you mean {near[0]!r}?" if near else 'write drift={"*": "evolve", "amount": "fail"}',
             )
     if schema is None:
-        raise arguments.invalid("drift", "needs records with a schema", 'set format="json" and a schema')
+        raise arguments.invalid(
+            "drift", "works with JSON records that have a schema", 'set format="json" and a schema'
+        )
     drift = Drift(actions.get(EVERY_COLUMN), {k: v for k, v in actions.items() if k != EVERY_COLUMN})
     if drift.has("rescue") and RESCUED in schema.fieldNames():
         raise arguments.invalid("drift", f"adds the column {RESCUED}, which the schema has too")

@@ -6,14 +6,14 @@ A decorator may be above or below the one that declares the dataset.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace.contracts.conditions import text_of_column
-from headrace.declare.arguments import Arguments
+from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.registry import current_pipeline
 from headrace.model.expectations import Action, DatasetCheck, Expectation, NullRule
 from headrace.model.triggers import parse_seconds
-from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -109,7 +109,18 @@ def expect_all_or_fail(
     return _decorate("hr.expect_all_or_fail", "fail", expectations, nulls)
 
 
-def expect_unique(keys: str | Sequence[str], *, fail: bool = False) -> Callable[[QueryT], QueryT]:
+@dataclass(frozen=True)
+class DeclaredCheck:
+    """A check of a whole dataset: a decorator, and an item of ``checks`` of `create_streaming_table`."""
+
+    _arguments: Arguments
+    _check: DatasetCheck
+
+    def __call__(self, function: QueryT) -> QueryT:
+        return _decorator(self._arguments, (self._check,))(function)
+
+
+def expect_unique(keys: str | Sequence[str], *, fail: bool = False) -> DeclaredCheck:
     """Check after each batch or refresh that no two rows of the dataset have equal keys.
 
     Reads the key columns of the whole dataset.
@@ -125,14 +136,14 @@ def expect_unique(keys: str | Sequence[str], *, fail: bool = False) -> Callable[
         ... def revenue():
         ...     return spark.read.table("orders").groupBy("customer", "day").sum("amount")
     """
-    arguments = _called("hr.expect_unique")
+    arguments = arguments_of("hr.expect_unique")
     columns = (keys,) if isinstance(keys, str) else arguments.columns("keys", keys)
     if not columns:
         raise arguments.invalid("keys", "must name at least one column")
-    return _decorate_check(arguments, kind="unique", columns=columns, fails=fail)
+    return _declared_check(arguments, kind="unique", columns=columns, fails=fail)
 
 
-def expect_row_count(*, like: str, fail: bool = False) -> Callable[[QueryT], QueryT]:
+def expect_row_count(*, like: str, fail: bool = False) -> DeclaredCheck:
     """Check after each batch or refresh that the dataset has as many rows as another one has then.
 
     Reads the statistics of both, or counts their rows where these are missing.
@@ -148,11 +159,11 @@ def expect_row_count(*, like: str, fail: bool = False) -> Callable[[QueryT], Que
         ... def enriched():
         ...     return spark.readStream.table("orders").withColumn("year", F.year("at"))
     """
-    arguments = _called("hr.expect_row_count")
-    return _decorate_check(arguments, kind="row_count", like=arguments.text("like", like), fails=fail)
+    arguments = arguments_of("hr.expect_row_count")
+    return _declared_check(arguments, kind="row_count", like=arguments.text("like", like), fails=fail)
 
 
-def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> Callable[[QueryT], QueryT]:
+def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> DeclaredCheck:
     """Check after each batch or refresh that the newest value of a column is recent.
 
     Reads the column of the whole dataset.
@@ -169,13 +180,13 @@ def expect_fresh(column: str, *, within: str | float, fail: bool = False) -> Cal
         ... def orders():
         ...     return hr.read_kafka("orders", format="json", schema="id LONG, at TIMESTAMP")
     """
-    arguments = _called("hr.expect_fresh")
+    arguments = arguments_of("hr.expect_fresh")
     try:
         within_s = parse_seconds(within)
     except ValueError as error:
         raise arguments.invalid("within", str(error)) from error
     columns = (arguments.text("column", column),)
-    return _decorate_check(arguments, kind="fresh", columns=columns, within_s=within_s, fails=fail)
+    return _declared_check(arguments, kind="fresh", columns=columns, within_s=within_s, fails=fail)
 
 
 def checked_expectations(
@@ -191,24 +202,28 @@ def checked_expectations(
         one
         for argument, conditions in given.items()
         if conditions is not None
-        for one in _expectations(arguments, argument, _ACTIONS[argument], conditions, None)
+        for one in build_expectations(arguments, argument, _ACTIONS[argument], conditions)
     )
 
 
-def _called(call: str) -> Arguments:
-    active = current_pipeline()
-    return Arguments(call, caller(active.settings.root if active else None))
+def declared_checks(arguments: Arguments, given: Any) -> tuple[DatasetCheck, ...]:
+    """The checks of a declaration without a function; ``given`` is its argument ``checks``."""
+    if not isinstance(given, Sequence) or not all(isinstance(one, DeclaredCheck) for one in given):
+        raise arguments.invalid(
+            "checks", "must be a list of checks of the dataset", 'write checks=[hr.expect_unique("id")]'
+        )
+    return tuple(one._check for one in given)
 
 
-def _decorate_check(arguments: Arguments, *, fails: Any, **facts: Any) -> Callable[[QueryT], QueryT]:
+def _declared_check(arguments: Arguments, *, fails: Any, **facts: Any) -> DeclaredCheck:
     if not isinstance(fails, bool):
         raise arguments.invalid("fail", f"must be True or False, not {fails!r}")
-    return _decorator(arguments, (DatasetCheck(fails=fails, location=arguments.location, **facts),))
+    return DeclaredCheck(arguments, DatasetCheck(fails=fails, location=arguments.location, **facts))
 
 
 def _decorate(call: str, action: Action, conditions: Any, nulls: Any) -> Callable[[QueryT], QueryT]:
-    arguments = _called(call)
-    return _decorator(arguments, _expectations(arguments, "expectations", action, conditions, nulls))
+    arguments = arguments_of(call)
+    return _decorator(arguments, build_expectations(arguments, "expectations", action, conditions, nulls))
 
 
 def _decorator(
@@ -225,9 +240,18 @@ def _decorator(
     return decorator
 
 
-def _expectations(
-    arguments: Arguments, argument: str, action: Action, conditions: Any, nulls: Any
+def build_expectations(
+    arguments: Arguments, argument: str, action: Action, conditions: Any, nulls: Any = None
 ) -> tuple[Expectation, ...]:
+    """The checked expectations of a declaration.
+
+    Args:
+        arguments: The call.
+        argument: The name of its argument, for errors.
+        action: What happens to rows that fail.
+        conditions: The conditions by name.
+        nulls: Whether NULL passes; ``None`` takes the pipeline's rule.
+    """
     if not isinstance(conditions, Mapping):
         raise arguments.invalid(
             argument, "must be a dict of conditions by name", 'write {"amount is positive": "amount > 0"}'

@@ -6,11 +6,13 @@ import linecache
 import traceback
 from pathlib import Path
 
+import headrace
 from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineFileFailedError, SourceLocation
 from headrace.model.suggestions import suggestions
-from headrace.syntax.locations import display_path
+from headrace.syntax.locations import display_path, is_installed
 
 _AUTO_CDC = "create_auto_cdc_flow"
+_HEADRACE = Path(headrace.__file__).parent
 _SHOWN_LINES = 6
 """The lines of an exception's text that the error shows; Spark's texts can be very long."""
 
@@ -21,7 +23,7 @@ def build_file_error(error: BaseException, file: Path, root: Path) -> HeadraceEr
     Args:
         error: The exception.
         file: The file that ran.
-        root: The pipeline's folder; the innermost frame below it is the location.
+        root: The pipeline's folder; paths are shown relative to it.
     """
     shown = display_path(file, root)
     location = _location(error, file, root)
@@ -56,9 +58,6 @@ def _text(error: BaseException) -> str:
 
 
 def _remedies(error: BaseException) -> list[str]:
-    if isinstance(error, ModuleNotFoundError) and error.name == "dlt":
-        # Only the Databricks runtime has it; the package of this name on PyPI is another one.
-        return ["write `import headrace as hr`, or `from pyspark import pipelines as dp`"]
     if isinstance(error, ModuleNotFoundError) and error.name:
         return [f"install the package of `{error.name}`, or put {error.name}.py beside the spec"]
     return suggestions(error)
@@ -71,7 +70,7 @@ def _location(error: BaseException, file: Path, root: Path) -> SourceLocation:
             length = max(1, error.end_offset - error.offset)
         return SourceLocation(display_path(error.filename, root), error.lineno, error.offset or None, length)
     for frame in reversed(traceback.TracebackException.from_exception(error).stack):
-        if _is_users(frame.filename, root) and frame.lineno is not None:
+        if _is_users(frame.filename) and frame.lineno is not None:
             column = length = None
             if frame.colno is not None and frame.end_lineno == frame.lineno and frame.end_colno is not None:
                 line = linecache.getline(frame.filename, frame.lineno)
@@ -86,8 +85,8 @@ def _characters(line: str, offset: int) -> int:
     return len(line.encode()[:offset].decode(errors="replace"))
 
 
-def _is_users(filename: str, root: Path) -> bool:
+def _is_users(filename: str) -> bool:
     path = Path(filename)
-    if not path.is_absolute() or "site-packages" in path.parts:
+    if not path.is_absolute() or "site-packages" in path.parts or path.is_relative_to(_HEADRACE):
         return False
-    return path.is_relative_to(root) or path.is_relative_to(root.resolve())
+    return not is_installed(filename)

@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.declare.arguments import Arguments
+from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.drift import evolving_schema, parse_drift
 from headrace.declare.reads import declared_schema, value_limit
 from headrace.declare.registry import ActivePipeline, require_pipeline
 from headrace.model.folders import FileFolder, local_path
-from headrace.syntax.locations import caller
+from headrace.storage.mapped_paths import mapped_path
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +54,7 @@ def read_files(
             makes it a bad record, ``replace`` replaces invalid bytes by U+FFFD.
         bad_records: What to do with a line of JSON or text that cannot be decoded: move it to the
             ``quarantine`` table, or ``stop`` the flow. Files of other formats always stop the flow.
-        max_value_bytes: A longer line of JSON or text is a bad record; by default 8 MiB.
+        max_value_bytes: A longer line of JSON or text is a bad record; by default the spec's, else 8 MiB.
         max_files_per_trigger: The maximum number of files in a batch.
         max_bytes_per_trigger: The maximum number of bytes in a batch, but at least one file; in place
             of the limit of files. The default keeps a batch under about 30 seconds.
@@ -68,7 +68,7 @@ def read_files(
         ...     return hr.read_files("landing", format="json", schema="id LONG, page STRING")
     """
     active = require_pipeline("read_files")
-    arguments = Arguments("hr.read_files", caller(active.settings.root))
+    arguments = arguments_of("hr.read_files")
     from headrace.sources.files import read as files
 
     with arguments.located():
@@ -83,12 +83,12 @@ def read_files(
             raise arguments.invalid(
                 "schema", 'cannot be used with format="text", which has one column, `value`'
             )
-        columns = declared_schema(active, arguments, schema)
+        columns = declared_schema(arguments, schema)
         if active.folders is not None:
             folder = active.folders(folder, format, columns, chosen, arguments.location)
         files.check_folder(folder)
         if columns is None and format != "text":
-            columns = _kept(active, folder, format, chosen)
+            columns = kept_schema(active, folder, format, chosen)
         actions = parse_drift(arguments, drift, columns if format == "json" else None)
         evolving = evolving_schema(active, arguments, f"files {folder.path}", columns, actions)
         return files.read(
@@ -100,7 +100,7 @@ def read_files(
             options=chosen,
             invalid_utf8=invalid_utf8,
             bad_records=bad_records if active.quarantines else "stop",
-            max_value_bytes=value_limit(arguments, max_value_bytes),
+            max_value_bytes=value_limit(active, arguments, max_value_bytes),
             drift=actions,
             evolving=evolving,
             notes_unknown=active.quarantines,
@@ -110,13 +110,15 @@ def read_files(
 
 def _folder(active: ActivePipeline, arguments: Arguments, path: Any, recursive: Any, glob: Any) -> FileFolder:
     return FileFolder(
-        path=_path(active, arguments, path),
+        path=folder_path(active, arguments, path),
         recursive=_flag(arguments, "recursive", recursive),
         glob=_glob(arguments, glob),
     )
 
 
-def _kept(active: ActivePipeline, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:
+def kept_schema(
+    active: ActivePipeline, folder: FileFolder, format: str, options: Mapping[str, str]
+) -> StructType:
     """The schema that the first run has kept, else the one of the files now."""
     from headrace.sources.files import read as files
     from headrace.state.kept_schemas import SchemaKey, load_schema
@@ -138,14 +140,23 @@ def _kept(active: ActivePipeline, folder: FileFolder, format: str, options: Mapp
     return schema
 
 
-def _path(active: ActivePipeline, arguments: Arguments, path: Any) -> str:
+def folder_path(active: ActivePipeline, arguments: Arguments, path: Any) -> str:
+    """The absolute path of a folder, as the spec maps it.
+
+    Raises:
+        ArgumentInvalidError: It is not a local path.
+    """
     text = arguments.text("path", os.fspath(path) if isinstance(path, os.PathLike) else path)
     if not text.strip():
         raise arguments.invalid("path", "must not be empty")
-    local = local_path(text) if ":/" in text else text
+    local = local_path(mapped_path(text, active.settings, arguments.location))
     if local is None:
-        raise arguments.invalid("path", f"{text} is not a local folder; only local folders are supported")
-    return os.path.normpath(active.settings.root.absolute() / local)
+        raise arguments.invalid(
+            "path",
+            f"{text} is not a local folder; only local folders are supported",
+            "or name a local copy in headrace.yml:   paths: {s3a://bucket: ./bucket}",
+        )
+    return os.path.normpath(local)
 
 
 def _flag(arguments: Arguments, name: str, value: Any) -> bool:

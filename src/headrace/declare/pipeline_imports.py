@@ -7,12 +7,14 @@ import linecache
 import sys
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.machinery import SOURCE_SUFFIXES, FileFinder, ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from headrace.model.mappings import PathMap
+
 _MARK = "__headrace_pipeline__"
-"""Set on every module that came from a pipeline's folder, with the folder as its value."""
+"""Set on every module that came from a pipeline's folder."""
 
 
 def forget_modules() -> None:
@@ -24,38 +26,67 @@ def forget_modules() -> None:
     linecache.checkcache()
 
 
-def set_import_path(root: Path) -> None:
-    """Let files and queries import modules beside the spec, until another pipeline is loaded."""
+def set_import_path(folders: Sequence[Path], paths: PathMap, files: Sequence[Path]) -> None:
+    """Let files and queries import modules of the pipeline, until another pipeline is loaded.
+
+    Args:
+        folders: The folders of the pipeline's code; the modules of the first can be imported by their names.
+        paths: The paths of other systems, for entries that files add to ``sys.path``.
+        files: The pipeline's files. They import modules of their own folders, as notebooks do, and those
+            beside the folder `transformations`, as on Databricks, if no other module has the name.
+    """
     others = [entry for entry in sys.path if not isinstance(entry, _PipelineFolder)]
-    sys.path[:] = [_PipelineFolder(root), *others]
+    roots = [one.parent for file in files for one in file.parents if one.name == "transformations"]
+    beside = dict.fromkeys(one for one in (*(file.parent for file in files), *roots) if one != folders[0])
+    sys.path[:] = [_PipelineFolder(folders[0]), *others, *map(_PipelineFolder, beside)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _PipelineFinder)]
     # Behind the finders of other tools, such as pytest's for test modules.
-    sys.meta_path.insert(sys.meta_path.index(PathFinder), _PipelineFinder(root))
+    sys.meta_path.insert(sys.meta_path.index(PathFinder), _PipelineFinder(folders))
+    sys.path_hooks[:] = [hook for hook in sys.path_hooks if not isinstance(hook, _MappedFolders)]
+    if paths.targets:
+        sys.path_hooks.insert(0, _MappedFolders(paths))
+        for entry in [entry for entry in sys.path_importer_cache if paths.find(entry)]:
+            del sys.path_importer_cache[entry]
 
 
-def mark_modules(names: set[str], root: Path) -> None:
-    """Mark the modules of the pipeline's folder, and let Spark send their functions to workers by value."""
+def mark_modules(names: set[str], folders: Sequence[Path]) -> None:
+    """Mark the modules of the pipeline's folders, and let Spark send their functions to workers by value."""
     for name in names:
         module = sys.modules.get(name)
-        if module is not None and _is_below(getattr(module, "__file__", None), root):
-            _mark(module, root)
+        if module is not None and _is_below(getattr(module, "__file__", None), folders):
+            _mark(module)
 
 
-def _mark(module: ModuleType, root: Path) -> None:
+def _mark(module: ModuleType) -> None:
     """A worker cannot import the module by name, so its functions are pickled by value."""
-    module.__dict__[_MARK] = str(root)
+    module.__dict__[_MARK] = True
     if "pyspark" in sys.modules:
         from pyspark import cloudpickle
 
         cloudpickle.register_pickle_by_value(module)
 
 
-def _is_below(origin: str | None, root: Path) -> bool:
-    if origin is None or not Path(origin).absolute().is_relative_to(root):
+def _is_below(origin: str | None, folders: Sequence[Path]) -> bool:
+    path = None if origin is None else Path(origin).absolute()
+    root = next((one for one in folders if path and path.is_relative_to(one)), None)
+    if path is None or root is None:
         return False
     # A virtual environment inside of the pipeline's folder is not the pipeline's code.
-    parts = Path(origin).absolute().relative_to(root).parts
+    parts = path.relative_to(root).parts
     return "site-packages" not in parts and not any(part.startswith(".") for part in parts)
+
+
+class _MappedFolders:
+    """Finds the modules of entries of ``sys.path`` that are paths of another system."""
+
+    def __init__(self, paths: PathMap) -> None:
+        self._paths = paths
+
+    def __call__(self, entry: str) -> FileFinder:
+        found = self._paths.find(entry)
+        if found is None:
+            raise ImportError(entry)
+        return FileFinder(found.path, (SourceFileLoader, SOURCE_SUFFIXES))
 
 
 class _PipelineFolder(str):
@@ -63,10 +94,10 @@ class _PipelineFolder(str):
 
 
 class _PipelineFinder(MetaPathFinder):
-    """Finds modules in a pipeline's folder, also those that a query imports when it is called."""
+    """Finds modules in a pipeline's folders, also those that a query imports when it is called."""
 
-    def __init__(self, root: Path) -> None:
-        self._root = root
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -74,9 +105,9 @@ class _PipelineFinder(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader):
             return None
-        if not _is_below(spec.origin, self._root):
+        if not _is_below(spec.origin, self._folders):
             return None
-        spec.loader = _PipelineLoader(spec.loader.name, spec.loader.path, self._root)
+        spec.loader = _PipelineLoader(spec.loader.name, spec.loader.path)
         spec.cached = None
         return spec
 
@@ -87,15 +118,11 @@ class _PipelineLoader(SourceFileLoader):
     A cached file could be older than an edit in the same second, so none is read, and none is written.
     """
 
-    def __init__(self, name: str, path: str, root: Path) -> None:
-        super().__init__(name, path)
-        self._root = root
-
     def get_code(self, fullname: str) -> CodeType:
         path = self.get_filename(fullname)
         code: CodeType = self.source_to_code(self.get_data(path), path)
         return code
 
     def exec_module(self, module: ModuleType) -> None:
-        _mark(module, self._root)
+        _mark(module)
         super().exec_module(module)

@@ -10,12 +10,12 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never, overload
 
-from headrace.declare.arguments import Arguments
-from headrace.declare.expectations import Conditions, checked_expectations
+from headrace.declare.arguments import arguments_of
+from headrace.declare.expectations import Conditions, DeclaredCheck, checked_expectations, declared_checks
 from headrace.declare.registry import Registry, current_pipeline
-from headrace.errors import SourceLocation
 from headrace.model.declarations import (
     AppendFlow,
+    AutoCdcFlow,
     Dataset,
     Flow,
     MaterializedView,
@@ -26,7 +26,6 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.syntax.bindings import bind
-from headrace.syntax.locations import caller, function_location
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -82,10 +81,11 @@ def table(
         schema: The table's columns, as a DDL string, a ``StructType`` or a file; by default the query's.
         format: ``delta``, which is also the default.
         trigger: The minimum time between two batches (``"30 seconds"``), or ``"available_now"`` to read
-            the records that exist at the start and end; by default the spec's, else a batch starts when
-            the one before has ended.
-        max_rejected: The largest share (``"5%"``) or number of the records of a batch that may be rejected;
-            a batch with more stops the flow. By default the spec's, else there is no limit.
+            the records that exist at the start and end. The default is the trigger of the spec; if the
+            spec has none, a batch starts when the previous batch has ended.
+        max_rejected: The maximum share (``"5%"``) or number of rejected records in a batch. A batch above the
+            limit stops the flow. ``"5% of 20 batches"`` limits a batch together with the 19 batches before
+            it. The default is ``max_rejected`` of the spec; if the spec has none, there is no limit.
 
     Example:
         >>> import headrace as hr
@@ -94,7 +94,7 @@ def table(
         ...     return hr.read_kafka("orders", format="json", schema="id LONG, customer STRING")
     """
 
-    def declare(function: Any, scope: _Scope) -> None:
+    def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
         limit = scope.arguments.rejection_limit(max_rejected)
@@ -126,6 +126,7 @@ def materialized_view(
     schema: StructType | str | None = None,
     format: str | None = None,
     trigger: TriggerArgument | None = None,
+    max_rejected: str | int | None = None,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -142,11 +143,12 @@ def materialized_view(
     schema: StructType | str | None = None,
     format: str | None = None,
     trigger: TriggerArgument | None = None,
+    max_rejected: str | int | None = None,
 ) -> Any:
     """Declare a table that always equals the result of the decorated function's batch query.
 
     It takes the same arguments as `table`; ``trigger`` is the minimum time between two refreshes of a
-    continuous update.
+    continuous update, and ``max_rejected`` limits the rejected rows of a refresh.
 
     Example:
         >>> import headrace as hr
@@ -155,10 +157,11 @@ def materialized_view(
         ...     return hr.spark.read.table("orders").groupBy("customer").sum("amount")
     """
 
-    def declare(function: Any, scope: _Scope) -> None:
+    def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-        dataset = MaterializedView(name=target, location=scope.location, **stored)
+        limit = scope.arguments.rejection_limit(max_rejected)
+        dataset = MaterializedView(name=target, location=scope.location, max_rejected=limit, **stored)
         flow = RefreshFlow(
             target=target,
             query=scope.query,
@@ -200,7 +203,7 @@ def temporary_view(
         ...     return hr.spark.read.table("orders").where("amount > 1000")
     """
 
-    def declare(function: Any, scope: _Scope) -> None:
+    def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
         given = name if name is not None else getattr(function, "__name__", "")
         if "." in given:
@@ -224,6 +227,7 @@ def append_flow(
     name: str | None = None,
     spark_conf: Mapping[str, str] | None = None,
     trigger: TriggerArgument | None = None,
+    once: bool = False,
 ) -> Callable[[QueryT], QueryT]:
     """Declare one more query that appends to a streaming table.
 
@@ -233,6 +237,8 @@ def append_flow(
             checkpoint's path, so a flow that has run is renamed with ``headrace run --rename-flow OLD=NEW``.
         spark_conf: Spark settings of this flow.
         trigger: When its batches start, as `table` takes it.
+        once: Whether the query is a batch query, such as ``spark.read.parquet("history")``, whose rows are
+            appended once. A full refresh of the table appends them again.
 
     Example:
         >>> import headrace as hr
@@ -242,13 +248,13 @@ def append_flow(
         ...     return hr.read_kafka("orders-eu")
     """
 
-    def declare(function: Any, scope: _Scope) -> None:
+    def declare(function: Any, scope: Scope) -> None:
         given = name if name is not None else getattr(function, "__name__", None)
         flow = AppendFlow(
             name=scope.arguments.flow_name(given),
             target=scope.arguments.table_name("target", target, scope.default_schema),
             query=scope.query,
-            **scope.flow_settings(spark_conf, trigger),
+            **scope.flow_settings(spark_conf, trigger, once=once),
         )
         scope.register(flow)
 
@@ -269,18 +275,20 @@ def create_streaming_table(
     expect_all_or_drop: Conditions | None = None,
     expect_all_or_quarantine: Conditions | None = None,
     expect_all_or_fail: Conditions | None = None,
+    checks: Sequence[DeclaredCheck] = (),
     max_rejected: str | int | None = None,
 ) -> None:
-    """Declare a streaming table without a query, for `append_flow` to feed.
+    """Declare a streaming table without a query; flows of `append_flow` or `create_auto_cdc_flow` feed it.
 
-    It takes the same arguments as `table`, and expectations on the rows of all its flows as dicts of
-    conditions by name.
+    It has the arguments of `table`. Expectations on the rows of all its flows are dicts of conditions by
+    name. ``checks`` is a list of `expect_unique`, `expect_row_count` and `expect_fresh`; they run after each
+    batch of each flow.
 
     Example:
         >>> import headrace as hr
-        >>> hr.create_streaming_table("orders", cluster_by=["customer"])
+        >>> hr.create_streaming_table("orders", cluster_by=["customer"], checks=[hr.expect_unique("id")])
     """
-    scope = _Scope("hr.create_streaming_table", None)
+    scope = Scope("hr.create_streaming_table", None)
     target = scope.arguments.table_name("name", name, scope.default_schema)
     stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
     expectations = checked_expectations(
@@ -297,23 +305,30 @@ def create_streaming_table(
             name=target,
             location=scope.location,
             expectations=expectations,
+            checks=declared_checks(scope.arguments, checks),
             max_rejected=scope.arguments.rejection_limit(max_rejected),
             **stored,
         )
     )
 
 
-class _Scope:
-    """One declaration: its source location, the checks of its arguments, and the registry."""
+class Scope:
+    """One declaration: its source location, the checks of its arguments, and the registry.
 
-    def __init__(self, call: str, function: Any) -> None:
+    Args:
+        call: The decorator, function or statement, for errors.
+        function: The query function, if there is one.
+        schema: The schema of names with one part; ``None`` for the pipeline's.
+    """
+
+    def __init__(self, call: str, function: Any, schema: str | None = None) -> None:
         active = current_pipeline()
-        root = active.settings.root if active else None
         self.function = function
-        self._root = root
+        self._root = active.settings.root if active else None
         self.default_schema = active.settings.database if active else "default"
-        self.location: SourceLocation = function_location(function, root) or caller(root)
-        self.arguments = Arguments(call, self.location)
+        self._schema = schema or self.default_schema
+        self.arguments = arguments_of(call, function)
+        self.location = self.arguments.location
         self._registry: Registry | None = active.registry if active else None
 
     @functools.cached_property
@@ -325,7 +340,7 @@ class _Scope:
 
     def table_name(self, name: str | None) -> TableName:
         given = name if name is not None else getattr(self.function, "__name__", None)
-        return self.arguments.table_name("name", given, self.default_schema)
+        return self.arguments.table_name("name", given, self._schema)
 
     def stored(
         self,
@@ -351,9 +366,13 @@ class _Scope:
         """The name of a table's own flow: short in the default schema, unique everywhere."""
         return flow_name_of(target, self.default_schema)
 
-    def flow_settings(self, spark_conf: Any, trigger: Any) -> dict[str, Any]:
+    def flow_settings(self, spark_conf: Any, trigger: Any, *, once: bool = False) -> dict[str, Any]:
         conf = self.arguments.settings("spark_conf", spark_conf)
-        return {"spark_conf": conf, "trigger": self.arguments.flow_trigger(trigger, conf)}
+        return {
+            "spark_conf": conf,
+            "trigger": self.arguments.flow_trigger(trigger, conf, once=once),
+            "once": once,
+        }
 
     def comment(self, comment: str | None) -> str | None:
         given = self.arguments.optional_text("comment", comment)
@@ -368,7 +387,7 @@ class _Scope:
             return
         for item in declared:
             match item:
-                case AppendFlow() | RefreshFlow():
+                case AppendFlow() | AutoCdcFlow() | RefreshFlow():
                     self._registry.add_flow(item)
                 case StreamingTable() | MaterializedView() | TemporaryView():
                     self._registry.add_dataset(item, self.function)
@@ -381,11 +400,11 @@ def flow_name_of(target: TableName, default_schema: str) -> str:
     return target.name if target.schema == default_schema else str(target)
 
 
-def _decorate(call: str, declare: Callable[[Any, _Scope], None], query_function: Any) -> Any:
+def _decorate(call: str, declare: Callable[[Any, Scope], None], query_function: Any) -> Any:
     """A decorator that works with and without parentheses, and returns the function."""
 
     def decorator(function: Any) -> Any:
-        scope = _Scope(call, function)
+        scope = Scope(call, function)
         declare(scope.arguments.query(function), scope)
         return function
 

@@ -8,14 +8,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from headrace.declare.arguments import Arguments
+from headrace.declare.arguments import Arguments, arguments_of
 from headrace.declare.avro_reads import AvroRead
 from headrace.declare.drift import evolving_schema, parse_drift
 from headrace.declare.registry import ActivePipeline, current_pipeline, require_pipeline
 from headrace.errors import SpecInvalidError
 from headrace.sources.kafka.subscription import compile_pattern, is_topic_name
 from headrace.sources.schemas import SchemaFile
-from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,7 +29,7 @@ def read_kafka(
     *,
     pattern: str | None = None,
     allow_no_match: bool = False,
-    format: Literal["raw", "json", "text", "csv", "avro"] = "raw",
+    format: Literal["raw", "json", "text", "csv", "avro", "debezium"] = "raw",
     schema: str | StructType | None = None,
     format_options: Mapping[str, str] | None = None,
     schema_registry: str | bool | None = None,
@@ -40,7 +39,7 @@ def read_kafka(
     starting_timestamp: datetime | str | None = None,
     max_offsets_per_trigger: int | None = None,
     bad_records: Literal["quarantine", "stop"] = "quarantine",
-    tombstones: Literal["quarantine", "skip", "keep"] = "quarantine",
+    tombstones: Literal["quarantine", "skip", "keep"] | None = None,
     max_value_bytes: int | None = None,
     drift: DriftAction | Mapping[str, DriftAction] | None = None,
     on_data_loss: Literal["refuse", "record"] | None = None,
@@ -48,8 +47,8 @@ def read_kafka(
 ) -> DataFrame:
     """A Kafka topic as a streaming DataFrame; the connection comes from the pipeline's profile.
 
-    Every row has a struct ``_source``: topic, partition, offset, timestamp, key, headers and, for
-    ``json``, ``csv`` and ``avro``, the original bytes as ``value``. A query may keep, flatten or drop it;
+    Every row has a struct ``_source``: topic, partition, offset, timestamp, key, headers and, except for
+    ``raw`` and ``text``, the original bytes as ``value``. A query may keep, flatten or drop it;
     if a table keeps it, ``headrace verify`` can compare each record with the broker.
 
     Args:
@@ -59,10 +58,12 @@ def read_kafka(
         allow_no_match: Whether the pattern may match no topic.
         format: ``raw`` gives ``key`` and ``value`` as bytes; ``json`` gives the fields of ``schema``;
             ``text`` gives ``value`` as a string; ``csv`` gives the fields of ``schema`` by position;
-            ``avro`` gives the fields of the Avro schema.
-        schema: The fields of JSON or CSV records: a DDL string, a ``StructType``, or a file of either. For
-            ``avro``, the reader's schema: Avro JSON, or a file of it.
-        format_options: Options of Spark's CSV parser, such as ``{"sep": ";"}``.
+            ``avro`` gives the fields of the Avro schema; ``debezium`` gives the columns of ``schema`` from
+            a change event in JSON, and ``_op``, ``_position`` and ``_changed_at``, as `hr.debezium` does.
+        schema: The fields of JSON, CSV or Debezium records: a DDL string, a ``StructType``, or a file of
+            either. For ``avro``, the reader's schema: Avro JSON, or a file of it.
+        format_options: Options of Spark's CSV parser, such as ``{"sep": ";"}``; for ``debezium``,
+            ``timestamp_unit`` and ``decimals`` of `hr.debezium`.
         schema_registry: For ``avro``: the address of the schema registry, or ``True`` for the one of the
             profile. Records then have Confluent's wire format, and are resolved to ``schema``, or to the
             latest version of the subject.
@@ -78,8 +79,9 @@ def read_kafka(
         bad_records: What to do with a record that cannot be decoded: move it to the
             ``quarantine`` table, or ``stop`` the flow.
         tombstones: What to do with a record without a value: ``quarantine`` makes it a bad record,
-            ``skip`` drops and counts it, ``keep`` makes a row of NULLs.
-        max_value_bytes: A record with a longer value is a bad record; by default 8 MiB.
+            ``skip`` drops and counts it, ``keep`` makes a row of NULLs. The default is ``quarantine``, and
+            ``skip`` for ``debezium``, whose tombstones follow the event of the delete.
+        max_value_bytes: A record with a longer value is a bad record; by default the spec's, else 8 MiB.
         drift: What to do with a JSON record that differs from the schema: ``evolve`` adds columns, ``rescue``
             keeps its fields in the column ``_rescued_data``, ``quarantine`` makes it a bad record, ``fail``
             stops the flow; or a dict of these by field, with ``*`` for all others. By default, new fields
@@ -98,14 +100,14 @@ def read_kafka(
     from headrace.sources.kafka.read import KafkaRead, read
 
     active = require_pipeline("read_kafka")
-    arguments = Arguments("hr.read_kafka", caller(active.settings.root))
+    arguments = arguments_of("hr.read_kafka")
     chosen = arguments.settings("options", options)
     active.settings.redactor.add_settings(chosen)
     _check(active, arguments, chosen, max_offsets_per_trigger, on_data_loss)
     with arguments.located():
         topics = _topics(arguments, topic, pattern, allow_no_match)
         avro = AvroRead(schema, schema_registry, subject)
-        fields = None if format == "avro" else declared_schema(active, arguments, schema)
+        fields = None if format == "avro" else declared_schema(arguments, schema)
         actions = parse_drift(arguments, drift, fields if format == "json" else None)
         cluster = next((v for k, v in chosen.items() if k.lower() == "kafka.bootstrap.servers"), "")
         read_from = f"kafka {topics or pattern} {cluster}".strip()
@@ -123,8 +125,8 @@ def read_kafka(
             starting_timestamp=starting_timestamp,
             max_offsets_per_trigger=max_offsets_per_trigger,
             bad_records=bad_records,
-            tombstones=tombstones,
-            max_value_bytes=value_limit(arguments, max_value_bytes),
+            tombstones=tombstones or ("skip" if format == "debezium" else "quarantine"),
+            max_value_bytes=value_limit(active, arguments, max_value_bytes),
             on_data_loss=on_data_loss,
             options=chosen,
             drift=actions,
@@ -166,30 +168,30 @@ def parse_json(
     from headrace.sources.records import decode_or_stop
     from headrace.sources.schemas import load_schema
 
-    active = current_pipeline()
-    arguments = Arguments("hr.parse_json", caller(active.settings.root if active else None))
-    fields = declared_schema(active, arguments, schema) if active else None
-    fields = fields or load_schema(schema, Path(), arguments.location)
+    arguments = arguments_of("hr.parse_json")
+    fields = declared_schema(arguments, schema) or load_schema(schema, Path(), arguments.location)
     column, *coordinates = (F.col(one) if isinstance(one, str) else one for one in (value, *at))
     return decode_or_stop(JsonDecoder(fields), column, at=coordinates, on_null=on_null)
 
 
-def declared_schema(active: ActivePipeline, arguments: Arguments, given: Any) -> StructType | None:
-    """A schema as a ``StructType``; the file of a schema is recorded, since the plan depends on it.
+def declared_schema(arguments: Arguments, given: Any) -> StructType | None:
+    """A schema as a ``StructType``; a schema file is recorded, since the plan depends on it.
 
     Raises:
         SchemaInvalidError: It cannot be read.
     """
     from headrace.sources.schemas import load_schema
 
-    found = arguments.schema(given, active.settings.root)
-    if isinstance(found, SchemaFile):
+    active = current_pipeline()
+    root = active.settings.root if active else Path()
+    found = arguments.schema(given, root)
+    if isinstance(found, SchemaFile) and active is not None:
         active.schema_files[found.path] = found.digest
-    return None if found is None else load_schema(found, active.settings.root, arguments.location)
+    return None if found is None else load_schema(found, root, arguments.location)
 
 
-def value_limit(arguments: Arguments, given: Any) -> int:
-    """The longest value that a reader decodes, in bytes.
+def value_limit(active: ActivePipeline, arguments: Arguments, given: Any) -> int:
+    """The longest value that a reader decodes, in bytes: its own limit, the spec's, or the default.
 
     Raises:
         ArgumentInvalidError: It is not a number above 0.
@@ -197,7 +199,7 @@ def value_limit(arguments: Arguments, given: Any) -> int:
     from headrace.sources.bad_records import MAX_VALUE_BYTES
 
     if given is None:
-        return MAX_VALUE_BYTES
+        return active.settings.max_value_bytes or MAX_VALUE_BYTES
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         raise arguments.invalid("max_value_bytes", f"must be a whole number above 0, not {given!r}")
     return given

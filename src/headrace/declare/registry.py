@@ -14,10 +14,11 @@ from headrace.errors import (
     NoActivePipelineError,
     SourceLocation,
 )
-from headrace.model.declarations import Dataset, Declarations, Flow, TemporaryView
+from headrace.model.declarations import Dataset, Declarations, Flow, StreamingTable, TemporaryView
 from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.sources.bad_records import BadRecords
 from headrace.state.kept_schemas import SchemaKey
@@ -45,6 +46,7 @@ class Registry:
         self._default_schema = default_schema
         self._datasets: dict[str, Dataset] = {}
         self._flows: dict[str, Flow] = {}
+        self._notes: list[Note] = []
         self._owners: list[tuple[Any, str]] = []
         self._expected: list[tuple[Any, tuple[Expected, ...]]] = []
 
@@ -68,6 +70,13 @@ class Registry:
         """Let a function's expectations be those of a dataset."""
         self._owners.append((function, str(dataset).casefold()))
 
+    def let_query_decide(self, function: Any) -> None:
+        """Let the table that a function declares be a materialized view if its query reads no stream."""
+        for owner, key in self._owners:
+            dataset = self._datasets[key]
+            if owner is function and isinstance(dataset, StreamingTable):
+                self._datasets[key] = replace(dataset, can_be_view=True)
+
     def expect(self, function: Any, expectations: tuple[Expected, ...]) -> None:
         """Add expectations and checks to the dataset that a function declares, now or later."""
         self._expected.append((function, expectations))
@@ -78,6 +87,10 @@ class Registry:
         if earlier := self._flows.get(key):
             raise _duplicate("flow", flow.name, earlier.location, flow.location)
         self._flows[key] = flow
+
+    def add_note(self, note: Note) -> None:
+        """Add a note for the plan."""
+        self._notes.append(note)
 
     def declarations(self) -> Declarations:
         """All declarations so far, in their order.
@@ -94,7 +107,7 @@ class Registry:
             for key in owned:
                 dataset = datasets[key]
                 datasets[key] = _with_expectations(dataset, expectations)
-        return Declarations(tuple(datasets.values()), tuple(self._flows.values()))
+        return Declarations(tuple(datasets.values()), tuple(self._flows.values()), tuple(self._notes))
 
 
 def _with_expectations(dataset: Dataset, found: tuple[Expected, ...]) -> Dataset:
@@ -152,8 +165,8 @@ class ActivePipeline:
         schema_files: The hash of each file that a schema was read from.
         inferred: The schemas that reads have inferred, for a run to keep.
         folders: Gives the folder that is read in place of another; ``None`` reads the named one.
-        quarantines: Whether bad records of reads can go to a quarantine table. Reads at module level are not
-            evaluated again for it, a preview has none, and a test has other sources.
+        quarantines: Whether reads leave bad records out of their rows, to be found again. Reads at module
+            level are not evaluated again for it.
         bad_records: Takes the bad records of reads, if they are wanted.
     """
 
@@ -191,10 +204,10 @@ def require_pipeline(what: str) -> ActivePipeline:
 
 
 @contextmanager
-def activate(active: ActivePipeline) -> Iterator[ActivePipeline]:
-    """Make a pipeline the active one of this thread, for code that uses ``spark`` or reads a source."""
+def activate_pipeline(active: ActivePipeline) -> Iterator[None]:
+    """Make a pipeline the active one of this thread."""
     token = _active.set(active)
     try:
-        yield active
+        yield
     finally:
         _active.reset(token)

@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from headrace.declare.spec_checks import build_error, check_kafka, check_keys
+from headrace.declare.spec_mappings import build_paths, build_tables
 from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
 from headrace.declare.spec_values import DOTENV, Filler, collect_from_text, collect_literals, load_dotenv
 from headrace.declare.yaml_source import Mapped, Scalar, Value, build_scalar, build_values
@@ -17,6 +18,7 @@ from headrace.errors import (
     HeadraceError,
     ProfileUnknownError,
     SourceLocation,
+    SpecAmbiguousError,
     SpecInvalidError,
     SpecNotFoundError,
     SpecUnknownKeyError,
@@ -28,8 +30,12 @@ from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.storage.layout import Storage
 
 SPEC_NAMES = ("headrace.yml", "headrace.yaml")
+SPARK_SPEC_NAMES = ("spark-pipeline.yml", "spark-pipeline.yaml")
+"""The specs of Spark's pipelines; a folder may have one of them and no other spec."""
 PROFILE_VARIABLE = "HEADRACE_PROFILE"
 DEFAULT_PROFILE = "dev"
+_NAME_OUTSIDE = "ingest"
+"""The name of the pipeline that `headrace ingest` runs outside of a pipeline's folder."""
 DEFAULT_STORAGE = "./lake"
 DEFAULT_LIBRARIES = ("transformations/**",)
 
@@ -42,26 +48,43 @@ def find_spec(path: Path | None = None) -> Path:
 
     Raises:
         SpecNotFoundError: It does not exist.
+        SpecAmbiguousError: A folder has two specs of one kind.
     """
     start = Path.cwd() if path is None else path.expanduser().absolute()
     if start.is_file():
         return start
     upward = [start, *start.parents] if path is None else [start]
     for folder in upward:
-        for name in SPEC_NAMES:
-            if (folder / name).is_file():
-                return folder / name
+        # A folder for Spark's pipelines can have a spec of ours too, which then counts.
+        names = (
+            [name for name in kind if (folder / name).is_file()] for kind in (SPEC_NAMES, SPARK_SPEC_NAMES)
+        )
+        found = next(filter(None, names), [])
+        if len(found) > 1:
+            raise SpecAmbiguousError(
+                f"{folder} has two specs: {' and '.join(found)}",
+                remedies=["remove one of them, or name one:   headrace run --spec FILE"],
+                params={"path": str(folder)},
+            )
+        if found:
+            return folder / found[0]
     shown = str(path) if path is not None else str(Path.cwd())
     where = shown if path is not None else f"{shown}, nor in a folder above it"
     summary = f"{SPEC_NAMES[0]} is not in {where}" if start.is_dir() else f"{shown} does not exist"
     raise SpecNotFoundError(
         summary,
         remedies=[
+            *(f"write one for the bundle:   headrace init --from {name}" for name in _bundles(start)),
             "write a new pipeline:   headrace init shop",
             "or name the folder of the pipeline with --project",
         ],
         params={"path": shown},
     )
+
+
+def _bundles(folder: Path) -> list[str]:
+    """The asset bundle of Databricks in a folder."""
+    return [name for name in ("databricks.yml", "databricks.yaml") if (folder / name).is_file()]
 
 
 def load_project(
@@ -70,6 +93,7 @@ def load_project(
     profile: str | None = None,
     overrides: Mapping[str, str] | None = None,
     redactor: Redactor | None = None,
+    text: str | None = None,
 ) -> ProjectSettings:
     """Read the spec, merge the profile into it, fill in variables and files, and check the result.
 
@@ -79,6 +103,7 @@ def load_project(
         overrides: Values that replace those of the file, by dotted key: ``{"storage": "./other",
             "kafka.bootstrap.servers": "127.0.0.1:9092"}``.
         redactor: Learns the secrets, also if an error is raised; a new one by default.
+        text: The spec in place of a file; relative paths in it are relative to the current folder.
 
     Raises:
         SpecNotFoundError: The spec does not exist.
@@ -91,23 +116,55 @@ def load_project(
         StorageUnsupportedError: The storage is of a kind that is not supported.
     """
     redactor = redactor or Redactor()
-    file = find_spec(path)
+    file = find_spec(path) if text is None else Path.cwd() / SPEC_NAMES[0]
     try:
-        return _load(file, profile, overrides or {}, redactor)
+        return _load(file, text, profile, overrides or {}, redactor)
     except HeadraceError as error:
         raise redactor.error(error) from error.__cause__
 
 
+def load_project_anywhere(
+    path: Path | None = None,
+    *,
+    profile: str | None = None,
+    overrides: Mapping[str, str] | None = None,
+    redactor: Redactor | None = None,
+) -> ProjectSettings:
+    """The settings of a pipeline; outside of a pipeline's folder the defaults, with the overrides.
+
+    Args:
+        path: The pipeline's folder or spec file; by default found from the current folder upward.
+        profile: The profile's name. Outside of a pipeline's folder, there is only ``dev``.
+        overrides: Values by dotted key, as for `load_project`.
+        redactor: Learns the secrets; a new one by default.
+
+    Raises:
+        UsageError: The path has no spec, or a value is wrong.
+    """
+    try:
+        return load_project(path, profile=profile, overrides=overrides, redactor=redactor)
+    except SpecNotFoundError:
+        if path is not None:
+            raise
+    return load_project(
+        profile=profile or DEFAULT_PROFILE,
+        overrides=overrides,
+        redactor=redactor,
+        text=f"name: {_NAME_OUTSIDE}\n",
+    )
+
+
 def _load(
-    file: Path, profile: str | None, overrides: Mapping[str, str], redactor: Redactor
+    file: Path, text: str | None, profile: str | None, overrides: Mapping[str, str], redactor: Redactor
 ) -> ProjectSettings:
     shown = _shown(file)
-    text = _text(file, shown)
+    text = _text(file, shown) if text is None else text
     try:
         document = build_values(text, shown)
     except HeadraceError:
         collect_from_text(text, redactor)
         raise
+    document = _with_database(document)
     collect_literals(document, redactor)
     dotenv = load_dotenv(file.parent, _shown(file.parent / DOTENV))
     profiles = _profiles(document)
@@ -127,6 +184,18 @@ def _load(
     # The clients' settings may hold secrets that are not in the spec, such as a decrypted key.
     redactor.add_settings(settings.kafka.for_spark())
     return settings
+
+
+def _with_database(document: Mapped) -> Mapped:
+    """The document with `schema`, as Spark's specs may have it, under its other name."""
+    if "schema" not in document.items or "database" in document.items:
+        return document
+    names = {name: "database" if name == "schema" else name for name in document.items}
+    return Mapped(
+        {names[name]: value for name, value in document.items.items()},
+        {names[name]: location for name, location in document.keys.items()},
+        document.location,
+    )
 
 
 def profile_names(file: Path) -> list[str]:
@@ -265,15 +334,20 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         catalog=spec.catalog,
         configuration=dict(spec.configuration),
         configuration_locations=_locations(merged, "configuration"),
+        secrets=dict(spec.secrets),
         kafka=check_kafka(KafkaConnection(kafka, places), file.parent),
         trigger=_trigger(spec, merged),
         view_interval_s=spec.views.interval,
         on_data_loss=spec.on_data_loss,
         expectation_nulls=spec.expectations.nulls,
         max_rejected=spec.max_rejected,
+        max_value_bytes=spec.max_value_bytes,
+        index_memory=spec.upsert.index_memory,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
         consumer_groups=spec.consumer_groups,
+        tables=build_tables(spec, file.parent, _locations(merged, "tables")),
+        paths=build_paths(spec, file.parent, _locations(merged, "paths")),
         redactor=redactor,
     )
 

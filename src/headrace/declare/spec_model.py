@@ -31,6 +31,13 @@ def _flag(value: Any) -> Any:
     return value
 
 
+def parse_memory(value: Any) -> Any:
+    """A memory size such as ``512m`` in bytes."""
+    if isinstance(value, str) and _MEMORY.fullmatch(value):
+        return int(value[:-1]) << {"k": 10, "m": 20, "g": 30}[value[-1].lower()]
+    raise ValueError("must be a memory size, such as 2g or 512m")
+
+
 Text = Annotated[str, Field(strict=True, min_length=1)]
 Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
 Seconds = Annotated[float, BeforeValidator(parse_seconds)]
@@ -102,6 +109,12 @@ class Runtime(_Part):
     """the heap size of the JVM, such as ``2g``; by default chosen by the memory of the machine"""
 
 
+class Upsert(_Part):
+    index_memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
+    """the memory of the key index of each table with changes by key, such as ``512m`` or ``2g``; by default a
+    quarter of the machine's memory; ``0m`` switches it off"""
+
+
 class Overridable(_Part):
     """The keys of the spec and of each of its profiles."""
 
@@ -110,7 +123,7 @@ class Overridable(_Part):
     ``./lake``"""
 
     catalog: Text | None = None
-    """a Spark catalog; by default that of the session"""
+    """the catalog of the pipeline: names that begin with it are names of this pipeline"""
 
     database: Annotated[Text, _matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
     """the schema of datasets whose names have one part; by default ``default``"""
@@ -121,6 +134,17 @@ class Overridable(_Part):
 
     configuration: Settings = Field(default_factory=dict)
     """Spark settings (``spark.*``), and your own values for ``spark.conf.get``"""
+
+    secrets: Settings = Field(default_factory=dict)
+    """secrets for ``dbutils.secrets.get(scope, key)``, each as ``scope/key: ${VARIABLE}``"""
+
+    tables: Settings = Field(default_factory=dict)
+    """tables of other systems by name, ``a.b.c``, ``a.b.*`` or ``a.*``, each with the path of a Delta table,
+    of a folder of tables, or of the storage of another pipeline, or with a catalog of Spark"""
+
+    paths: Settings = Field(default_factory=dict)
+    """paths of other systems by their beginning, such as ``dbfs:/`` or ``/Volumes/main``, each with the
+    location that replaces it"""
 
     trigger: Annotated[Interval, BeforeValidator(_interval)] = Field(default_factory=Interval)
     """when batches start; short forms: ``trigger: 30 seconds``, ``trigger: available_now``"""
@@ -140,8 +164,15 @@ class Overridable(_Part):
     """how expectations are checked"""
 
     max_rejected: Annotated[RejectionLimit, BeforeValidator(RejectionLimit.parse)] | None = None
-    """the largest share or number of the records of a batch that may be rejected: ``5%``, ``100``; a batch
-    with more stops its flow; by default there is no limit"""
+    """the maximum share or number of rejected records in a batch (``5%``, ``100``), or in several batches
+    together (``5% of 20 batches``); a flow stops at the first batch above it; no limit by default"""
+
+    max_value_bytes: Annotated[int, Field(gt=0, strict=True)] | None = None
+    """a record with a longer value is a bad record, for readers without a limit of their own; by default
+    8 MiB"""
+
+    upsert: Upsert = Field(default_factory=Upsert)
+    """how changes by key are applied"""
 
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""
@@ -157,8 +188,8 @@ class Spec(Overridable):
     """the pipeline's name: letters, digits, ``_`` ``-`` ``.``"""
 
 
-SETTINGS = ("configuration", "kafka")
-"""Mappings with keys of Spark and Kafka: they have one level, and every value is text."""
+SETTINGS = ("configuration", "secrets", "kafka", "tables", "paths")
+"""Mappings with keys of users and other systems: they have one level, and every value is text."""
 
 _KAFKA = """
     bootstrap.servers client.id client.rack client.dns.lookup security.protocol

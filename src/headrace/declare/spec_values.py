@@ -113,7 +113,7 @@ class Filler:
                 return value.text if path and path[0] in SETTINGS and len(path) > 1 else value.value
 
     def _filled(self, scalar: Scalar, path: tuple[str, ...]) -> str:
-        secret = is_secret_key(path[-1]) if path else False
+        secret = any(map(is_secret_key, path[:1] + path[-1:]))
 
         def fill(found: re.Match[str]) -> str:
             if found[1]:  # $${NAME} stands for ${NAME} itself

@@ -14,6 +14,15 @@ class CommandLineError(UsageError):
     code = "COMMAND_LINE"
 
 
+class ConflictingRefreshOptionsError(UsageError):
+    """`--full-refresh-all` rebuilds all datasets, so no other option can name single datasets.
+
+    Leave out one of the two options.
+    """
+
+    code = "CONFLICTING_PIPELINE_REFRESH_OPTIONS"
+
+
 class FileExistsInTheWayError(UsageError):
     """A file that the command would write exists already; nothing was changed.
 
@@ -21,6 +30,25 @@ class FileExistsInTheWayError(UsageError):
     """
 
     code = "FILE_EXISTS"
+
+
+class IngestChangedError(UsageError):
+    """`headrace ingest` has options that differ from those with which the table was made.
+
+    Repeat the command with the options of the table, or leave them out: they are kept in the storage. Make
+    another table with `--table NAME`.
+    """
+
+    code = "INGEST_CHANGED"
+
+
+class IngestTableTakenError(UsageError):
+    """`headrace ingest` would write to a table that it did not make; nothing was read or written.
+
+    Make another table with `--table NAME`. To continue a table that a pipeline has made, run that pipeline.
+    """
+
+    code = "INGEST_TABLE_TAKEN"
 
 
 class NotConfirmedError(UsageError):
@@ -69,3 +97,36 @@ class DemoDriverError(RunError):
     """The process of the demo's pipeline ended too early, or did not start. The message names its log."""
 
     code = "DEMO_DRIVER_FAILED"
+
+
+class SqlNameTakenError(UsageError):
+    """`headrace sql` would define a table, a scan or a stream whose name is in use; nothing was changed.
+
+    Write `IF NOT EXISTS` to keep what there is, or choose another name.
+    """
+
+    code = "SQL_NAME_TAKEN"
+
+
+class SqlNameUnknownError(UsageError):
+    """A statement of `headrace sql` names a table, a scan or a stream that does not exist.
+
+    `SHOW STREAMS` lists the streams. A stream writes tables that `CREATE TABLE` in `headrace sql` has made.
+    """
+
+    code = "SQL_NAME_UNKNOWN"
+
+
+class StreamNotStoppedError(RunError):
+    """A stream of `headrace sql` did not stop.
+
+    The message names its process. Stop a process of another machine on that machine.
+    """
+
+    code = "STREAM_NOT_STOPPED"
+
+
+class StreamNotStartedError(RunError):
+    """The process of a stream of `headrace sql` ended before the stream began. The message names its log."""
+
+    code = "STREAM_NOT_STARTED"

@@ -5,6 +5,15 @@ from __future__ import annotations
 from headrace.errors.base import UsageError
 
 
+class SpecAmbiguousError(UsageError):
+    """A folder has two specs of one kind, such as `spark-pipeline.yml` and `spark-pipeline.yaml`.
+
+    Remove one of them, or name one with `--spec`. The code is the one of Spark.
+    """
+
+    code = "MULTIPLE_PIPELINE_SPEC_FILES_FOUND"
+
+
 class SpecNotFoundError(UsageError):
     """There is no `headrace.yml` in this folder or in a folder above it.
 
@@ -80,7 +89,7 @@ class StorageUnsupportedError(UsageError):
 
 
 class PipelineFilesMissingError(UsageError):
-    """The patterns under `libraries` match no Python file.
+    """The patterns under `libraries` match no Python or SQL file.
 
     Move the files into a folder that a pattern matches, or change the patterns.
     """
@@ -115,6 +124,34 @@ class PipelineFileFailedError(UsageError):
     """
 
     code = "PIPELINE_FILE_FAILED"
+
+
+class SqlInvalidError(UsageError):
+    """A statement of an SQL file is not complete, or has a word in the wrong place.
+
+    Correct the statement at the line and column of the message. The query after `AS` is Spark SQL; an
+    error in it has the code `QUERY_FAILED`.
+    """
+
+    code = "SQL_INVALID"
+
+
+class SqlParameterUnsetError(UsageError):
+    """An SQL file uses a parameter, `${name}`, that has no value.
+
+    Set it under `configuration` in `headrace.yml`, or with `SET name = value` above the statement.
+    """
+
+    code = "SQL_PARAMETER_UNSET"
+
+
+class PipelineValueUnsetError(UsageError):
+    """A file asks `dbutils` for a widget or a secret that `headrace.yml` does not have.
+
+    Set widgets under `configuration`, and secrets under `secrets`, as `scope/key: ${VARIABLE}`.
+    """
+
+    code = "PIPELINE_VALUE_UNSET"
 
 
 class DuplicateNameError(UsageError):

@@ -30,6 +30,26 @@ class PlanFailedError(UsageError):
         )
 
 
+class KeysChangedError(UsageError):
+    """The declared keys or SCD type of a table are not those by which its rows were written.
+
+    The same error is raised if the rows were appended by append flows. Restore the old declaration, or read
+    everything again with `headrace full-refresh`.
+    """
+
+    code = "KEYS_CHANGED"
+
+
+class FlowKindsDifferError(UsageError):
+    """Some flows of a table append rows and others apply changes, or they apply changes by different keys.
+
+    All flows of one table must be append flows, or AUTO CDC flows with the same keys. Declare a second table
+    for the other flows.
+    """
+
+    code = "FLOW_KINDS_DIFFER"
+
+
 class TableNotFoundError(UsageError):
     """A query reads a table that no file declares and that the storage does not hold.
 
@@ -37,6 +57,15 @@ class TableNotFoundError(UsageError):
     """
 
     code = "TABLE_NOT_FOUND"
+
+
+class PathUnmappedError(UsageError):
+    """A file of the pipeline names a path of another system, such as `dbfs:/` or `/Volumes`.
+
+    Name the location that has the files here under `paths` in the spec.
+    """
+
+    code = "PATH_UNMAPPED"
 
 
 class CycleError(UsageError):
@@ -61,6 +90,24 @@ class StreamingQueryForViewError(UsageError):
     """
 
     code = "STREAMING_QUERY_FOR_VIEW"
+
+
+class StreamingQueryForOnceFlowError(UsageError):
+    """The query of a flow that is applied once is a stream, but its rows are read as a whole.
+
+    Read with `spark.read`, or remove `once`.
+    """
+
+    code = "STREAMING_QUERY_FOR_ONCE_FLOW"
+
+
+class StreamOverMergedTableError(UsageError):
+    """A stream reads the rows of a table that change records update and delete.
+
+    Read the table's changes with `hr.read_changes`, or the table with `spark.read` in a materialized view.
+    """
+
+    code = "STREAM_OVER_MERGED_TABLE"
 
 
 class StreamOverViewError(UsageError):
@@ -192,19 +239,23 @@ class LayoutConflictError(UsageError):
     code = "LAYOUT_CONFLICT"
 
 
-class AggregateWithoutWatermarkError(UsageError):
-    """A stream is aggregated without a watermark, so Spark cannot know when a group is complete.
+class StreamingUnsupportedError(UsageError):
+    """Spark cannot run this query as a stream, or a table cannot have one row for each group of it.
 
-    Add `.withWatermark(column, delay)` before the aggregation, or declare a materialized view.
+    Declare a materialized view, which allows every batch query.
     """
 
-    code = "AGGREGATE_WITHOUT_WATERMARK"
-
-
-class StreamingUnsupportedError(UsageError):
-    """Spark does not support this query as a stream in append mode."""
-
     code = "STREAMING_UNSUPPORTED"
+
+
+class SinkInvalidError(UsageError):
+    """A query reads a sink, or the rows for a Kafka sink lack a column.
+
+    A sink stores no rows. A row for Kafka needs a column `value`, and a topic: in the options of the sink, or
+    in a column `topic`.
+    """
+
+    code = "SINK_INVALID"
 
 
 class QueryInvalidError(UsageError):

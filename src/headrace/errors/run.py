@@ -11,6 +11,23 @@ class FlowFailedError(RunError):
     code = "FLOW_FAILED"
 
 
+class OutOfMemoryError(RunError):
+    """The heap of Spark's JVM was too small for a batch. ``docs/sizing.md`` says what needs memory."""
+
+    code = "OUT_OF_MEMORY"
+
+
+class ConstraintViolatedError(RunError):
+    """A row violates a ``CHECK`` or ``NOT NULL`` constraint of the Delta table. Nothing of the batch was
+    written.
+
+    Correct the row at its source or in the query. Or declare the same condition as an expectation:
+    `expect_or_quarantine` moves such rows to the quarantine table before Delta checks them.
+    """
+
+    code = "CONSTRAINT_VIOLATED"
+
+
 class FlowInterruptedError(TransientError):
     """A query failed for a temporary reason; it is started again with backoff."""
 
@@ -34,7 +51,7 @@ class MaxRejectedExceededError(RunError):
 
     Rows that an expectation quarantines or drops, bad records, and records on which the query fails are
     rejected. The message shows the share, the reasons and some of the records. Correct the source, the schema
-    or the expectations, and run again: the flow goes on with the same batch. Or set a larger `max_rejected`.
+    or the expectations, and run again: the flow continues with the same batch. Or increase `max_rejected`.
     """
 
     code = "MAX_REJECTED_EXCEEDED"
@@ -42,17 +59,18 @@ class MaxRejectedExceededError(RunError):
 
 class DatasetCheckFailedError(RunError):
     """A check of a whole dataset failed: `expect_unique`, `expect_row_count` or `expect_fresh` with
-    `fail=True`. The batch or the refresh before it is committed.
+    `fail=True`. The batch or refresh is already committed.
 
-    Correct the dataset or its sources, or let the check only warn. Then run again: the check is repeated.
+    Correct the dataset or its sources, or remove `fail=True` so that the check only warns. Then run again:
+    the check is repeated.
     """
 
     code = "DATASET_CHECK_FAILED"
 
 
 class RowsNotRepeatableError(RunError):
-    """A batch with rejected rows or bad records was computed twice, and the second time gave other ones. The
-    batch was not committed.
+    """A batch with rejected rows or bad records was computed twice, with different results. The batch was
+    not committed.
 
     Spark takes a Python function for deterministic unless it is declared otherwise. Declare one whose result
     can change: `udf(..).asNondeterministic()`. Then Headrace computes each batch once.
@@ -62,7 +80,7 @@ class RowsNotRepeatableError(RunError):
 
 
 class QuarantineChangedError(RunError):
-    """Another process has changed the same rejected rows: it discards or replays them. No row was changed.
+    """Another process discards or replays the same rejected rows. This command changed no row.
 
     `headrace quarantine list` shows the rows as they are now.
     """
@@ -73,9 +91,10 @@ class QuarantineChangedError(RunError):
 class ReplayImpossibleError(RefusedError):
     """Rejected rows cannot be replayed. No row was changed.
 
-    The query of a flow that keeps state (an aggregation, a stream-stream join, `dropDuplicates`) depends on
-    the order of records, so a record cannot be taken through it later. A materialized view is computed anew
-    by each refresh, with its quarantine. A flow that no file declares any more has no code for its rows.
+    There are three reasons. The flow keeps state (an aggregation, a stream-stream join, `dropDuplicates`):
+    its result depends on the order of the records, so a single record cannot be processed later. The dataset
+    is a materialized view: each refresh replaces its rows and its quarantine. Or no file of the pipeline
+    declares the flow any more.
 
     Correct the records and send them to the source again (`headrace quarantine export DATASET FILE.jsonl
     --records`, `headrace produce`), and discard the rows. Or rebuild the table: `headrace full-refresh`.
@@ -123,10 +142,22 @@ class FlowUnknownError(UsageError):
     code = "FLOW_UNKNOWN"
 
 
-class DownstreamStreamsError(UsageError):
-    """A table cannot be rebuilt alone, because streams have read its rows. Rebuild them together."""
+class FullRefreshNotAllowedError(RefusedError):
+    """A table has the property `pipelines.reset.allowed` = false, so no full refresh may remove its rows.
 
-    code = "DOWNSTREAM_STREAMS"
+    A full refresh of a table also rebuilds the streams that read it.
+    """
+
+    code = "FULL_REFRESH_NOT_ALLOWED"
+
+
+class RefreshLosesDataError(RefusedError):
+    """A full refresh would remove rows that cannot be read again, because their source no longer has them.
+
+    `headrace full-refresh DATASET --accept-loss DATASET` removes them all the same.
+    """
+
+    code = "REFRESH_LOSES_DATA"
 
 
 class RefreshUnfinishedError(RefusedError):

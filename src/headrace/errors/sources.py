@@ -5,6 +5,31 @@ from __future__ import annotations
 from headrace.errors.base import RefusedError, RunError, TransientError, UsageError
 
 
+class SnapshotInvalidError(RunError):
+    """A source of snapshots returned something else than a snapshot with a version.
+
+    A function returns `(DataFrame, version)` or `None`; a version is a number, text, a date or a datetime.
+    The names in a folder are whole numbers, dates or timestamps. All versions of a source have one type.
+    """
+
+    code = "SNAPSHOT_INVALID"
+
+
+class SnapshotKeysInvalidError(RunError):
+    """A snapshot has several rows with the same key, or rows with NULL in a key.
+
+    The snapshot was not applied. Correct it, choose other keys, or remove these rows.
+    """
+
+    code = "SNAPSHOT_KEYS_INVALID"
+
+
+class SnapshotMissingError(UsageError):
+    """A source has no snapshot yet, so the columns of the table are not known. Add the first snapshot."""
+
+    code = "SNAPSHOT_MISSING"
+
+
 class BrokerUnreachableError(TransientError):
     """No Kafka broker answered in time. Start the broker, or correct `kafka.bootstrap.servers`."""
 
@@ -135,7 +160,7 @@ class SchemaNotInferredError(UsageError):
 
 
 class RecordDriftedError(RunError):
-    """A record has a field that its schema does not have, or a value of another type; `drift` says `fail`.
+    """A record has a field that its schema does not have, or a value of another type, and `drift` is `fail`.
 
     Its batch was not committed. Add the field to the schema, or choose another action for it:
     `drift={"*": "fail", "coupon": "evolve"}`.
@@ -242,7 +267,7 @@ class FileVanishedError(RefusedError):
 class TopicRecreatedError(RefusedError):
     """The topic was deleted and created again, so the offsets of the checkpoint belong to other records.
 
-    `headrace run --new-checkpoint FLOW` keeps the rows and continues with the new topic.
+    `headrace reset FLOW` keeps the rows and continues with the new topic.
     """
 
     code = "TOPIC_RECREATED"
@@ -290,12 +315,25 @@ class UpstreamRewrittenError(RefusedError):
 
 
 class UpstreamLogExpiredError(RefusedError):
-    """A table that is read as a stream no longer has the log of commits that the stream has not read yet.
+    """A table that is read as a stream no longer has commits or files that the stream has not read yet.
+
+    Delta deletes old commits of its log, and `VACUUM` deletes old files. Keep them longer with the table
+    properties `delta.logRetentionDuration` and `delta.deletedFileRetentionDuration`.
 
     `headrace full-refresh DATASET` reads everything again.
     """
 
     code = "UPSTREAM_LOG_EXPIRED"
+
+
+class UpstreamSchemaChangedError(RefusedError):
+    """A table that is read as a stream has renamed or dropped a column, or changed its type.
+
+    The commits before the change cannot be read with the new columns. `headrace full-refresh DATASET` reads
+    everything again.
+    """
+
+    code = "UPSTREAM_SCHEMA_CHANGED"
 
 
 class UpstreamMissingError(RunError):

@@ -8,7 +8,7 @@ from headrace.errors.base import RefusedError, SetupError
 class CheckpointLostError(RefusedError):
     """The checkpoint that wrote the table does not exist any more.
 
-    `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
+    `headrace reset FLOW` creates a new checkpoint at the positions that the table records.
     """
 
     code = "CHECKPOINT_LOST"
@@ -17,7 +17,7 @@ class CheckpointLostError(RefusedError):
 class CheckpointBehindTableError(RefusedError):
     """The table has batches that the checkpoint does not have: an old copy of the checkpoint was restored.
 
-    `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
+    `headrace reset FLOW` creates a new checkpoint at the positions that the table records.
     """
 
     code = "CHECKPOINT_BEHIND_TABLE"
@@ -32,7 +32,7 @@ class CheckpointForeignError(RefusedError):
 class CheckpointCorruptError(RefusedError):
     """A file of the checkpoint cannot be read.
 
-    `headrace run --resume-from-table FLOW` creates a new checkpoint at the positions that the table records.
+    `headrace reset FLOW` creates a new checkpoint at the positions that the table records.
     """
 
     code = "CHECKPOINT_CORRUPT"
@@ -41,7 +41,7 @@ class CheckpointCorruptError(RefusedError):
 class TableBehindCheckpointError(RefusedError):
     """The checkpoint has finished batches that the table does not have: an older version was restored.
 
-    `headrace run --resume-from-table FLOW` reads those batches again.
+    `headrace reset FLOW` reads those batches again.
     """
 
     code = "TABLE_BEHIND_CHECKPOINT"
@@ -60,7 +60,7 @@ class FlowRenamedError(RefusedError):
     """A flow that wrote the table is no longer declared, and a new flow wants to write it.
 
     `headrace run --rename-flow OLD=NEW` continues where the old flow stopped;
-    `headrace run --new-checkpoint NEW` starts the new flow at the beginning of its sources.
+    `headrace reset NEW` starts the new flow at the beginning of its sources.
     """
 
     code = "FLOW_RENAMED"
@@ -78,7 +78,7 @@ class RenameImpossibleError(RefusedError):
 class SourcesChangedError(RefusedError):
     """The query reads other sources than its checkpoint.
 
-    `headrace run --new-checkpoint FLOW` keeps the rows, continues known sources from their offsets, and
+    `headrace reset FLOW` keeps the rows, continues known sources from their offsets, and
     reads new sources from the start. `headrace full-refresh DATASET` reads everything again.
     """
 
@@ -98,6 +98,15 @@ class SecondDriverError(RefusedError):
     """Another process runs this flow. Stop that process, or wait until it has ended."""
 
     code = "SECOND_DRIVER"
+
+
+class KeyTwiceError(RefusedError):
+    """A table of AUTO CDC flows has several rows with the same key, so changes cannot be applied to it.
+
+    Another writer has added rows. Delete them, or read everything again with `headrace full-refresh`.
+    """
+
+    code = "KEY_TWICE"
 
 
 class LeaseLostError(RefusedError):

@@ -27,6 +27,48 @@ class BadRecordCount:
         return asdict(self)
 
 
+CountKind = Literal["append", "merge", "history", "send"]
+"""What a batch does with its accepted rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowChanges:
+    """What the accepted change records of a batch did to the rows of their table.
+
+    Args:
+        inserted: Records that inserted a row.
+        updated: Records that replaced a row.
+        deleted: Records that deleted a row.
+        superseded: Records without an effect of their own: a newer record of their key was there or came in
+            the same batch, their key had no row to delete, or they are truncates.
+        truncated: Rows that truncates deleted.
+    """
+
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    superseded: int = 0
+    truncated: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HistoryChanges(RowChanges):
+    """What the accepted change records of a batch did to the histories of their keys (SCD type 2).
+
+    ``inserted`` records begin a row, ``updated`` ones give a row that an earlier record began its values, and
+    ``deleted`` ones end a row.
+
+    Args:
+        rows_added: Rows that the table has more; a record that splits a row adds two.
+        rows_changed: Rows that have another end or other values.
+        rows_removed: Rows that the table has no more, since they were joined with others.
+    """
+
+    rows_added: int = 0
+    rows_changed: int = 0
+    rows_removed: int = 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchCounts:
     """The row counts of one batch, as its commit states them: input = accepted + quarantined + dropped.
@@ -38,6 +80,9 @@ class BatchCounts:
         dropped: Rows that an expectation drops, and records that a reader skips.
         expectations: The rows that passed and failed each expectation; a row can fail several.
         bad_records: The records that readers have left out, by reason.
+        kind: Whether the accepted rows were appended, merged by key, added to the history of their key, or
+            sent to another system.
+        changes: What the accepted rows did, if they were merged.
 
     Raises:
         ValueError: The counts do not add up.
@@ -53,6 +98,8 @@ class BatchCounts:
     dropped: int = 0
     expectations: tuple[ExpectationCount, ...] = ()
     bad_records: tuple[BadRecordCount, ...] = ()
+    kind: CountKind = "append"
+    changes: RowChanges | None = None
 
     def __post_init__(self) -> None:
         if self.input != self.accepted + self.quarantined + self.dropped:
@@ -61,6 +108,10 @@ class BatchCounts:
     def to_json(self) -> dict[str, Any]:
         """The counts as a commit's metadata holds them."""
         counts: dict[str, Any] = {name: getattr(self, name) for name in _ROWS}
+        if self.kind != "append":
+            counts[_KIND] = self.kind
+        if self.changes is not None:
+            counts |= asdict(self.changes)
         if self.expectations:
             counts[_EXPECTATIONS] = [one.to_json() for one in self.expectations]
         if self.bad_records:
@@ -81,13 +132,19 @@ class BatchCounts:
         )
 
 
-_EXPECTATIONS, _BAD_RECORDS = "expectations", "bad_records"
-_ROWS = tuple(one.name for one in fields(BatchCounts) if one.name not in (_EXPECTATIONS, _BAD_RECORDS))
+_EXPECTATIONS, _BAD_RECORDS, _KIND = "expectations", "bad_records", "kind"
+_ROWS = ("input", "accepted", "quarantined", "dropped")
+_CHANGES = tuple(one.name for one in fields(HistoryChanges))
 
 
 def sum_counts(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
     """The counts of two batches together, from the metadata of their commits; a missing count is 0."""
     summed: dict[str, Any] = {name: first.get(name, 0) + second.get(name, 0) for name in _ROWS}
+    if kind := second.get(_KIND, first.get(_KIND)):
+        summed[_KIND] = kind
+    for name in _CHANGES:
+        if name in first or name in second:
+            summed[name] = first.get(name, 0) + second.get(name, 0)
     if listed := [*first.get(_EXPECTATIONS, ()), *second.get(_EXPECTATIONS, ())]:
         summed[_EXPECTATIONS] = sum_expectations(listed)
     if bad := [*first.get(_BAD_RECORDS, ()), *second.get(_BAD_RECORDS, ())]:

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, assert_never
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, assert_never
 
 from headrace.errors import SourceLocation
+from headrace.model.changes import ChosenColumns
 from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.queries import Query
 from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.sinks import Sink
+from headrace.model.snapshots import Snapshots
 from headrace.model.triggers import Trigger
 
 
 @dataclass(frozen=True, kw_only=True)
 class StreamingTable:
-    """A table that only grows, fed by one or more flows.
+    """A table fed by one or more flows, which either append rows or apply changes by key.
 
     Args:
         max_rejected: The limit of rejected records of a batch; ``None`` takes the pipeline's.
+        sink: Where the rows go, if the table is a sink, which only records the batches.
+        can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
     """
 
     name: TableName
@@ -34,11 +40,17 @@ class StreamingTable:
     expectations: tuple[Expectation, ...] = ()
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
+    sink: Sink | None = None
+    can_be_view: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class MaterializedView:
-    """A table that a refresh flow keeps equal to the result of its query."""
+    """A table that a refresh flow keeps equal to the result of its query.
+
+    Args:
+        max_rejected: The limit of rejected rows of a refresh; ``None`` takes the pipeline's.
+    """
 
     name: TableName
     location: SourceLocation
@@ -49,6 +61,7 @@ class MaterializedView:
     schema: Any | None = None
     format: str | None = None
     expectations: tuple[Expectation, ...] = ()
+    max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
 
 
@@ -71,15 +84,73 @@ Dataset = StreamingTable | MaterializedView | TemporaryView
 
 
 @dataclass(frozen=True, kw_only=True)
+class Groups:
+    """The groups of a streaming aggregate; each batch has the groups that have changed.
+
+    Args:
+        keys: The columns that identify a group.
+        only_new: Whether the query returns no other columns, as ``SELECT DISTINCT`` does: no row changes.
+    """
+
+    keys: tuple[str, ...]
+    only_new: bool
+
+
+@dataclass(frozen=True, kw_only=True)
 class AppendFlow:
-    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint."""
+    """A streaming query whose rows are appended to a streaming table; it owns exactly one checkpoint.
+
+    Args:
+        groups: The groups of a query that aggregates without a watermark: the table has one row for each.
+            ``None`` appends all rows.
+        trigger: ``None`` takes the pipeline's.
+        once: Whether the query is a batch query, whose rows are appended once.
+    """
 
     name: str
     target: TableName
     query: Query
+    groups: Groups | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     trigger: Trigger | None = None
-    """``None`` takes the pipeline's."""
+    once: bool = False
+
+    @property
+    def location(self) -> SourceLocation:
+        return self.query.location
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoCdcFlow:
+    """A streaming query of change records that are applied to a table by key; it owns one checkpoint.
+
+    Args:
+        query: Gives the change records, with the columns of `contracts.changes`.
+        keys: The columns that identify a row.
+        sequence_by: What orders the records of a key, for people.
+        truncates: Whether records can truncate the table.
+        null_keys: What happens to a record without a key or a sequence.
+        history: The tracked columns of a table with the history of each key (SCD type 2); ``None`` if it has
+            the current row of each key (SCD type 1).
+        kept_if_null: The columns that keep their value where a record has NULL; ``None`` if none does.
+        snapshots: Where the snapshots come from whose differences are the change records; ``None`` if the
+            query gives the records.
+        once: Whether the query is a batch query, whose records are applied once.
+    """
+
+    name: str
+    target: TableName
+    query: Query
+    keys: tuple[str, ...]
+    sequence_by: str
+    truncates: bool = False
+    null_keys: Literal["quarantine", "fail"] = "quarantine"
+    history: ChosenColumns | None = None
+    kept_if_null: ChosenColumns | None = None
+    snapshots: Snapshots | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    trigger: Trigger | None = None
+    once: bool = False
 
     @property
     def location(self) -> SourceLocation:
@@ -105,11 +176,21 @@ class RefreshFlow:
         return self.query.location
 
 
-StreamingFlow = AppendFlow
-"""A streaming query that feeds a table; it has a checkpoint. Another kind makes this a union."""
+StreamingFlow = AppendFlow | AutoCdcFlow
+"""A streaming query that feeds a table; it has a checkpoint."""
 
 Flow = StreamingFlow | RefreshFlow
 """A query and what is done with its rows. Every `match` over the kinds ends in `assert_never`."""
+
+
+def snapshots_of(flow: Flow | TemporaryView) -> Snapshots | None:
+    """Where the snapshots of a flow come from; ``None`` if its query gives its rows."""
+    return flow.snapshots if isinstance(flow, AutoCdcFlow) else None
+
+
+def is_once(flow: Flow | TemporaryView) -> bool:
+    """Whether the flow's query is a batch query whose rows are applied once."""
+    return isinstance(flow, AppendFlow | AutoCdcFlow) and flow.once
 
 
 @dataclass(frozen=True)
@@ -118,19 +199,53 @@ class Declarations:
 
     datasets: tuple[Dataset, ...] = ()
     flows: tuple[Flow, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def streaming_flows(self) -> tuple[StreamingFlow, ...]:
         found: list[StreamingFlow] = []
         for flow in self.flows:
             match flow:
-                case AppendFlow():
+                case AppendFlow() | AutoCdcFlow():
                     found.append(flow)
                 case RefreshFlow():
                     pass
                 case _:
                     assert_never(flow)
         return tuple(found)
+
+    def auto_cdc_of(self, table: TableName) -> AutoCdcFlow | None:
+        """A flow that applies changes by key to a table; all its flows have the same keys."""
+        found = (one for one in self.streaming_flows if isinstance(one, AutoCdcFlow) and one.target == table)
+        return next(found, None)
+
+    def groups_of(self, table: TableName) -> Groups | None:
+        """The groups that a table has, if its flow aggregates."""
+        flows = (one for one in self.streaming_flows if one.target == table)
+        return next((one.groups for one in flows if isinstance(one, AppendFlow) and one.groups), None)
+
+    def changes_rows(self, table: TableName) -> bool:
+        """Whether flows update or delete rows of a table."""
+        groups = self.groups_of(table)
+        return self.auto_cdc_of(table) is not None or (groups is not None and not groups.only_new)
+
+    def with_flow(self, flow: StreamingFlow) -> Declarations:
+        """The declarations with a flow in place of the one with its name."""
+        flows = (flow if one.name == flow.name else one for one in self.flows)
+        return replace(self, flows=tuple(flows))
+
+    def with_view(self, table: StreamingTable) -> Declarations:
+        """The declarations with a materialized view in place of a table with one append flow."""
+        names = [one.name for one in fields(MaterializedView)]
+        view = MaterializedView(**{name: getattr(table, name) for name in names})
+        flows = (
+            RefreshFlow(target=one.target, query=one.query, spark_conf=one.spark_conf, trigger=one.trigger)
+            if one.target == table.name
+            else one
+            for one in self.flows
+        )
+        datasets = (view if one is table else one for one in self.datasets)
+        return replace(self, datasets=tuple(datasets), flows=tuple(flows))
 
     @property
     def refresh_flows(self) -> tuple[RefreshFlow, ...]:
@@ -139,7 +254,7 @@ class Declarations:
             match flow:
                 case RefreshFlow():
                     found.append(flow)
-                case AppendFlow():
+                case AppendFlow() | AutoCdcFlow():
                     pass
                 case _:
                     assert_never(flow)

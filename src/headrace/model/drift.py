@@ -15,25 +15,31 @@ RESCUED = "_rescued_data"
 """The column with the fields of a record that have no column, or a value of another type, as JSON."""
 
 
+def field_name(name: str) -> str:
+    """A field within a dotted name; a name that has a dot itself is quoted, as in Spark."""
+    return f"`{name}`" if "." in name else name
+
+
 @dataclass(frozen=True)
 class Drift:
     """What to do with a field that the schema does not have, and with a value of another type.
 
-    ``evolve`` adds a column or widens its type, ``rescue`` keeps the value in `RESCUED`, ``quarantine`` sets
-    the record apart, ``fail`` stops the flow. Without an action a value of another type is quarantined, and
-    a field without a column is ignored.
+    ``evolve`` adds a column for a new field, and quarantines records with a value of another type; ``rescue``
+    keeps the value in `RESCUED`, ``quarantine`` sets the record apart, ``fail`` stops the flow. Without an
+    action a record with a value of another type is quarantined, and a field without a column is ignored.
 
     Args:
         default: The action for fields that `columns` does not have.
-        columns: Actions by the name of the field.
+        columns: Actions by the dotted name of the field. An action for an object is also that for its fields
+            that have none of their own.
     """
 
     default: DriftAction | None = None
     columns: Mapping[str, DriftAction] = field(default_factory=dict)
 
-    def action(self, name: str) -> DriftAction | None:
-        """The action for a field."""
-        return self.columns.get(name, self.default)
+    def own(self, path: str, name: str) -> DriftAction | None:
+        """The action of one field; ``path`` is the dotted name of its object and a dot, or empty."""
+        return self.columns.get(f"{path}{field_name(name)}") or (None if path else self.columns.get(name))
 
     def has(self, action: DriftAction) -> bool:
         """Whether any field has an action."""

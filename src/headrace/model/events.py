@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, Protocol
 
+from headrace.model.counts import RowChanges
 from headrace.model.names import TableName
 from headrace.model.ranges import SourceRange
 
@@ -52,6 +53,34 @@ class BatchStarted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """What the sources of a flow hold beyond a batch; ``None`` where it is not known.
+
+    Args:
+        records: Records or rows; not known of files.
+        size_bytes: Their bytes, or those of files; an estimate for Kafka.
+    """
+
+    records: int | None = None
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchWork:
+    """What Spark's tasks have used to compute and write a batch or a refresh.
+
+    Args:
+        executor_ms: The time of the tasks, all together.
+        peak_memory_bytes: The highest execution memory of a stage: the sum of the peaks of its tasks.
+        spilled_bytes: Bytes that tasks have written to disk because they did not fit into memory.
+    """
+
+    executor_ms: int
+    peak_memory_bytes: int
+    spilled_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class BatchCommitted(Event):
     """A batch is in the table.
 
@@ -60,6 +89,7 @@ class BatchCommitted(Event):
         rows: Rows accepted into the target.
         duration_s: From the start of the batch function to the end of the commit.
         lag: Records that the source holds beyond the batch; ``None`` where unknown.
+        lag_bytes: Their bytes, or those of files; ``None`` where unknown.
         latency_s: Oldest and newest record's age at the commit, by the record's own
             timestamp; ``None`` where the table keeps no timestamp.
         quarantined: Rows that went to the quarantine table.
@@ -67,6 +97,9 @@ class BatchCommitted(Event):
         expectations: The passed and failed rows of each expectation, as the commit holds them.
         bad_records: The records that gave no row, by reason, as the commit holds them.
         checkpoint: The id of the flow's checkpoint.
+        work: What Spark's tasks have used; the event log finds it out.
+        changes: What the accepted rows did, if they are change records.
+        without_index: Why the changes were applied without the index of the keys.
     """
 
     flow: str
@@ -77,12 +110,16 @@ class BatchCommitted(Event):
     duration_s: float
     ranges: tuple[SourceRange, ...]
     lag: int | None = None
+    lag_bytes: int | None = None
     latency_s: tuple[float, float] | None = None
     quarantined: int = 0
     dropped: int = 0
     expectations: tuple[Mapping[str, Any], ...] = ()
     bad_records: tuple[Mapping[str, Any], ...] = ()
     checkpoint: str = ""
+    work: BatchWork | None = None
+    changes: RowChanges | None = None
+    without_index: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,7 +237,11 @@ class ViewRefreshing(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class ViewRefreshed(Event):
-    """The rows of the view were replaced; the counts are those of its commit."""
+    """The rows of the view were replaced; the counts are those of its commit.
+
+    Args:
+        work: What Spark's tasks have used; the event log finds it out.
+    """
 
     dataset: TableName
     version: int
@@ -209,6 +250,7 @@ class ViewRefreshed(Event):
     quarantined: int = 0
     dropped: int = 0
     expectations: tuple[Mapping[str, Any], ...] = ()
+    work: BatchWork | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +287,21 @@ class ForeignCommitSeen(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SnapshotSkipped(Event):
+    """A snapshot of a source was not applied.
+
+    Args:
+        version: Its version, as text.
+        reason: Why it was not applied.
+    """
+
+    flow: str
+    dataset: TableName
+    version: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetChecked(Event):
     """A check of a whole dataset has ended.
 
@@ -260,6 +317,30 @@ class DatasetChecked(Event):
     check: str
     passed: bool
     fact: str
+
+
+Operation = Literal[
+    "QUARANTINE_REPLAY", "QUARANTINE_DISCARD", "FULL_REFRESH", "RESET", "ERASE", "MAINTENANCE"
+]
+"""What a command does to a dataset, beside runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperationProgressed(Event):
+    """A command that changes a dataset has begun or ended.
+
+    Args:
+        duration_s: Its duration, if it has ended.
+        outcome: What it has done, as JSON values.
+        error: Why it failed, as `HeadraceError.to_dict` gives it.
+    """
+
+    dataset: TableName
+    operation: Operation
+    status: Literal["STARTED", "COMPLETED", "FAILED"]
+    duration_s: float | None = None
+    outcome: Mapping[str, Any] = field(default_factory=dict)
+    error: Mapping[str, Any] | None = None
 
 
 class Emitter(Protocol):

@@ -27,6 +27,13 @@ REGISTRY = "schema.registry."
 _JAVAS_CIPHER = re.compile(r"(TLS|SSL)_", re.IGNORECASE)
 
 
+def unshaded(options: Mapping[str, str]) -> dict[str, str]:
+    """The options that name a class of Databricks' copy of Kafka's client, with the class of Kafka itself."""
+    return {
+        key: value.replace("kafkashaded.", "") for key, value in options.items() if "kafkashaded." in value
+    }
+
+
 class SettingError(ValueError):
     """A setting that a client could not be given.
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from itertools import takewhile
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
 from headrace.model.connections import KafkaConnection
 from headrace.model.expectations import NullRule
+from headrace.model.mappings import PathMap, TableMap
+from headrace.model.names import TableName
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.secrets import Redactor
 from headrace.model.triggers import Trigger
@@ -34,6 +38,7 @@ class ProjectSettings:
         libraries: Globs of the pipeline's files, relative to the spec's folder.
         configuration: Spark settings of the pipeline (``spark.*``) and values of the user's own.
         configuration_locations: The lines of these settings in the spec.
+        secrets: The secrets of ``dbutils.secrets``, by scope and key.
         kafka: The default Kafka connection.
         trigger: When batches start, for flows without a trigger.
         view_interval_s: Minimum seconds between two refreshes of a materialized view.
@@ -43,6 +48,12 @@ class ProjectSettings:
         expectation_nulls: Whether a row passes an expectation whose condition is NULL, for expectations
             without a rule of their own.
         max_rejected: The limit of rejected records of a batch, for tables without one of their own.
+        max_value_bytes: The longest value that readers decode, for readers without a limit of their own;
+            ``None`` is 8 MiB.
+        index_memory: The largest key index of a table with changes by key, in bytes; ``None`` is a quarter of
+            the machine's memory.
+        tables: The names of other systems' tables, with their paths or catalogs here.
+        paths: The paths of other systems, with their locations here.
         consumer_groups: Whether flows publish their offsets to the broker.
         redactor: Replaces the secrets among these settings.
     """
@@ -56,20 +67,44 @@ class ProjectSettings:
     catalog: str | None = None
     configuration: Mapping[str, str] = field(default_factory=dict, repr=False)
     configuration_locations: Mapping[str, SourceLocation] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     kafka: KafkaConnection = field(default_factory=KafkaConnection)
     trigger: Trigger = field(default_factory=Trigger)
     view_interval_s: float = 10.0
     on_data_loss: OnDataLoss = "refuse"
     expectation_nulls: NullRule = "pass"
     max_rejected: RejectionLimit | None = None
+    max_value_bytes: int | None = None
+    index_memory: int | None = None
     master: str | None = None
     memory: str | None = None
     consumer_groups: bool = True
+    tables: TableMap = field(default_factory=TableMap)
+    paths: PathMap = field(default_factory=PathMap)
     redactor: Redactor = field(default_factory=Redactor, repr=False, compare=False)
 
     @property
     def root(self) -> Path:
         return self.file.parent
+
+    @property
+    def code_folders(self) -> tuple[Path, ...]:
+        """The folders of the pipeline's code: its own, and those outside of it that `libraries` names."""
+        found = [self.root]
+        for pattern in self.libraries:
+            fixed = tuple(takewhile(lambda part: not set("*?[") & set(part), PurePath(pattern).parts))
+            named = Path(os.path.normpath(self.root.joinpath(*fixed)))
+            folder = named.parent if named.suffix in (".py", ".sql") else named
+            if folder.name == "transformations":
+                # Databricks has modules beside this folder.
+                folder = folder.parent
+            if folder.is_dir() and not any(folder.is_relative_to(one) for one in found):
+                found.append(folder)
+        return tuple(found)
+
+    def table_name(self, text: str) -> TableName:
+        """The dataset of a name with one, two or three parts."""
+        return TableName.parse(text, self.database, self.catalog)
 
     @property
     def own_values(self) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import SourceLocation
+from headrace.model.edits import Edit
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,58 @@ class PythonQuery:
     declared: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
 
 
-Query = PythonQuery
+@dataclass(frozen=True)
+class SqlCall:
+    """A table function in an SQL query, such as ``STREAM read_kafka(..)``; Headrace reads its rows.
+
+    Args:
+        start: The index of its first character in the statement after the edits.
+        stop: The index behind its last character.
+        location: Its location in the file.
+        read: Gives its rows, as a ``pyspark.sql.DataFrame``.
+        is_known: Whether its columns depend on nothing but the statement, the settings and schema files.
+        hides: The edits that keep the hidden columns of its rows out of ``*``.
+    """
+
+    start: int
+    stop: int
+    location: SourceLocation
+    read: Callable[[], Any] = field(repr=False, compare=False)
+    is_known: bool = True
+    hides: tuple[Edit, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SqlQuery:
+    """A query in a statement of an SQL file.
+
+    Args:
+        statement: The statement, as the file has it.
+        begins: The location of the statement's first character.
+        location: The location of the name that the statement declares.
+        start: The index of the query's first character in the statement after the edits.
+        stop: The index behind its last character.
+        prefix: What Spark gets before these characters.
+        edits: The values of parameters in the statement.
+        calls: The table functions of the query.
+        schema: The schema of names with one part; ``None`` for the pipeline's.
+        then: What makes the rows of the flow from the rows of the query; ``None`` if they are the same.
+    """
+
+    statement: str
+    begins: SourceLocation
+    location: SourceLocation
+    start: int
+    stop: int
+    prefix: str = ""
+    edits: tuple[Edit, ...] = ()
+    calls: tuple[SqlCall, ...] = ()
+    schema: str | None = None
+    then: Callable[[Any], Any] | None = field(default=None, repr=False, compare=False)
+
+
+Query = PythonQuery | SqlQuery
+"""What a flow or a view computes. Every `match` over the kinds ends in `assert_never`."""
 
 _name: ContextVar[str | None] = ContextVar("headrace_query", default=None)
 

@@ -1,4 +1,4 @@
-"""The limit of rejected records of a batch."""
+"""The limit of rejected records of a batch, or of the last batches."""
 
 from __future__ import annotations
 
@@ -6,40 +6,50 @@ import re
 from dataclasses import dataclass
 from typing import Any, Self
 
-_SHARE = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%")
+_LIMIT = re.compile(r"(\d{1,3}(?:\.\d+)?) ?%|(\d+)")
+_WINDOW = re.compile(r"(.+?) +of +([1-9]\d{0,2}) +batches")
 
 
 @dataclass(frozen=True)
 class RejectionLimit:
-    """The largest share, or number, of the records of a batch that may be rejected.
+    """The maximum share, or the maximum number, of rejected records in one or more batches.
 
     Args:
         percent: The share in percent; ``None`` for a number.
         records: The number; ``None`` for a share.
+        batches: How many batches are judged together: the batch and those before it.
 
     Example:
         >>> RejectionLimit.parse("5%").allows(6, 100)
         False
-        >>> RejectionLimit.parse(6).allows(6, 100)
+        >>> RejectionLimit.parse("6 of 20 batches").allows(6, 100)
         True
     """
 
     percent: float | None = None
     records: int | None = None
+    batches: int = 1
 
     @classmethod
     def parse(cls, value: Any) -> Self:
-        """The limit from ``5%`` or a number of records.
+        """The limit from ``5%``, a number of records, or one of the two ``of 20 batches``.
 
         Raises:
-            ValueError: The value is neither.
+            ValueError: The value is something else.
         """
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return cls(records=value)
-        found = _SHARE.fullmatch(value.strip()) if isinstance(value, str) else None
-        if found is not None and float(found[1]) <= 100:
-            return cls(percent=float(found[1]))
-        raise ValueError(f"must be a share such as 5%, or a number of records, not {value!r}")
+        text = value.strip() if isinstance(value, str) else ""
+        window = _WINDOW.fullmatch(text)
+        batches = 1 if window is None else int(window[2])
+        found = _LIMIT.fullmatch(text if window is None else window[1])
+        if found is not None and found[2] is not None and window is not None:
+            return cls(records=int(found[2]), batches=batches)
+        if found is not None and found[1] is not None and float(found[1]) <= 100:
+            return cls(percent=float(found[1]), batches=batches)
+        raise ValueError(
+            f"must be a share such as 5%, or a number of records, also `5% of 20 batches`, not {value!r}"
+        )
 
     def allows(self, rejected: int, records: int) -> bool:
         """Whether so many rejected records, of so many, are within the limit."""
@@ -48,4 +58,5 @@ class RejectionLimit:
         return self.records is None or rejected <= self.records
 
     def __str__(self) -> str:
-        return f"{self.records:,} records" if self.percent is None else f"{self.percent:g}%"
+        limit = f"{self.records:,} records" if self.percent is None else f"{self.percent:g}%"
+        return limit if self.batches == 1 else f"{limit} of {self.batches} batches"

@@ -11,15 +11,14 @@ class Remedies:
     """The remedies that a run was started with, by flow.
 
     Args:
-        resume_from_table: Flows that open a new checkpoint at their table's own positions.
-        new_checkpoint: Flows that start at the beginning of their sources and keep the rows.
+        reset: Flows that get a new checkpoint, which continues after everything that the earlier ones have
+            read.
         rename_flow: New names of flows, with the old ones.
     """
 
-    resume_from_table: frozenset[str] = frozenset()
-    new_checkpoint: frozenset[str] = frozenset()
+    reset: frozenset[str] = frozenset()
     rename_flow: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def flows(self) -> frozenset[str]:
-        return self.resume_from_table | self.new_checkpoint | frozenset(self.rename_flow)
+        return self.reset | frozenset(self.rename_flow)

@@ -5,17 +5,12 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
+from types import ModuleType
 
 import headrace
 
 _UNEXPECTED = re.compile(r"(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 _POSITIONAL = "query_function"
-_NOT_YET = {
-    "create_auto_cdc": "this version has no AUTO CDC flows",
-    "apply_changes": "this version has no AUTO CDC flows",
-    "create_sink": "this version has no sinks beside Delta tables",
-}
-"""Names of Lakeflow's, by how they begin, that users will look for."""
 
 
 def suggestions(error: BaseException) -> list[str]:
@@ -27,10 +22,8 @@ def suggestions(error: BaseException) -> list[str]:
         ]
         near = difflib.get_close_matches(found[2].lower(), known, n=1)
         return [f"did you mean `{near[0]}`?" if near else f"{found[1]} takes {', '.join(known)}"]
-    if isinstance(error, AttributeError) and error.obj is headrace:
-        name = error.name or ""
-        if missing := next((text for start, text in _NOT_YET.items() if name.startswith(start)), None):
-            return [missing]
-        near = difflib.get_close_matches(name, headrace.__all__, n=1)
+    if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType):
+        ours = error.obj.__name__.startswith("headrace")
+        near = difflib.get_close_matches(error.name or "", error.obj.__all__, n=1) if ours else []
         return [f"did you mean `{near[0]}`?"] if near else []
     return []

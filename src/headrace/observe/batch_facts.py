@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.model.events import BatchCommitted, ViewRefreshed
+from headrace.model.events import BatchCommitted, BatchWork, ViewRefreshed
 from headrace.model.names import TableName
 
 NAMESPACE = uuid.UUID("6f0f3c5e-6d0c-4b53-9d6b-1f6f1f0a7a11")
@@ -20,10 +20,13 @@ class BatchFacts:
 
     Args:
         key: The checkpoint and the number of a batch, or the update of a refresh.
-        rows: Rows that were added to the dataset.
+        rows: Rows that were added to the dataset, or change records that were applied to it.
+        upserted: Rows that change records inserted or updated; ``None`` if rows are appended.
+        deleted: Rows that change records deleted.
         expectations: The counts of each expectation, as the commit has them.
         bad_records: The records that readers have left out, by reason, as the commit has them.
         duration_s: ``None`` if it is not known any more.
+        work: What Spark's tasks have used; ``None`` if it is not known.
     """
 
     dataset: TableName
@@ -31,31 +34,40 @@ class BatchFacts:
     key: tuple[str, int] | tuple[str]
     version: int
     rows: int
+    upserted: int | None = None
+    deleted: int | None = None
     quarantined: int = 0
     dropped: int = 0
     expectations: Sequence[Mapping[str, Any]] = ()
     bad_records: Sequence[Mapping[str, Any]] = ()
     duration_s: float | None = None
     lag: int | None = None
+    lag_bytes: int | None = None
     latency_s: tuple[float, float] | None = None
+    work: BatchWork | None = None
 
     @classmethod
     def of(cls, event: BatchCommitted | ViewRefreshed) -> BatchFacts:
         """The facts of an event."""
         batch = event if isinstance(event, BatchCommitted) else None
+        did = None if batch is None else batch.changes
         return cls(
             dataset=event.dataset,
             flow=str(event.dataset) if batch is None else batch.flow,
             key=(event.update,) if batch is None else (batch.checkpoint, batch.batch),
             version=event.version,
             rows=event.rows,
+            upserted=None if did is None else did.inserted + did.updated,
+            deleted=None if did is None else did.deleted + did.truncated,
             quarantined=event.quarantined,
             dropped=event.dropped,
             expectations=event.expectations,
             bad_records=() if batch is None else batch.bad_records,
             duration_s=event.duration_s,
             lag=None if batch is None else batch.lag,
+            lag_bytes=None if batch is None else batch.lag_bytes,
             latency_s=None if batch is None else batch.latency_s,
+            work=event.work,
         )
 
     @property
@@ -79,18 +91,19 @@ class BatchFacts:
     def details(self, status: str) -> dict[str, Any]:
         """The details of the row."""
         behind_s = None if self.latency_s is None else self.latency_s[1]
+        work = self.work
         return {
             "status": status,
             "metrics": {
                 "num_output_rows": self.rows,
-                "num_upserted_rows": None,
-                "num_deleted_rows": None,
+                "num_upserted_rows": self.upserted,
+                "num_deleted_rows": self.deleted,
                 "backlog_records": self.lag,
-                "backlog_bytes": None,
+                "backlog_bytes": self.lag_bytes,
                 "backlog_seconds": 0.0 if self.lag == 0 else behind_s,
-                "executor_time_ms": None,
-                "peak_memory_bytes": None,
-                "spilled_bytes": None,
+                "executor_time_ms": None if work is None else work.executor_ms,
+                "peak_memory_bytes": None if work is None else work.peak_memory_bytes,
+                "spilled_bytes": None if work is None else work.spilled_bytes,
                 "duration_ms": None if self.duration_s is None else round(self.duration_s * 1000),
             },
             "data_quality": {

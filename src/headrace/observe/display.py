@@ -22,6 +22,7 @@ from headrace.model.events import (
     FlowRetrying,
     FlowSkipped,
     ForeignCommitSeen,
+    SnapshotSkipped,
     ViewFailed,
     ViewSkipped,
 )
@@ -63,6 +64,7 @@ _NOTABLE = (
     | ViewFailed
     | ViewSkipped
     | ForeignCommitSeen
+    | SnapshotSkipped
     | DatasetChecked
     | BatchReplayed
 )

@@ -9,7 +9,7 @@ from headrace.model.event_columns import Row
 from headrace.model.names import TableName
 from headrace.observe.batch_facts import BatchFacts
 from headrace.observe.event_rows import RowBuilder
-from headrace.observe.event_table import EventTable, sql_text, sql_time
+from headrace.observe.event_table import EventTable, sql_time
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import LoggedCommit, newest_commits
 
@@ -35,12 +35,14 @@ def find_missing(
         Exception: The event log or the log of a table cannot be read.
     """
     newest = _newest_batches(table) if any(at is None for at in since.values()) else {}
-    found: list[tuple[datetime, BatchFacts]] = []
+    committed: list[tuple[datetime, BatchFacts]] = []
     for name, at in since.items():
         first = at or newest.get(str(name), _BEGINNING) - _MARGIN
-        if commits := list(_batches(storage, name, first)):
-            logged = _logged_ids(table, name, first - _MARGIN)
-            found += [one for one in commits if one[1].id not in logged]
+        committed += _batches(storage, name, first)
+    if not committed:
+        return []
+    logged = _logged_ids(table, min(at for at, _ in committed) - _MARGIN)
+    found = [one for one in committed if one[1].id not in logged]
     if not found:
         return []
     updates = _updates(table)
@@ -68,6 +70,8 @@ def _facts(name: TableName, commit: LoggedCommit) -> BatchFacts | None:
         key=(str(said["update"]),) if is_view else (str(said["checkpoint"]), int(said["batch"])),
         version=commit.version,
         rows=int(said.get("accepted", 0)),
+        upserted=int(said["inserted"]) + int(said["updated"]) if "inserted" in said else None,
+        deleted=int(said["deleted"]) + int(said["truncated"]) if "inserted" in said else None,
         quarantined=int(said.get("quarantined", 0)),
         dropped=int(said.get("dropped", 0)),
         expectations=said.get("expectations", ()),
@@ -84,11 +88,8 @@ def _newest_batches(table: EventTable) -> dict[str, datetime]:
     return {row["dataset"]: row["newest"] for row in rows}
 
 
-def _logged_ids(table: EventTable, name: TableName, first: datetime) -> set[str]:
-    rows = table.query(
-        f"SELECT id FROM t WHERE level = 'METRICS' AND origin['dataset_name'] = {sql_text(str(name))} "
-        f"AND timestamp >= {sql_time(first)}"
-    )
+def _logged_ids(table: EventTable, first: datetime) -> set[str]:
+    rows = table.query(f"SELECT id FROM t WHERE level = 'METRICS' AND timestamp >= {sql_time(first)}")
     return {row["id"] for row in rows}
 
 

@@ -20,6 +20,7 @@ from headrace.model.events import (
     ForeignCommitSeen,
     LateRowsDropped,
     SchemaDrifted,
+    SnapshotSkipped,
     UpdateFinished,
     UpdateStarted,
     ViewFailed,
@@ -60,9 +61,21 @@ class LineThrottle:
         yield commit_line(event, self._waiting.pop(flow), board.rows[flow])
 
 
+def _rows_text(event: BatchCommitted, rows: int) -> str:
+    if event.changes is None or rows != event.rows:
+        return f"+{rows:,} {'rows' if event.changes is None else 'changes'}"
+    did = {
+        "inserted": event.changes.inserted,
+        "updated": event.changes.updated,
+        "deleted": event.changes.deleted + event.changes.truncated,
+    }
+    shown = ", ".join(f"{number:,} {name}" for name, number in did.items() if number)
+    return f"+{rows:,} changes ({shown or 'none newer than the table'})"
+
+
 def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
     """One committed batch, with the rows that were committed since the last line."""
-    facts = [f"{event.flow}  batch {event.batch}", f"+{rows:,} rows"]
+    facts = [f"{event.flow}  batch {event.batch}", _rows_text(event, rows)]
     if event.quarantined:
         facts.append(f"{event.quarantined:,} quarantined")
     if event.dropped:
@@ -102,7 +115,7 @@ def event_line(event: Event, board: Board) -> str:
             return f"{event.flow}  batch {event.batch}: dropped {rows} later than the watermark"
         case SchemaDrifted(added=True):
             names = ", ".join(event.fields)
-            return f"{event.flow}  batch {event.batch}: new columns {names}; it is read again with them"
+            return f"{event.flow}  batch {event.batch}: new columns {names}; the batch is read again"
         case SchemaDrifted():
             names = ", ".join(event.fields)
             return f"{event.flow}  batch {event.batch}: records have fields without a column: {names}"
@@ -131,10 +144,10 @@ def event_line(event: Event, board: Board) -> str:
         case ViewFailed():
             return f"{board.name_of(event.dataset)}  failed: {_error_text(event.error)}"
         case ForeignCommitSeen():
-            name = board.name_of(event.dataset)
-            return (
-                f"{name}  v{event.version} was committed by another writer: {event.operation}, {event.engine}"
-            )
+            name, by = board.name_of(event.dataset), f"{event.operation}, {event.engine}"
+            return f"{name}  v{event.version} was committed by another writer: {by}"
+        case SnapshotSkipped():
+            return f"{event.flow}  skipped the snapshot {event.version}: {event.reason}"
         case UpdateFinished():
             return f"{event.outcome} in {seconds_text(event.duration_s)}"
         case _:

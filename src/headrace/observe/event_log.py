@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 
@@ -43,15 +43,24 @@ class EventLog:
         pipeline: The name of the pipeline.
         update: The id of the update.
         plan: Its plan, for the definitions of flows and datasets.
+        measure: Adds to the events of batches and refreshes what Spark's tasks have used.
 
     Example:
         >>> with EventLog(storage, "shop", update, plan) as log:  # doctest: +SKIP
         ...     log(event)
     """
 
-    def __init__(self, storage: Storage, pipeline: str, update: str, plan: Plan | None = None) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        pipeline: str,
+        update: str,
+        plan: Plan | None = None,
+        measure: Callable[[Sequence[Event]], Sequence[Event]] | None = None,
+    ) -> None:
         self._storage = storage
         self._builder = RowBuilder(Origin(pipeline, str(storage.root), update), plan)
+        self._measure = measure
         self._table = EventTable(storage.events)
         self._condition = threading.Condition()
         self._waiting: list[Event] = []
@@ -145,7 +154,8 @@ class EventLog:
             with self._condition:
                 taken, self._waiting = self._waiting, []
                 lost, self._lost = self._lost, 0
-            self._rows = self._build(taken, lost)
+            measured = taken if self._measure is None else self._measure(taken)
+            self._rows = self._build(measured, lost)
         self._check_commits()
         if not self._rows:
             return False

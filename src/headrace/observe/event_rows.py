@@ -27,7 +27,9 @@ from headrace.model.events import (
     FlowStarted,
     ForeignCommitSeen,
     LateRowsDropped,
+    OperationProgressed,
     SchemaDrifted,
+    SnapshotSkipped,
     UpdateFinished,
     UpdateStarted,
     ViewFailed,
@@ -98,6 +100,7 @@ class RowBuilder:
     _last_us: int = 0
     _number: int = 0
     _running: set[str] = field(default_factory=set)
+    _not_indexed: set[str] = field(default_factory=set)
 
     def rows(self, event: Event) -> list[Row]:
         """The rows of an event; none for events that the log does not keep."""
@@ -130,6 +133,10 @@ class RowBuilder:
                 }
                 level = "INFO" if event.added else "WARN"
                 return [self._flow_row(event, details, text, kind="drift", level=level, batch=event.batch)]
+            case SnapshotSkipped():
+                details = {"version": event.version, "reason": event.reason}
+                text = f"Flow '{event.flow}' has skipped the snapshot {event.version}: {event.reason}."
+                return [self._flow_row(event, details, text, kind="snapshot", level="WARN")]
             case DatasetChecked():
                 details = {"check": event.check, "passed": event.passed, "fact": event.fact}
                 outcome, level = ("passed", "INFO") if event.passed else ("FAILED", "WARN")
@@ -144,6 +151,8 @@ class RowBuilder:
                 text = f"Another writer has committed version {event.version} of '{event.dataset}'."
                 origin = {"dataset_name": str(event.dataset)}
                 return [self._row(event.at, "foreign_commit", details, text, level="WARN", origin=origin)]
+            case OperationProgressed():
+                return [self._operation(event)]
             case ViewRefreshing() | ViewRefreshed() | ViewUpToDate() | ViewFailed() | ViewSkipped():
                 return self._view_rows(event)
             case _:
@@ -177,6 +186,26 @@ class RowBuilder:
     def maintenance_row(self, at: datetime, details: Mapping[str, Any], text: str) -> Row:
         """The row of a maintenance of the event log itself."""
         return self._row(at, "maintenance", details, text)
+
+    def _operation(self, event: OperationProgressed) -> Row:
+        """The row of a command that has begun or ended."""
+        details: Row = {"type": event.operation, "status": event.status, **event.outcome}
+        if event.duration_s is not None:
+            details["duration_ms"] = round(event.duration_s * 1000)
+        if event.error is not None:
+            details["error"] = event.error
+        verb = "is" if event.status == "STARTED" else "has"
+        text = f"{event.operation} of '{event.dataset}' {verb} {event.status}"
+        text += "." if event.error is None else f": {_headline(event.error)}"
+        return self._row(
+            event.at,
+            "operation_progress",
+            details,
+            text,
+            level="INFO" if event.error is None else "ERROR",
+            origin={"dataset_name": str(event.dataset)},
+            error=event.error,
+        )
 
     def _started(self, event: UpdateStarted) -> Iterator[Row]:
         mode = event.mode.upper()
@@ -215,7 +244,8 @@ class RowBuilder:
                 return [self._flow_row(event, details, text, batch=event.batch)]
             case BatchCommitted():
                 before = [] if name in self._running else [self._run(event)]
-                return [*before, self.batch_row(event.at, BatchFacts.of(event), event.update)]
+                row = self.batch_row(event.at, BatchFacts.of(event), event.update)
+                return [*before, row, *self._without_index(event)]
             case FlowFinished():
                 status = _FINISHED[event.outcome]
                 details = {"status": status, "outcome": event.outcome, "batches": event.batches}
@@ -223,6 +253,15 @@ class RowBuilder:
                 return [self._flow_row(event, details, f"Flow '{name}' {verb} {status}.")]
             case _:
                 assert_never(event)
+
+    def _without_index(self, event: BatchCommitted) -> list[Row]:
+        """Why a flow applies changes without the index of the keys, once for each flow."""
+        reason = event.without_index
+        if reason is None or event.flow in self._not_indexed:
+            return []
+        self._not_indexed.add(event.flow)
+        text = f"Flow '{event.flow}' applies changes without the index of the keys: {reason}."
+        return [self._flow_row(event, {"reason": reason}, text, kind="planning_information", level="WARN")]
 
     def _run(self, event: BatchStarted | BatchCommitted) -> Row:
         self._running.add(event.flow)

@@ -32,6 +32,7 @@ from headrace.model.events import (
     ForeignCommitSeen,
     LateRowsDropped,
     SchemaDrifted,
+    SnapshotSkipped,
     UpdateFinished,
     ViewFailed,
     ViewRefreshing,
@@ -259,7 +260,9 @@ def _level_of(event: Event) -> int:
             return logging.ERROR
         case UpdateFinished():
             return logging.ERROR if event.outcome == "failed" else logging.INFO
-        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen() | LateRowsDropped() | SchemaDrifted():
+        case FlowRetrying() | FlowReconnecting() | ForeignCommitSeen():
+            return logging.WARNING
+        case LateRowsDropped() | SchemaDrifted() | SnapshotSkipped():
             return logging.WARNING
         case DatasetChecked():
             return logging.INFO if event.passed else logging.WARNING

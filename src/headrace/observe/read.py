@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -79,13 +79,7 @@ class Rows:
         return {
             "table": self.table,
             "version": self.version,
-            "columns": [
-                {"name": name, "type": kind} for name, kind in zip(self.columns, self.types, strict=True)
-            ],
-            "rows": [
-                {name: plain(value) for name, value in zip(self.columns, row, strict=True)}
-                for row in self.rows
-            ],
+            **rows_to_json(self.columns, self.types, self.rows),
             "cut": self.is_cut,
         }
 
@@ -265,6 +259,16 @@ def shown(value: Any) -> str:
     if isinstance(text, str):
         return text
     return json.dumps(text, ensure_ascii=False, default=str)
+
+
+def rows_to_json(
+    columns: Sequence[str], types: Sequence[str], rows: Iterable[Sequence[Any]]
+) -> dict[str, Any]:
+    """Columns with their types, and rows by column, as JSON values."""
+    return {
+        "columns": [{"name": name, "type": kind} for name, kind in zip(columns, types, strict=True)],
+        "rows": [{name: plain(value) for name, value in zip(columns, row, strict=True)} for row in rows],
+    }
 
 
 def plain(value: Any) -> Any:

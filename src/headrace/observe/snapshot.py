@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NoReturn
 
@@ -21,7 +21,7 @@ from headrace.sources.ranges import range_of
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
 from headrace.state.identity import generations
-from headrace.state.lease import Driver, find_driver
+from headrace.state.lease import VIEW, Driver, find_driver
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_state
 from headrace.storage.layout import Storage
@@ -83,7 +83,8 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         if isinstance(found, str) or found.properties.get("headrace.pipeline") == settings.name
     }
     looks = _Looks(storage, tails, load_failures(storage), connection)
-    found = [*map(looks.dataset, tails), *looks.never_made()]
+    declared, shell = load_declared(settings), _load_shell(storage)
+    found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.never_made()]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
         pipeline=settings.name,
@@ -94,6 +95,45 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
         silence=looks.silence,
         refusal=looks.refusal,
     )
+
+
+def load_declared(settings: ProjectSettings) -> Mapping[str, frozenset[str]] | None:
+    """The flows of each dataset in the last run of the whole pipeline; ``None`` if they are not known."""
+    try:
+        record = (settings.storage.plans / "last.json").read_json()
+        if record["pipeline"] != settings.name:
+            return None
+        found: dict[str, set[str]] = {".".join(one["view"]): set() for one in record["views"]}
+        for one in record["flows"]:
+            found.setdefault(".".join(one["dataset"]), set()).add(one["flow"])
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+    return {name: frozenset(flows) for name, flows in found.items()}
+
+
+def _load_shell(storage: Storage) -> frozenset[str]:
+    """What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case."""
+    files = (storage.streams / "statements").list_files()
+    return frozenset(name.removesuffix(".sql") for name in files)
+
+
+def _marked(
+    status: DatasetStatus, declared: Mapping[str, frozenset[str]] | None, shell: frozenset[str]
+) -> DatasetStatus:
+    """The status, with a mark on a dataset or flow that is no longer declared."""
+    if declared is None:
+        return status
+    known = declared.get(str(status.dataset))
+    flows = tuple(
+        replace(
+            one,
+            orphaned=(known is None or one.flow not in known)
+            and f"stream.{one.flow.casefold()}" not in shell,
+        )
+        for one in status.flows
+    )
+    is_orphaned = known is None and f"table.{str(status.dataset).casefold()}" not in shell
+    return replace(status, orphaned=is_orphaned, flows=flows)
 
 
 class _Looks:
@@ -203,7 +243,7 @@ class _Looks:
             committed=None if commit is None else commit.at,
             pending=planned if planned is not None and planned > (-1 if batch is None else batch) else None,
             lag=None if lag is None else lag.count,
-            lag_bytes=None if lag is None else lag.size_bytes,
+            lag_bytes=lag.size_bytes if lag is not None and lag.counts_files else None,
             rate=tail.rate(checkpoint, self._now) if driver is not None else None,
             late=Ledger(self._storage.ledger(name, flow), name, flow).late_rows(checkpoint),
             driver=driver,
@@ -236,7 +276,7 @@ class _Looks:
             refreshed=commit.at,
             inputs=inputs,
             late=tuple(late),
-            driver=find_driver(self._storage.lease(name, "view")),
+            driver=find_driver(self._storage.lease(name, VIEW)),
             error=error,
             reason=reason,
         )

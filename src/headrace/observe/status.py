@@ -29,6 +29,7 @@ class FlowStatus:
         driver: The process that runs it.
         error: Why it failed or is being retried.
         reason: Why the newest run skipped it.
+        orphaned: Whether the last run of the whole pipeline found no declaration of it.
     """
 
     flow: str
@@ -45,6 +46,7 @@ class FlowStatus:
     driver: Driver | None = None
     error: Mapping[str, Any] | None = None
     reason: str | None = None
+    orphaned: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,6 +64,7 @@ class FlowStatus:
             "driver": None if self.driver is None else {"pid": self.driver.pid, "host": self.driver.host},
             "error": None if self.error is None else dict(self.error),
             "reason": self.reason,
+            "orphaned": self.orphaned,
         }
 
 
@@ -104,6 +107,7 @@ class DatasetStatus:
     Args:
         changed: When rows were last added or removed.
         problem: Why the table cannot be read.
+        orphaned: Whether the last run of the whole pipeline found no declaration of it. Its rows are kept.
     """
 
     dataset: TableName
@@ -116,6 +120,7 @@ class DatasetStatus:
     flows: tuple[FlowStatus, ...] = ()
     view: ViewStatus | None = None
     problem: str | None = None
+    orphaned: bool = False
 
     def freshness_s(self, now: datetime) -> float | None:
         """Seconds since rows were last added or removed."""
@@ -134,4 +139,5 @@ class DatasetStatus:
             "flows": [flow.to_json() for flow in self.flows],
             "view": None if self.view is None else self.view.to_json(),
             "problem": self.problem,
+            "orphaned": self.orphaned,
         }

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
-from headrace.plan.properties import COORDINATES, TIMESTAMP
+from headrace.plan.properties import COORDINATES, KEYS, REPLAYABLE, TIMESTAMP
 from headrace.sinks.delta.table import as_nullable
 
-COORDINATE_PROPERTIES = (COORDINATES, TIMESTAMP)
-"""Properties that name the columns with each row's Kafka coordinates and timestamp."""
+COORDINATE_PROPERTIES = (COORDINATES, TIMESTAMP, REPLAYABLE)
+"""Properties with the columns of each row's Kafka coordinates, and whether each record gives one change."""
 
 
 class TableMetadata(Protocol):
@@ -82,7 +82,9 @@ def find_alterations(
         },
         removed=()
         if is_view
-        else tuple(key for key in COORDINATE_PROPERTIES if key in held.properties and key not in properties),
+        else tuple(
+            key for key in (*COORDINATE_PROPERTIES, KEYS) if key in held.properties and key not in properties
+        ),
         comment=dataset.comment if dataset.comment != held.comment and dataset.comment else None,
         new_columns=() if is_view else tuple(columns.new_fields(layout_schema(dataset, schema), held.schema)),
         cluster_by=new_clustering,

@@ -9,16 +9,21 @@ from headrace.errors import SourceUnsupportedError
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.plan.evaluate import evaluate
-from headrace.plan.modes import Bounded
+from headrace.plan.modes import Bounded, RangeHook, TableAccess, TableHook
 from headrace.plan.stages import Plan, PlannedFlow
-from headrace.sources.registry import build_source
-from headrace.sources.requests import SourceRead
+from headrace.sources.kind import SourceKind
+from headrace.sources.registry import build_source, kind_for, kind_of
+from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+Treat = Callable[["DataFrame", SourceKind], "DataFrame"]
+"""Changes the records of a source of the given kind."""
 
 
 def evaluate_ranges(
@@ -29,7 +34,8 @@ def evaluate_ranges(
     checkpoint: Location,
     *,
     leaves_others: bool = False,
-    treat: Callable[[DataFrame], DataFrame] | None = None,
+    treat: Treat | None = None,
+    stand_ins: RangeHook | None = None,
 ) -> DataFrame:
     """A flow's query as a batch over ranges of its sources.
 
@@ -42,7 +48,8 @@ def evaluate_ranges(
         ranges: The ranges; a source without a range gives no rows.
         checkpoint: The checkpoint that has read them.
         leaves_others: Whether sources that cannot read a range again remain streams.
-        treat: Changes the records of each source before the query gets them.
+        treat: Changes the records of each source, given its kind, before the query gets them.
+        stand_ins: Gives the rows of a test in place of a source's.
 
     Raises:
         SourceUnsupportedError: A source cannot read a range again.
@@ -53,15 +60,21 @@ def evaluate_ranges(
     known = {one.index: one for one in ranges}
 
     def read(read: SourceRead) -> DataFrame | None:
+        if stand_ins is not None and (given := stand_ins(read, ranges)) is not None:
+            is_source = read.request.streaming and not given.isStreaming
+            return treat(given, kind_for(read.request.format)) if is_source and treat is not None else given
         if not read.request.streaming:
             return None
-        source = _source_of(read, planned.sources, plan.project)
+        return records_of(_source_of(read, planned.sources, plan.project), read)
+
+    def records_of(source: Source, read: SourceRead) -> DataFrame | None:
         if not source.rereads:
             return None
         records = source.read_range(read, known.get(source.index), checkpoint)
-        return records if treat is None else treat(records)
+        return records if treat is None else treat(records, kind_of(source.kind))
 
-    return evaluate(session, planned.flow, plan, Bounded(sources=read))
+    tables = _tables_hook(session, planned, records_of)
+    return evaluate(session, planned.flow, plan, Bounded(sources=read, tables=tables))
 
 
 def can_evaluate_records(planned: PlannedFlow) -> bool:
@@ -86,10 +99,32 @@ def evaluate_records(
     def read(read: SourceRead) -> DataFrame | None:
         if not read.request.streaming:
             return None
-        source = _source_of(read, planned.sources, plan.project)
+        return records_of(_source_of(read, planned.sources, plan.project), read)
+
+    def records_of(source: Source, read: SourceRead) -> DataFrame:
         return source.read_records(read, records.where(source.owns()))
 
-    return evaluate(session, planned.flow, plan, Bounded(sources=read))
+    tables = _tables_hook(session, planned, records_of)
+    return evaluate(session, planned.flow, plan, Bounded(sources=read, tables=tables))
+
+
+def _tables_hook(
+    session: SparkSession, planned: PlannedFlow, records_of: Callable[[Source, SourceRead], DataFrame | None]
+) -> TableHook:
+    """Gives the records of the tables of the storage that a flow reads as streams."""
+
+    def read(access: TableAccess) -> DataFrame | None:
+        name = str(access.name).casefold()
+        found = (one for one in planned.sources if str(one.table).casefold() == name)
+        source = next(found, None) if access.streaming else None
+        if source is None:
+            return None
+        request = ReadRequest(streaming=True, format=source.kind, options=access.options)
+        return records_of(
+            source, SourceRead(request=request, paths=(), location=access.location, session=session)
+        )
+
+    return read
 
 
 def _source_of(read: SourceRead, sources: Sequence[Source], settings: ProjectSettings) -> Source:
@@ -119,7 +154,7 @@ def _not_again(source: Source) -> SourceUnsupportedError:
     return SourceUnsupportedError(
         f"a range of the source `{source.describe()}` cannot be read again",
         location=source.location,
-        facts=["ranges of Kafka topics and of folders of files can be read again"],
-        remedies=["write the records to a Kafka topic or to files, and read those"],
+        facts=["ranges of Kafka topics, of Delta tables and of folders of files can be read again"],
+        remedies=["write the records to a Kafka topic, a table or files, and read those"],
         params={"source": source.describe()},
     )

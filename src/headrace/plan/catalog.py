@@ -13,6 +13,7 @@ from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.intercept import LOCATION_OPTION, suspended
 from headrace.plan.modes import TableAccess
+from headrace.runtime.active_session import kept_active_session
 from headrace.sources.delta.starting import CHANGE_FEED
 from headrace.storage.location import Location
 
@@ -192,18 +193,10 @@ def isolated_session(spark: SparkSession, default_schema: str) -> Iterator[tuple
         stand_ins = StandIns(session, scratch)
         stand_ins.open_schema(default_schema)
         java_session.sessionState().catalog().setCurrentDatabase(default_schema.lower())
-        active, sessions = SparkSession._activeSession, jvm.org.apache.spark.sql.classic.SparkSession
-        java_active = sessions.getActiveSession()
         try:
-            yield session, stand_ins
+            with kept_active_session(spark):
+                yield session, stand_ins
         finally:
-            # PySpark makes a session that has created rows the active one. The next caller of
-            # getActiveSession() would get this session, which is closed.
-            SparkSession._activeSession = active
-            if java_active.isDefined():
-                sessions.setActiveSession(java_active.get())
-            else:
-                sessions.clearActiveSession()
             _forget(spark, java_session, tabs)
 
 

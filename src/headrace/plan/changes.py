@@ -72,7 +72,8 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
     for planned in plan.feeding(stage.table.name):
         flow = planned.flow
         checkpoints = generations(plan.project.storage.flow_checkpoints(flow.target, flow.name))
-        if checkpoints and load_query(checkpoints[-1]) not in (None, planned.fingerprint):
+        record = load_query(checkpoints[-1]) if checkpoints else None
+        if record is not None and record.fingerprint != planned.fingerprint:
             yield Change(
                 kind="alter",
                 dataset=stage.table.name,

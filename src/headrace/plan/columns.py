@@ -42,14 +42,13 @@ def suggestion(schema: Schema, path: str) -> str | None:
     return near[0] if near else None
 
 
-def paths(schema: Schema, prefix: str = "", kind: str | None = None) -> Iterator[str]:
-    """The dotted paths of columns and struct fields; of all, or of those with one simple type."""
+def paths(schema: Schema, prefix: str = "") -> Iterator[str]:
+    """The dotted paths of columns and struct fields."""
     for field in fields(schema):
         inner = field["type"]
-        if kind is None or inner == kind:
-            yield f"{prefix}{field['name']}"
+        yield f"{prefix}{field['name']}"
         if isinstance(inner, dict) and inner.get("type") == "struct":
-            yield from paths(inner, f"{prefix}{field['name']}.", kind)
+            yield from paths(inner, f"{prefix}{field['name']}.")
 
 
 def type_text(data_type: Any) -> str:
@@ -163,15 +162,20 @@ def find_column(schema: Schema, name: str) -> Mapping[str, Any] | None:
     return next((field for field in fields(schema) if field["name"].lower() == name.lower()), None)
 
 
-def unstorable(schema: Schema) -> tuple[str, str] | None:
-    """The first column that a Delta table cannot store, and the reason."""
+def unstorable(schema: Schema, *, maps_names: bool = False) -> tuple[str, str] | None:
+    """The first column that a Delta table cannot store, and the reason.
+
+    Args:
+        schema: The columns.
+        maps_names: Whether the table maps the names of columns, so that they may have any character.
+    """
     seen: set[str] = set()
     for field in fields(schema):
         name = field["name"]
         if name.lower() in seen:
             return name, "another column has the same name (Delta ignores case)"
         seen.add(name.lower())
-        if any(character in _CHARACTERS for character in name):
+        if not maps_names and any(character in _CHARACTERS for character in name):
             return (
                 name,
                 "its name has a character that Delta does not allow (one of ` ,;{}()=` or a line break)",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.contracts.views import counted, guarded
 from headrace.errors import (
@@ -21,14 +21,16 @@ from headrace.errors import (
 from headrace.model.declarations import TemporaryView
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.queries import Query, running
+from headrace.model.queries import PythonQuery, Query, SqlQuery, running
 from headrace.model.suggestions import suggestions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Bounded, Loading, Running, SourceHook, TableAccess
 from headrace.plan.names import label_of, shown, split_name
-from headrace.plan.patches import SQL_TEXT_ATTRIBUTE, install
+from headrace.plan.patches import install
+from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE, build_frame
 from headrace.plan.stages import Declared, Plan
-from headrace.syntax.locations import innermost, pinpoint
+from headrace.runtime.active_session import active_session
+from headrace.syntax.locations import innermost, located_at, pinpoint
 from headrace.syntax.sql import SqlText
 
 if TYPE_CHECKING:
@@ -125,18 +127,7 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
     from pyspark.sql.classic.dataframe import DataFrame
 
     location = query.location
-    _check_arguments(query, name)
-    try:
-        install()
-        with in_force(interception), running(name):
-            frame = query.function()
-    except Unresolved:
-        raise
-    except HeadraceError as error:
-        place = innermost(error.__traceback__, interception.root) or location
-        raise error.with_location(place) from error.__cause__
-    except Exception as error:
-        raise _failed(error, interception.root, name, location) from error
+    frame = run_code(lambda: _frame(query, interception, name), interception, name=name, location=location)
     if not isinstance(frame, DataFrame):
         given = "nothing" if frame is None else f"a {type(frame).__name__}"
         raise QueryInvalidError(
@@ -148,7 +139,45 @@ def call_query(query: Query, interception: Interception, *, name: str) -> DataFr
     return frame if interception.session is None else bound(frame, interception.session)
 
 
-def _check_arguments(query: Query, name: str) -> None:
+def run_code(
+    function: Callable[[], Any], interception: Interception, *, name: str, location: SourceLocation
+) -> Any:
+    """Run a user's function under an interception.
+
+    Args:
+        function: The function.
+        interception: How its reads and actions are treated.
+        name: The dataset or flow, for errors.
+        location: Where the function is declared.
+
+    Raises:
+        QueryFailedError: It raised an error.
+    """
+    try:
+        install()
+        with in_force(interception), running(name), located_at(None):
+            return function()
+    except Unresolved:
+        raise
+    except HeadraceError as error:
+        place = innermost(error.__traceback__, interception.root) or location
+        raise error.with_location(place) from error.__cause__
+    except Exception as error:
+        raise _failed(error, interception.root, name, location) from error
+
+
+def _frame(query: Query, interception: Interception, name: str) -> Any:
+    match query:
+        case PythonQuery():
+            _check_arguments(query, name)
+            return query.function()
+        case SqlQuery():
+            return build_frame(query, interception)
+        case _:
+            assert_never(query)
+
+
+def _check_arguments(query: PythonQuery, name: str) -> None:
     try:
         parameters = inspect.signature(query.function).parameters.values()
     except (TypeError, ValueError):
@@ -166,6 +195,21 @@ def _check_arguments(query: Query, name: str) -> None:
 
 # -- failures
 
+_DRIVER_REMEDIES = [
+    "add its jar to the spec:   configuration: {spark.jars: /path/to/driver.jar}",
+    'and name its class in the query:   .option("driver", "org.postgresql.Driver")',
+]
+
+
+def _remedies(condition: str, text: str) -> list[str]:
+    """What helps with errors that pipelines from Databricks often have."""
+    if condition == "DATATYPE_MISMATCH.BINARY_OP_WRONG_TYPE" and '"STRING"' in text:
+        setting = 'configuration: {spark.sql.ansi.enabled: "false"}'
+        return [f"cast the columns, or let Spark cast them, with NULL for other texts:   {setting}"]
+    if condition == "REQUIRES_SINGLE_PART_NAMESPACE":
+        return ["write the expression of the function: functions of a catalog do not exist here"]
+    return []
+
 
 def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -> HeadraceError:
     from pyspark.errors import PySparkException
@@ -173,10 +217,12 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     place = innermost(error.__traceback__, root) or location
     params: dict[str, Any] = {"name": name, "exception": type(error).__name__}
     facts: list[str] = []
+    remedies = suggestions(error)
     text = str(error).strip() or type(error).__name__
     if isinstance(error, PySparkException):
         params["condition"] = error.getCondition()
         text = shortened(text)
+        remedies = [*remedies, *_remedies(str(error.getCondition()), text)]
         if isinstance(sql := getattr(error, SQL_TEXT_ATTRIBUTE, None), SqlText):
             place = _place_in_sql(error, sql, root) or place
             line, column = _position_in_sql(error)
@@ -187,6 +233,9 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
     elif (java := getattr(error, "java_exception", None)) is not None:
         # PySpark does not convert every exception of Spark's.
         text = str(java.getMessage())
+        if text == "No suitable driver" or text.endswith("Driver"):
+            text = f"the JDBC driver was not found: {text}"
+            remedies = _DRIVER_REMEDIES
     else:
         text = f"{type(error).__name__}: {text}"
     summary, *rest = text.splitlines()
@@ -194,7 +243,7 @@ def _failed(error: Exception, root: Path, name: str, location: SourceLocation) -
         f"the query of `{name}` failed: {summary}",
         location=place,
         facts=[*facts, *(line for line in rest if line.strip())][:12],
-        remedies=suggestions(error),
+        remedies=remedies,
         params=params,
     )
 
@@ -240,7 +289,11 @@ def _place_in_sql(error: Any, sql: SqlText, root: Path) -> SourceLocation | None
         if start >= 0:
             found = sql.locate(start, stop, root)
             return found if found.column is not None else None
-    return None
+    line, column = _position_in_sql(error)
+    if not sql.is_of_file or line is None or column is None:
+        return None
+    above = sum(len(one) for one in sql.edited.splitlines(keepends=True)[: line - 1])
+    return sql.locate(above + column - 1, above + column - 1, root)
 
 
 def _position_in_sql(error: BaseException) -> tuple[int | None, int | None]:
@@ -267,22 +320,6 @@ def bound(frame: DataFrame, session: SparkSession) -> DataFrame:
         plan = frame._jdf.queryExecution().analyzed()
         made = getattr(datasets, "MODULE$").ofRows(session._jsparkSession, plan)
         return DataFrame(made, session)
-
-
-@contextmanager
-def active_session(session: SparkSession) -> Iterator[None]:
-    """Make a session the active session of this thread: functions without a session argument use it."""
-    jvm: Any = session._jvm
-    sessions = jvm.org.apache.spark.sql.classic.SparkSession
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
 
 
 @contextmanager

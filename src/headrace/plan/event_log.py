@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.event_columns import event_columns
+from headrace.runtime.active_session import new_frame
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import is_table
 
@@ -33,5 +34,5 @@ def open_event_log(session: SparkSession, view: Any, storage: Storage) -> None:
     if is_table(storage.events):
         frame = session.read.format("delta").load(str(storage.events))
     else:
-        frame = session.createDataFrame([], StructType.fromJson(event_columns()))
+        frame = new_frame(session, [], StructType.fromJson(event_columns()))
     frame.alias(_MARK).createOrReplaceTempView(EVENT_LOG)

@@ -31,8 +31,8 @@ def check_declared_expectations(declarations: Declarations) -> Iterator[Headrace
         for check in () if isinstance(dataset, TemporaryView) else dataset.checks:
             if check.like and TableName.parse(check.like, dataset.name.schema) not in stored:
                 yield ExpectationInvalidError(
-                    f"the check `{check.name}` of `{shown(dataset.name)}` names `{check.like}`, which is no "
-                    "table and no materialized view of this pipeline",
+                    f"the check `{check.name}` of `{shown(dataset.name)}` names `{check.like}`, which is "
+                    "not a table or materialized view of this pipeline",
                     location=check.location,
                     facts=[f"its tables: {', '.join(map(shown, stored))}"],
                     remedies=["name one of them"],

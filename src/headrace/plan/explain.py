@@ -5,23 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, assert_never
 
 from headrace.errors import SourceLocation
-from headrace.model.declarations import Dataset, MaterializedView, StreamingTable, TemporaryView
+from headrace.model.changes import ChosenColumns
+from headrace.model.declarations import (
+    AppendFlow,
+    AutoCdcFlow,
+    Dataset,
+    Groups,
+    MaterializedView,
+    StreamingTable,
+    TemporaryView,
+    snapshots_of,
+)
 from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.wrapping import GLUE, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import (
     Change,
-    Note,
     Plan,
     PlannedFlow,
     PlannedRefresh,
     PlannedView,
     target_of,
 )
+from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.source import Source
 
 WIDTH = 100
@@ -87,7 +98,9 @@ class Explanation:
         ]
         facts += [self._flow_text(dataset, flow) for flow in self.plan.feeding(dataset.name)]
         if (view := self.view_of(dataset.name)) is not None:
-            facts.append(self._view_text(view))
+            limit = dataset.max_rejected if isinstance(dataset, MaterializedView) else None
+            shown = "" if limit is None else f" · max_rejected: {limit}"
+            facts.append(self._view_text(view) + shown)
         facts += [_expectation_text(one) for one in dataset.expectations]
         facts += [f"checks `{one.name}`: {_outcome_of(one)}" for one in _checks_of(dataset)]
         facts += [f"{change.text}" for change in self._changes_of(dataset.name) if change.kind != "create"]
@@ -140,16 +153,35 @@ class Explanation:
         return ", ".join(f"{field['name']}{GLUE}{type_text(field['type'])}" for field in schema["fields"])
 
     def _flow_text(self, dataset: Dataset, planned: PlannedFlow) -> str:
+        snapshots = snapshots_of(planned.flow)
         sources = ", ".join(self._source_text(planned.flow.name, source) for source in planned.sources)
+        if snapshots is not None:
+            sources = f"snapshots of {snapshots.name}"
+        if planned.flow.once:
+            return f"once from {self._names([read.table for read in planned.reads]) or 'its batch query'}"
         parts = [f"from {sources}" if sources else "from nothing"]
-        static = [read.table for read in planned.reads if not read.streaming]
+        static = [read.table for read in planned.reads if not (read.streaming or snapshots)]
         if static:
             parts.append(f"joined with {self._names(static)}")
-        parts.append("append")
+        match planned.flow:
+            case AppendFlow(groups=Groups(keys=keys)):
+                parts.append(f"one row for each {', '.join(keys)}")
+            case AppendFlow():
+                parts.append("append")
+            case AutoCdcFlow(keys=keys, sequence_by=sequence, history=ChosenColumns() as tracked):
+                parts.append(f"history of {', '.join(keys)} by {sequence}{tracked.text('tracks')}")
+            case AutoCdcFlow(keys=keys, sequence_by=sequence, kept_if_null=kept):
+                parts.append(f"merged by {', '.join(keys)}, the greatest {sequence} wins")
+                if kept is not None:
+                    parts.append(f"a NULL changes nothing{kept.text('in')}")
+            case _:
+                assert_never(planned.flow)
         if planned.stateful:
             parts.append("stateful")
         if planned.coordinates is not None:
             parts.append("keeps topic, partition and offset")
+        if planned.max_rejected is not None:
+            parts.append(f"max_rejected: {planned.max_rejected}")
         if planned.flow.trigger is not None:
             parts.append(f"trigger: {planned.flow.trigger}")
         text = " · ".join(parts)
@@ -174,7 +206,8 @@ class Explanation:
             text += f" ({', '.join(found.names) or 'none yet'})"
         if found is not None and found.text:
             text += f", {found.text}"
-        return text + source.details()
+        limit = source.option(VALUE_LIMIT)
+        return text + source.details() + ("" if limit is None else f", values up to {int(limit):,} bytes")
 
     # -- JSON ------------------------------------------------------------------------------------
 
@@ -233,9 +266,14 @@ class Explanation:
 
         for dataset in self.datasets():
             for flow in self.plan.feeding(dataset.name):
+                snapshots = snapshots_of(flow.flow)
+                if snapshots is not None and any(not read.streaming for read in flow.reads):
+                    # The table has an edge as one that the query reads.
+                    continue
                 for source in flow.sources:
-                    if source.table is None:
+                    if source.table is None and not flow.flow.once:
                         label = source.label(self.plan.project.root)
+                        label = label if snapshots is None else f"snapshots of {snapshots.name}"
                         nodes.setdefault(label, Node(label, label, "source"))
                         edges[label, add(dataset.name)] = None
             for read in self._reads_of(dataset.name):
@@ -354,7 +392,7 @@ def _expectation_text(expectation: Expectation) -> str:
 def _kind_of(dataset: Dataset) -> str:
     match dataset:
         case StreamingTable():
-            return "streaming table"
+            return "streaming table" if dataset.sink is None else "sink"
         case MaterializedView():
             return "materialized view"
         case TemporaryView():
@@ -362,9 +400,11 @@ def _kind_of(dataset: Dataset) -> str:
 
 
 def _layout_text(dataset: Dataset) -> str:
-    """How a table is laid out, and what its owner has set."""
+    """How a table is laid out, and what its owner has set; where the rows of a sink go."""
     if isinstance(dataset, TemporaryView):
         return ""
+    if isinstance(dataset, StreamingTable) and dataset.sink is not None:
+        return dataset.sink.text
     parts = []
     if dataset.partition_cols:
         parts.append(f"partitioned by {', '.join(dataset.partition_cols)}")
@@ -394,6 +434,7 @@ def _flow_json(planned: PlannedFlow) -> dict[str, Any]:
         "stateful": planned.stateful,
         "coordinates": None if coordinates is None else coordinates.to_json(),
         "timestamp": planned.timestamp,
+        "max_rejected": None if planned.max_rejected is None else str(planned.max_rejected),
         "fingerprint": planned.fingerprint,
     }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from headrace.plan.logical import LogicalPlan
@@ -72,38 +72,39 @@ def canonical(text: str, sources: Iterable[str] = ()) -> str:
 
 
 class CodeDigest:
-    """A hash of the pipeline's Python files, computed at the first call.
+    """A hash of the pipeline's Python and SQL files, computed at the first call.
 
     Args:
-        root: The pipeline's folder.
+        folders: The folders of the pipeline's code.
         storage: The storage, whose files do not count.
     """
 
-    def __init__(self, root: Path, storage: Location) -> None:
-        self._root = root
+    def __init__(self, folders: Sequence[Path], storage: Location) -> None:
+        self._folders = folders
         self._storage = storage
         self._value: str | None = None
 
     def __call__(self) -> str:
         if self._value is None:
-            self._value = _code_digest(self._root, self._storage)
+            self._value = _code_digest(self._folders, self._storage)
         return self._value
 
 
-def _code_digest(root: Path, storage: Location) -> str:
+def _code_digest(folders: Sequence[Path], storage: Location) -> str:
     digest = hashlib.sha256()
-    for path in sorted(python_files(root, storage)):
-        digest.update(str(path.relative_to(root)).encode())
-        digest.update(path.read_bytes())
+    for folder in folders:
+        for path in sorted(code_files(folder, storage)):
+            digest.update(str(path.relative_to(folder)).encode())
+            digest.update(path.read_bytes())
     return digest.hexdigest()
 
 
-def python_files(folder: Path, storage: Location) -> Iterator[Path]:
-    """The pipeline's own Python files, without hidden folders, virtual environments and the storage."""
+def code_files(folder: Path, storage: Location) -> Iterator[Path]:
+    """The Python and SQL files of a folder, without hidden folders, virtual environments and the storage."""
     for path in folder.iterdir():
         if path.name.startswith(".") or path.name == "__pycache__" or str(path.absolute()) == storage.path:
             continue
-        if path.suffix == ".py" and path.is_file():
+        if path.suffix in (".py", ".sql") and path.is_file():
             yield path
         elif path.is_dir() and not (path / "pyvenv.cfg").exists():
-            yield from python_files(path, storage)
+            yield from code_files(path, storage)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import ActionInQueryError, SourceLocation
-from headrace.model.connections import KafkaConnection
+from headrace.model.mappings import MappedTable
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.secrets import Redactor
 from headrace.plan.event_log import EVENT_LOG, open_event_log
 from headrace.plan.modes import (
     Bounded,
@@ -27,10 +26,11 @@ from headrace.plan.modes import (
     TableAccess,
     TableHook,
 )
-from headrace.plan.names import NameRules, quoted, split_name
+from headrace.plan.names import NameRules, quoted, quoted_parts, split_name
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReaderDefaults, ReadRequest, SourceRead
+from headrace.storage.mapped_paths import mapped_path
 from headrace.syntax.locations import caller
 
 if TYPE_CHECKING:
@@ -42,11 +42,19 @@ LOCATION_OPTION = "headrace.location"
 
 @dataclass(frozen=True)
 class Answer:
-    """What a read of a table becomes: a DataFrame, or Spark's own read of a name."""
+    """What a read of a table becomes: a DataFrame, Spark's own read of a name, or the read of a path.
+
+    Args:
+        text: The name that Spark gets.
+        name: The dataset.
+        frame: The rows.
+        path: The path of a Delta table, if an entry of `tables` maps the name to it.
+    """
 
     text: str
     name: TableName | None = None
     frame: DataFrame | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,27 +64,25 @@ class Interception:
     Args:
         mode: The mode in which the code runs.
         names: Which dataset a name means.
-        root: The pipeline's folder: locations and relative paths start there.
+        settings: The pipeline's settings.
         session: The session that the code gets, also where it asks Spark for one; ``None`` while the
             files are loaded.
         tables: Called before each read of a table; ``None`` leaves such reads to Spark.
         declared: Whether the pipeline declares a dataset; a temporary view never hides its name.
-        redactor: Learns secrets from readers' options.
-        kafka: The connection of readers of Kafka that name no broker.
     """
 
     mode: Mode
     names: NameRules
-    root: Path
+    settings: ProjectSettings
     session: SparkSession | None = None
     tables: TableHook | None = None
     declared: Callable[[TableName], bool] = field(default=lambda _: False)
-    redactor: Redactor = field(default_factory=Redactor)
-    kafka: KafkaConnection = field(default_factory=KafkaConnection)
     views: list[str] = field(default_factory=list)
     """The temporary views that the code has made."""
     replaced: dict[str, TableName] = field(default_factory=dict)
     """The datasets that temporary views of their names replace in SQL."""
+    notes: dict[str, Note] = field(default_factory=dict)
+    """Notes about names and paths that the spec maps, by their texts."""
 
     @classmethod
     def of(
@@ -92,13 +98,16 @@ class Interception:
         return cls(
             mode=mode,
             names=NameRules.of(settings),
-            root=settings.root,
+            settings=settings,
             session=session,
             tables=tables,
             declared=declared,
-            redactor=settings.redactor,
-            kafka=settings.kafka,
         )
+
+    @property
+    def root(self) -> Path:
+        """The pipeline's folder: locations and relative paths start there."""
+        return self.settings.root
 
     @property
     def stands_in(self) -> bool:
@@ -147,12 +156,19 @@ class Interception:
     ) -> Answer:
         """A read through Spark's API, by name."""
         parts = split_name(text)
-        name = None if parts is None else self.dataset(session, parts)
+        if parts is None:
+            return Answer(text)
+        if (mapped := self.mapped(session, parts)) is not None:
+            if mapped.path is not None:
+                return Answer(text, path=mapped.path)
+            parts = mapped.parts
+            text = quoted_parts(parts)
+        name = self.dataset(session, parts)
         if name is None:
             return Answer(text)
         if self.tables is None:
-            return Answer(text if parts is None or len(parts) <= 2 else quoted(name), name)
-        return self.ask(name, streaming=streaming, changes=changes, options=options)
+            return Answer(text if len(parts) <= 2 else quoted(name), name)
+        return self.ask(name, streaming=streaming, changes=changes, options=options, parts=parts)
 
     def read_path(
         self,
@@ -188,11 +204,11 @@ class Interception:
             location: Where; by default the user's line.
         """
         location = caller(self.root) if location is None else location
-        self.redactor.add_settings(request.options)
+        self.settings.redactor.add_settings(request.options)
         limit = self.mode.kafka_limit if isinstance(self.mode, Running) else KAFKA_MAX_OFFSETS_PER_TRIGGER
-        defaults = ReaderDefaults(kafka=self.kafka, kafka_limit=limit)
+        defaults = ReaderDefaults(kafka=self.settings.kafka, kafka_limit=limit)
         options = kind_for(request.format).reader.options(request, location, defaults)
-        self.redactor.add_settings(options)
+        self.settings.redactor.add_settings(options)
         if self.marks_locations and request.streaming:
             options[LOCATION_OPTION] = str(location)
         return options
@@ -203,10 +219,15 @@ class Interception:
             kind_for(format).reader.check_path(path, caller(self.root))
 
     def absolute_path(self, path: str) -> str:
-        """A path as Spark gets it: a relative one starts at the pipeline's folder."""
-        if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", path):
-            return path
-        return os.path.normpath(self.root.absolute() / path)
+        """A path as Spark gets it: an entry of `paths` applies, and relative paths start at the pipeline.
+
+        Raises:
+            PathUnmappedError: It is a path of another system, and no entry has it.
+        """
+        found = self.settings.paths.find(path)
+        if found is not None:
+            self.note(f"`{path}` is {_shown(found.path, self.root)} (paths: {found.rule})")
+        return mapped_path(path, self.settings, caller(self.root))
 
     def refuse_action(self, what: str) -> None:
         """Refuse an action in a query; at module level actions are allowed."""
@@ -220,13 +241,31 @@ class Interception:
             params={"action": what},
         )
 
+    def mapped(self, session: SparkSession, parts: tuple[str, ...]) -> MappedTable | None:
+        """The entry of `tables` for a name that no file declares."""
+        mapped = self.names.mapped(parts)
+        if mapped is None:
+            return None
+        name = self.names.table(parts)
+        if name is not None and (
+            self.declared(name) or (len(parts) == 1 and _view(session, parts[0]).isDefined())
+        ):
+            return None
+        to = _shown(mapped.path, self.root) if mapped.path else ".".join(mapped.parts)
+        self.note(f"`{'.'.join(parts)}` is {to} (tables: {mapped.rule})")
+        return mapped
+
+    def note(self, text: str) -> None:
+        """Add a note to the plan, once."""
+        self.notes.setdefault(text, Note(level="note", text=text, location=caller(self.root)))
+
     def dataset(self, session: SparkSession, parts: tuple[str, ...]) -> TableName | None:
         """The dataset that a name means; ``None`` if it is a temporary view or belongs to Spark."""
         name = self.names.table(parts)
         if name is None or len(parts) > 1 or self.declared(name):
             return name
         # A view that the user's own code has made in this session hides a table, as in Spark.
-        view = session._jsparkSession.sessionState().catalog().getTempView(parts[0])
+        view = _view(session, parts[0])
         if parts[0].casefold() == EVENT_LOG:
             with suspended():
                 open_event_log(session, view, self.names.storage)
@@ -241,19 +280,43 @@ class Interception:
         changes: bool,
         options: Mapping[str, str] | None = None,
         location: SourceLocation | None = None,
+        parts: tuple[str, ...] = (),
     ) -> Answer:
-        """What a read of a dataset becomes."""
+        """What a read of a dataset becomes.
+
+        Args:
+            name: The dataset.
+            streaming: Whether a stream reads it.
+            changes: Whether its change feed is read.
+            options: The reader's options.
+            location: Where; by default the user's line.
+            parts: The name as the user wrote it.
+        """
         if self.tables is None:
             return Answer(quoted(name), name)
+        if len(parts) == 3:
+            self.note(f"`{'.'.join(parts)}` is the table `{name.short}` of this pipeline")
         access = TableAccess(
             name=name,
             streaming=streaming,
             location=location or caller(self.root),
             changes=changes,
             options=options or {},
+            parts=parts,
         )
         with suspended():
             return Answer(quoted(name), name, self.tables(access))
+
+
+def _shown(path: str, root: Path) -> str:
+    """A path as the user would write it in the spec."""
+    shown = os.path.relpath(path, root) if path.startswith("/") else path
+    return path if shown.startswith("../..") else shown
+
+
+def _view(session: SparkSession, name: str) -> Any:
+    """The temporary view of a name in a session, as Scala's Option."""
+    return session._jsparkSession.sessionState().catalog().getTempView(name)
 
 
 # -- the interception in force

@@ -114,24 +114,6 @@ class LogicalPlan:
         return any(node.is_streaming and _keeps_state(node) for node in self.root.walk())
 
     @property
-    def watermark(self) -> str | None:
-        """The column of the first watermark."""
-        nodes = (node for node in self.root.walk() if node.kind == "EventTimeWatermark")
-        return next((str(node.fields["eventTime"][0]["name"]) for node in nodes), None)
-
-    def read_aggregated(self) -> Mapping[str, Any]:
-        """The columns of the rows that the first streaming aggregation takes."""
-        waiting = [self.java_plan]
-        while waiting:
-            node = waiting.pop()
-            if str(node.nodeName()) == "Aggregate" and node.isStreaming():
-                found: Mapping[str, Any] = json.loads(node.child().schema().json())
-                return found
-            children = node.children()
-            waiting.extend(children.apply(index) for index in range(children.size()))
-        return {"fields": []}
-
-    @property
     def deterministic(self) -> bool:
         """Whether the query gives the same rows for the same input, as far as Spark knows."""
         waiting = [self.java_plan]

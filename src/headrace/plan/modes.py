@@ -5,12 +5,13 @@ A test and a preview replace sources; the mode names what is given in their stea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import SourceLocation
 from headrace.model.names import TableName
+from headrace.model.ranges import SourceRange
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
 from headrace.sources.requests import SourceRead
 
@@ -28,6 +29,7 @@ class TableAccess:
         location: The user's line, or the location within an SQL text.
         changes: Whether the table's change feed is read and not its rows.
         options: The reader's options, as the user has set them.
+        parts: The name as the user wrote it; empty for a path.
     """
 
     name: TableName
@@ -35,6 +37,7 @@ class TableAccess:
     location: SourceLocation
     changes: bool = False
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    parts: tuple[str, ...] = ()
 
 
 TableHook = Callable[[TableAccess], "DataFrame | None"]
@@ -93,5 +96,8 @@ class Bounded:
     sources: SourceHook
     tables: TableHook | None = None
 
+
+RangeHook = Callable[[SourceRead, Sequence[SourceRange]], "DataFrame | None"]
+"""Called for each read when ranges are read again; a DataFrame that it returns is read instead."""
 
 Mode = Loading | Planning | Running | Bounded

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
-from headrace.model.declarations import AppendFlow, Flow, RefreshFlow
-from headrace.model.names import TableName
+from headrace.model.declarations import AppendFlow, AutoCdcFlow, Flow, RefreshFlow
+from headrace.model.mappings import MappedTable, PathMap, TableMap
+from headrace.model.names import SPARK_CATALOG, TableName
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
 from headrace.storage.locate import locate_supported
 
-SPARK_CATALOG = "spark_catalog"
 _PART = r"`((?:[^`]|``)+)`|([^\s`.]+)"
 _LIVE = "live"
 _NOT_SCHEMAS = frozenset({"global_temp", "system"})
@@ -39,7 +39,12 @@ def split_name(text: str) -> tuple[str, ...] | None:
 
 def quoted(name: TableName) -> str:
     """The name for Spark's parser, with backquotes."""
-    return ".".join(f"`{part.replace('`', '``')}`" for part in (name.schema, name.name))
+    return quoted_parts((name.schema, name.name))
+
+
+def quoted_parts(parts: tuple[str, ...]) -> str:
+    """The parts of a name for Spark's parser, with backquotes."""
+    return ".".join(f"`{part.replace('`', '``')}`" for part in parts)
 
 
 def shown(name: TableName) -> str:
@@ -50,7 +55,7 @@ def shown(name: TableName) -> str:
 def label_of(flow: Flow) -> str:
     """The name of a flow as messages give it; a refresh flow has the name of its view."""
     match flow:
-        case AppendFlow():
+        case AppendFlow() | AutoCdcFlow():
             return flow.name
         case RefreshFlow():
             return shown(flow.target)
@@ -67,12 +72,20 @@ class NameRules:
         storage: The pipeline's storage; a path below its tables is a read of that dataset.
         root: The pipeline's folder, where relative paths start.
         catalogs: Catalogs that are Spark's: names that start with them are not datasets.
+        qualifies: Whether Spark gets the schema of names with one part: the session has another one.
+        catalog: The pipeline's catalog.
+        tables: The names of other systems' tables.
+        paths: The paths of other systems.
     """
 
     default_schema: str
     storage: Storage
     root: Path
     catalogs: frozenset[str] = frozenset()
+    qualifies: bool = False
+    catalog: str | None = None
+    tables: TableMap = field(default_factory=TableMap)
+    paths: PathMap = field(default_factory=PathMap)
 
     @classmethod
     def of(cls, settings: ProjectSettings) -> NameRules:
@@ -84,6 +97,9 @@ class NameRules:
             storage=settings.storage,
             root=settings.root.absolute(),
             catalogs=frozenset(found[1] for found in configured if found and found[1] not in ours),
+            catalog=settings.catalog,
+            tables=settings.tables,
+            paths=settings.paths,
         )
 
     def table(self, parts: tuple[str, ...]) -> TableName | None:
@@ -92,17 +108,21 @@ class NameRules:
             case (name,):
                 return TableName(self.default_schema, name)
             case (schema, path) if schema.lower() == "delta":
-                return self.path(path)
+                return self.path(self.paths.map(path))
             case (schema, _) if schema.lower() in _NOT_SCHEMAS | _PATH_SCHEMAS:
                 return None
             case (schema, name) if schema.lower() == _LIVE:
                 return TableName(self.default_schema, name)
             case (schema, name):
                 return TableName(schema, name)
-            case (catalog, schema, name) if catalog not in self.catalogs and catalog.lower() != "system":
-                return TableName(schema, name)
+            case (catalog, _, _) if catalog not in self.catalogs and catalog.lower() != "system":
+                return TableName.of_parts(parts, self.default_schema, self.catalog)
             case _:
                 return None
+
+    def mapped(self, parts: tuple[str, ...]) -> MappedTable | None:
+        """The entry of `tables` for a name; ``None`` for names that have none."""
+        return self.tables.find(parts)
 
     def path(self, path: str) -> TableName | None:
         """The dataset with this folder; ``None`` for other paths."""

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from headrace.model.notes import Note
 from headrace.model.queries import Query
 from headrace.plan.logical import LogicalPlan
-from headrace.plan.stages import Note
 from headrace.sources.files.options import PARSED_FORMATS
 from headrace.sources.files.read import FORMAT_OPTION
 from headrace.syntax.bindings import ReboundGlobal, find_rebound

@@ -19,16 +19,15 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
-from headrace.plan.sql_reads import read_sql
-from headrace.sources.delta.options import reads_changes
+from headrace.plan.sql_queries import run_sql
+from headrace.sources.delta.starting import reads_feed
+from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller
+from headrace.syntax.sql import SqlText
 
 Method = Callable[..., Any]
-
-SQL_TEXT_ATTRIBUTE = "_headrace_sql_text"
-"""An attribute of exceptions that Spark raises for an SQL text: the `SqlText`."""
 
 _ACTIONS = (
     *("collect", "count", "foreach", "foreachPartition", "head", "first", "take", "tail", "show", "isEmpty"),
@@ -69,7 +68,7 @@ class _ReaderState:
 
     @property
     def changes(self) -> bool:
-        return reads_changes(self.request(streaming=False))
+        return reads_feed(self.options)
 
 
 def install() -> None:
@@ -167,6 +166,8 @@ def _session_table(interception: Interception, original: Method, self: Any, tabl
     session = interception.session or self
     name = _table_name(interception, "spark.table", tableName)
     answer = interception.read_table(session, name, streaming=False)
+    if answer.path is not None:
+        return session.read.format("delta").load(answer.path)
     with suspended():
         return original(session, answer.text) if answer.frame is None else answer.frame
 
@@ -182,13 +183,7 @@ def _session_sql(
     formatter = SQLStringFormatter(session)
     text = formatter.format(sqlQuery, **kwargs) if kwargs else sqlQuery
     try:
-        sql = read_sql(interception, session, text)
-        with suspended():
-            try:
-                return original(session, sql.edited, args)
-            except Exception as error:
-                setattr(error, SQL_TEXT_ATTRIBUTE, sql)
-                raise
+        return run_sql(interception, session, SqlText(text, caller(interception.root)), args)
     finally:
         formatter.clear()
 
@@ -224,7 +219,15 @@ def _state(reader: Any) -> _ReaderState:
     return state
 
 
-def _set(name: str, _: Interception, original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:
+def _set(
+    name: str, interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any
+) -> Any:
+    if name in ("option", "options"):
+        args = tuple(_mapped(value, interception) for value in args)
+        # `load` maps a path.
+        kwargs = {
+            key: value if key == "path" else _mapped(value, interception) for key, value in kwargs.items()
+        }
     result = original(self, *args, **kwargs)
     state = _state(self)
     if name == "format":
@@ -237,6 +240,11 @@ def _set(name: str, _: Interception, original: Method, self: Any, *args: Any, **
     else:
         state.options.update({key: _text(value) for key, value in kwargs.items()})
     return result
+
+
+def _mapped(value: Any, interception: Interception) -> Any:
+    """The value of an option; a path of another system, such as that of a key store, is replaced."""
+    return interception.settings.paths.map(value) if isinstance(value, str) else value
 
 
 def _columns(schema: Any) -> tuple[str, ...]:
@@ -280,6 +288,9 @@ def _reader_table(
     )
     if answer.frame is not None:
         return answer.frame
+    if answer.path is not None:
+        reader = self.option("readChangeFeed", "true") if changes else self
+        return reader.format("delta").load(answer.path)
     if answer.name is not None:
         _complete(self, interception, state.request(streaming=streaming, format="delta"))
     with suspended():
@@ -305,6 +316,8 @@ def _load(
         self.schema(schema)
     self.options(**options)
     state = _state(self)
+    if (read := format_reader(state.format)) is not None:
+        return read(_format_read(interception, state, streaming, path))
     request = state.request(streaming=streaming)
     given = path if path is not None else request.value("path")
     if given is not None and (kind_for(request.format).reader.has_path):
@@ -331,6 +344,18 @@ def _load(
         if interception.stands_in and state.travels:
             return self._spark.read.table(answer.text)
         return self.table(answer.text)
+
+
+def _format_read(interception: Interception, state: _ReaderState, streaming: bool, path: Any) -> FormatRead:
+    """A read of a format that Spark does not have."""
+    given = path if isinstance(path, str) else state.request(streaming=streaming).value("path")
+    return FormatRead(
+        streaming=streaming,
+        path=None if given is None else interception.absolute_path(given),
+        options=state.options,
+        schema=state.schema,
+        note=interception.note,
+    )
 
 
 def _load_files(

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import PropertyInvalidError
-from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.model.declarations import AutoCdcFlow, Groups, MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.plan.coordinates import CoordinateColumns, named_columns
 from headrace.plan.stages import Coordinates
+from headrace.sources.delta.starting import FEED_PROPERTY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,8 +19,14 @@ if TYPE_CHECKING:
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
 KIND: Final = "headrace.kind"
+REPLAYABLE: Final = "headrace.replayable"
+"""``true`` if each record of the sources gives one change."""
 COORDINATES: Final = "headrace.coordinates"
 TIMESTAMP: Final = "headrace.timestamp"
+KEYS: Final = "headrace.keys"
+"""The keys by which changes are applied to a table, as a JSON array."""
+SCD_TYPE: Final = "headrace.scd_type"
+"""``1``: the table has the current row of each key. ``2``: it has the history of each key."""
 
 USER_SETTABLE: Final = frozenset({COORDINATES, TIMESTAMP})
 """Properties under the prefix `headrace.` that a user may set."""
@@ -35,6 +42,10 @@ STREAMING_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
     # checkpoints beside the commits. This interval is for the case that the thread cannot.
     "delta.checkpointInterval": "1000",
 }
+KEYED_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
+    # A change marks the old row as deleted; without these vectors it would write the row's file again.
+    "delta.enableDeletionVectors": "true",
+}
 MATERIALIZED_VIEW_DEFAULTS: Final[Mapping[str, str]] = {
     # Each refresh replaces all files, so the log of a view is short to replay.
     "delta.checkpointInterval": "100",
@@ -42,18 +53,46 @@ MATERIALIZED_VIEW_DEFAULTS: Final[Mapping[str, str]] = {
 
 
 def table_properties(
-    dataset: StreamingTable | MaterializedView, settings: ProjectSettings, kept: CoordinateColumns
+    dataset: StreamingTable | MaterializedView,
+    settings: ProjectSettings,
+    kept: CoordinateColumns,
+    *,
+    changes: AutoCdcFlow | None = None,
+    groups: Groups | None = None,
+    replayable: bool = False,
+    needs_feed: bool = False,
 ) -> dict[str, str]:
-    """The properties of a dataset's table; the user's replace the defaults."""
+    """The properties of a dataset's table; the user's replace the defaults.
+
+    Args:
+        dataset: The dataset.
+        settings: The pipeline's settings.
+        kept: The columns with each record's coordinates.
+        changes: A flow that applies changes by key to the table, if there is one.
+        groups: The groups that the table has, if a flow aggregates.
+        replayable: Whether each of these changes is one record.
+        needs_feed: Whether a flow of the pipeline reads its change data feed.
+    """
     streaming = isinstance(dataset, StreamingTable)
     properties = dict(STREAMING_TABLE_DEFAULTS if streaming else MATERIALIZED_VIEW_DEFAULTS)
     properties[PIPELINE] = settings.name
     properties[DATASET] = str(dataset.name)
     properties[KIND] = "streaming_table" if streaming else "materialized_view"
+    if changes is not None:
+        properties |= KEYED_TABLE_DEFAULTS
+        properties[KEYS] = json.dumps(changes.keys)
+        properties[SCD_TYPE] = "1" if changes.history is None else "2"
+        if replayable:
+            properties[REPLAYABLE] = "true"
+    if groups is not None:
+        properties |= KEYED_TABLE_DEFAULTS
+        properties[KEYS] = json.dumps(groups.keys)
     if kept.coordinates is not None:
         properties[COORDINATES] = json.dumps(kept.coordinates.to_json())
     if kept.timestamp is not None:
         properties[TIMESTAMP] = kept.timestamp
+    if needs_feed:
+        properties[FEED_PROPERTY] = "true"
     return {**properties, **dataset.table_properties}
 
 
@@ -91,6 +130,16 @@ def coordinates_of(properties: Mapping[str, str]) -> CoordinateColumns:
     """
     text = properties.get(COORDINATES)
     return named_columns(None if text is None else _coordinates(text), properties.get(TIMESTAMP))
+
+
+def keys_of(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """The keys by which changes are applied to a table; empty if rows are appended."""
+    return tuple(json.loads(properties.get(KEYS, "[]")))
+
+
+def keeps_history(properties: Mapping[str, str]) -> bool:
+    """Whether the table has the history of each key (SCD type 2)."""
+    return properties.get(SCD_TYPE) == "2"
 
 
 def _coordinates(text: str) -> Coordinates:

@@ -8,21 +8,25 @@ from typing import TYPE_CHECKING, assert_never
 
 from headrace.contracts.conditions import with_checks
 from headrace.errors import HeadraceError, PlanFailedError
+from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
+    AutoCdcFlow,
     Declarations,
     MaterializedView,
     RefreshFlow,
     StreamingFlow,
     StreamingTable,
     TemporaryView,
+    snapshots_of,
 )
+from headrace.model.expectations import Expectation
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import Query
 from headrace.plan.catalog import planning_session
 from headrace.plan.changes import find_changes
-from headrace.plan.evaluate import active_session
 from headrace.plan.expectations import check_declared_expectations
 from headrace.plan.fingerprint import CodeDigest, fingerprint
 from headrace.plan.graph import build_levels
@@ -44,6 +48,7 @@ from headrace.plan.stages import (
     RefreshViewStage,
 )
 from headrace.plan.validate import check_declarations
+from headrace.runtime.active_session import active_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -82,6 +87,7 @@ def build_plan(
             session, stand_ins, spark, settings, declarations, sources=sources, find_table=find_table
         )
         resolver.resolve()
+        declarations = resolver.declarations
         misspelt = find_misspelt(spark, settings, declarations)
         _raise_all([*resolver.errors, *_property_errors(session, declarations), *misspelt])
         plan = _assemble(resolver, stand_ins, settings, declarations)
@@ -138,21 +144,30 @@ def _raise_all(errors: list[HeadraceError]) -> None:
 def _assemble(
     resolver: Resolver, stand_ins: StandIns, settings: ProjectSettings, declarations: Declarations
 ) -> Plan:
-    code = CodeDigest(settings.root, settings.storage.root)
+    code = CodeDigest(settings.code_folders, settings.storage.root)
     flows, refreshes = [], []
     for flow in declarations.flows:
         match flow:
-            case AppendFlow():
+            case AppendFlow() | AutoCdcFlow():
                 flows.append(_planned_flow(flow, resolver, stand_ins, settings, code, declarations))
             case RefreshFlow():
                 refreshes.append(_planned_refresh(flow, resolver, code, declarations))
             case _:
                 assert_never(flow)
+    fed = {source.feed for planned in flows for source in planned.sources}
     opens = [
         OpenTableStage(
             table=table,
             schema=resolver.schemas[table.name],
-            properties=table_properties(table, settings, resolver.coordinates(table.name)),
+            properties=table_properties(
+                table,
+                settings,
+                resolver.coordinates(table.name),
+                changes=declarations.auto_cdc_of(table.name),
+                groups=declarations.groups_of(table.name),
+                replayable=all(one.coordinates for one in flows if one.flow.target == table.name),
+                needs_feed=table.name in fed,
+            ),
             flows=tuple(planned.flow.name for planned in flows if planned.flow.target == table.name),
         )
         for table in declarations.datasets
@@ -176,7 +191,23 @@ def _assemble(
             for view in declarations.datasets
             if isinstance(view, TemporaryView)
         ),
-        notes=tuple(find_notes(_resolved_queries(resolver, declarations), settings.root)),
+        notes=(
+            *declarations.notes,
+            *resolver.notes.values(),
+            *(_gone(planned) for planned in flows if planned.gone is not None),
+            *find_notes(_resolved_queries(resolver, declarations), settings.root),
+        ),
+    )
+
+
+def _gone(planned: PlannedFlow) -> Note:
+    flow, reason = planned.flow, planned.gone
+    assert reason is not None
+    return Note(
+        level="warning",
+        text=f"the flow `{flow.name}` was applied; its source can no longer be read: {reason.summary}",
+        location=flow.location,
+        remedy=f"a full refresh of `{shown(flow.target)}` needs the source, or the flow removed",
     )
 
 
@@ -207,18 +238,56 @@ def _planned_flow(
         reads=resolved.reads,
         sources=sources,
         stateful=resolved.plan.stateful,
-        coordinates=given.coordinates or resolved.coordinates.coordinates,
+        # A sink stores no rows whose coordinates could be compared.
+        coordinates=None if target.sink else given.coordinates or resolved.coordinates.coordinates,
         timestamp=given.timestamp or resolved.coordinates.timestamp,
         reads_target=resolved.reads_target,
-        fingerprint=fingerprint(resolved.plan, [source.describe() for source in sources], code),
+        fingerprint=resolved.applied.fingerprint
+        if resolved.applied is not None
+        else fingerprint(resolved.batch or resolved.plan, [source.describe() for source in sources], code),
         through=resolved.views,
-        expectations=target.expectations,
-        repeatable=not resolved.plan.stateful and resolved.plan.deterministic,
+        expectations=(*_key_expectations(flow), *target.expectations),
+        # The records of a snapshot or a batch query are not rows of the stream, whose clock Spark fixes.
+        repeatable=not (resolved.plan.stateful or flow.once or snapshots_of(flow) is not None)
+        and resolved.plan.deterministic,
         reads_all=resolved.plan.reads_all,
         max_rejected=target.max_rejected or settings.max_rejected,
         checked_views=_checked(resolved.views, declarations),
         checks=target.checks,
+        # A test gets the rows of a sink, which would go to another system.
+        sink=None if resolver.is_test else target.sink,
+        gone=resolved.gone,
     )
+
+
+def _key_expectations(flow: StreamingFlow) -> tuple[Expectation, ...]:
+    """What a flow that applies changes by key expects of each record."""
+    match flow:
+        case AppendFlow():
+            return ()
+        case AutoCdcFlow() if flow.snapshots is not None:
+            # A NULL in a key stops the flow before its rows become records.
+            return ()
+        case AutoCdcFlow():
+            quoted = (key.replace("`", "``") for key in flow.keys)
+            keys = " AND ".join(f"`{key}` IS NOT NULL" for key in quoted)
+            conditions = {
+                "the key is not NULL": f"{OPERATION} = '{TRUNCATE}' OR ({keys})",
+                "the sequence is not NULL": f"{SEQUENCE}.value IS NOT NULL",
+            }
+            return tuple(
+                Expectation(
+                    name=name,
+                    condition=text,
+                    text=text,
+                    action=flow.null_keys,
+                    location=flow.location,
+                    nulls="fail",
+                )
+                for name, text in conditions.items()
+            )
+        case _:
+            assert_never(flow)
 
 
 def _planned_refresh(

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from headrace.contracts.views import guarded
+from headrace.contracts.changes import table_schema, with_sequence
+from headrace.contracts.snapshots import change_schema, without_own_columns
+from headrace.contracts.views import guarded, with_declared_columns
 from headrace.errors import (
     CycleError,
     HeadraceError,
     SchemaInvalidError,
     SourceLocation,
+    StreamOverMergedTableError,
     StreamOverViewError,
     TableNotFoundError,
     ViewReadMismatchError,
 )
 from headrace.model.declarations import (
     AppendFlow,
+    AutoCdcFlow,
     Dataset,
     Declarations,
     MaterializedView,
@@ -26,25 +30,34 @@ from headrace.model.declarations import (
     StreamingTable,
     TemporaryView,
 )
+from headrace.model.mappings import ENTRY_MISSING
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
-from headrace.model.queries import Query
-from headrace.plan import columns, validate
+from headrace.model.queries import PythonQuery, Query
+from headrace.model.snapshots import Snapshots, StoredSnapshots
+from headrace.plan import columns, sinks, validate
 from headrace.plan.catalog import StandIns
 from headrace.plan.coordinates import CoordinateColumns, common_columns, find_coordinates
 from headrace.plan.evaluate import Unresolved, call_query, session_settings
 from headrace.plan.expectations import check_conditions
+from headrace.plan.groups import check_output
 from headrace.plan.intercept import Interception, suspended
 from headrace.plan.logical import Leaf, LogicalPlan, read_plan
 from headrace.plan.modes import Planning, SourceHook, TableAccess
 from headrace.plan.names import shown
+from headrace.plan.once import resolve_once
 from headrace.plan.properties import coordinates_of
+from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versions
 from headrace.plan.sources import planned_sources
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
+from headrace.sources.delta.starting import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
+from headrace.state.identity import QueryRecord
 from headrace.storage.locate import locate_supported
+from headrace.storage.table_log import is_table
 from headrace.syntax.locations import pinpoint
 
 if TYPE_CHECKING:
@@ -65,6 +78,9 @@ class Resolved:
         views: The temporary views that it reads.
         reads_target: Whether it reads the table that it feeds.
         coordinates: The columns that keep each record's Kafka coordinates.
+        batch: The batch query of a flow that is applied once; ``plan`` is then the stream of its marker.
+        applied: The query that such a flow was applied with, if its source can no longer be read.
+        gone: Why not.
     """
 
     plan: LogicalPlan
@@ -73,6 +89,9 @@ class Resolved:
     views: tuple[TableName, ...] = ()
     reads_target: bool = False
     coordinates: CoordinateColumns = field(default_factory=CoordinateColumns)
+    batch: LogicalPlan | None = None
+    applied: QueryRecord | None = None
+    gone: HeadraceError | None = None
 
 
 @dataclass(kw_only=True)
@@ -86,8 +105,14 @@ class _Visit:
     reading_at: SourceLocation | None = None
 
 
+class _ReadsNoStreamError(Exception):
+    """The query of a table that can be a materialized view reads no stream."""
+
+
 class Resolver:
     """Resolves datasets in the order in which they read each other.
+
+    Afterwards `declarations` has a materialized view in place of each table that its query has made one.
 
     Args:
         session: The session for planning.
@@ -114,11 +139,12 @@ class Resolver:
         self.views: dict[TableName, Resolved] = {}
         self.schemas: dict[TableName, columns.Schema] = {}
         self.errors: list[HeadraceError] = []
+        self.notes: dict[str, Note] = {}
         self._session = session
         self._stand_ins = stand_ins
         self._parent = parent
         self._settings = settings
-        self._declarations = declarations
+        self.declarations = declarations
         self._datasets = {str(dataset.name).casefold(): dataset for dataset in declarations.datasets}
         self._stored: dict[TableName, StoredTable | None] = {}
         self._coordinates: dict[TableName, CoordinateColumns] = {}
@@ -127,9 +153,14 @@ class Resolver:
         self._sources = sources
         self._find_table = find_table
 
+    @property
+    def is_test(self) -> bool:
+        """Whether a test gives the records of the sources."""
+        return self._sources is not None
+
     def resolve(self) -> None:
         """Resolve every dataset; the errors are in `errors`."""
-        for dataset in self._declarations.datasets:
+        for dataset in self.declarations.datasets:
             try:
                 self._dataset(dataset)
             except Unresolved:
@@ -150,7 +181,10 @@ class Resolver:
         try:
             match dataset:
                 case StreamingTable():
-                    self._streaming_table(dataset)
+                    try:
+                        self._streaming_table(dataset)
+                    except _ReadsNoStreamError:
+                        self._materialized_view(self._as_view(dataset))
                 case MaterializedView():
                     self._materialized_view(dataset)
                 case TemporaryView():
@@ -170,7 +204,7 @@ class Resolver:
         declared = self._declared_schema(table)
         fed: list[tuple[StreamingFlow, columns.Schema]] = []
         failed = False
-        for flow in self._declarations.streaming_flows:
+        for flow in self.declarations.streaming_flows:
             if flow.target != table.name:
                 continue
             try:
@@ -184,39 +218,87 @@ class Resolver:
             raise Unresolved
         if (conflict := validate.check_flows_agree(fed, table)) is not None:
             raise conflict
-        schema = declared or columns.merged(schema for _, schema in fed)
-        self._accept(table, schema, [self.flows[flow.name].coordinates for flow, _ in fed])
+        merged = columns.merged(schema for _, schema in fed)
+        schema = with_sequence(declared, merged) if declared else merged
+        if table.sink is not None:
+            sinks.check_sink(table, table.sink, schema)
+        # A row of a sink's table, or of a table with changes by key, is not one record.
+        kept = [] if table.sink is not None else [flow for flow, _ in fed if isinstance(flow, AppendFlow)]
+        self._accept(table, schema, [self.flows[flow.name].coordinates for flow in kept])
+
+    def _as_view(self, table: StreamingTable) -> MaterializedView:
+        """Make a table whose query reads no stream a materialized view."""
+        self.declarations = self.declarations.with_view(table)
+        view = next(one for one in self.declarations.datasets if one.name == table.name)
+        assert isinstance(view, MaterializedView)
+        self._datasets[str(view.name).casefold()] = view
+        return view
 
     def _flow(
         self, table: StreamingTable, flow: StreamingFlow, declared: columns.Schema | None
     ) -> columns.Schema:
-        resolved = self._query(table, flow.query, flow.spark_conf, label=flow.name)
+        query = flow.query
+        if isinstance(flow, AutoCdcFlow) and flow.snapshots is not None:
+            query = self._snapshot_query(flow, flow.snapshots, declared)
+
+        def resolve(query: Query) -> Resolved:
+            return self._query(table, query, flow.spark_conf, label=flow.name)
+
+        storage = self._settings.storage
+        resolved = resolve_once(flow, resolve, self._session, storage) if flow.once else resolve(query)
         plan = resolved.plan
+        if table.can_be_view and not plan.streaming:
+            raise _ReadsNoStreamError
         validate.check_streaming(plan, table.name, flow.location)
         planned_sources(plan, self._stand_ins, self._settings, flow.location)
+        self.declarations = check_output(self._session, plan, table, flow, self.declarations)
         match flow:
             case AppendFlow():
-                self._check_appends(plan, flow)
+                schema = plan.schema
+            case AutoCdcFlow():
+                schema = table_schema(plan.schema)
+                declared = declared and with_sequence(declared, schema)
             case _:
                 assert_never(flow)
-        validate.check_columns(plan.schema, table.name, flow.location)
+        validate.check_columns(schema, table, flow.location)
         if declared is not None:
-            validate.check_declared(declared, plan.schema, table, flow.location)
+            validate.check_declared(declared, schema, table, flow.location)
         self._check_expectations(table, resolved.frame)
         self.flows[flow.name] = resolved
-        return plan.schema
+        return schema
+
+    def _snapshot_query(self, flow: AutoCdcFlow, source: Snapshots, declared: columns.Schema | None) -> Query:
+        """The query of a flow that applies snapshots, with the columns of the next snapshot."""
+        reader = SnapshotReader(flow, source, self._settings, self._parent, declared)
+
+        def markers() -> DataFrame:
+            if isinstance(source, StoredSnapshots) and not source.is_path:
+                rows, kind = self._session.read.table(source.name), "bigint"
+                visit, location = self._visits[-1], reader.location
+                is_ours = any(read.declared for read in visit.reads)
+                if visit.views or not (is_ours or (location is not None and is_table(location))):
+                    raise without_versions(source.name, is_view=bool(visit.views))
+            else:
+                rows, kind = reader.example()
+            with suspended():
+                changes = change_schema(without_own_columns(rows), flow.keys, flow.history, kind)
+            return marker_stream(self._session, reader.log.pattern, changes)
+
+        return PythonQuery(markers, flow.location)
 
     def _materialized_view(self, view: MaterializedView) -> None:
         declared = self._declared_schema(view)
-        flow = next(one for one in self._declarations.refresh_flows if one.target == view.name)
+        flow = next(one for one in self.declarations.refresh_flows if one.target == view.name)
         resolved = self._query(view, flow.query, flow.spark_conf)
         validate.check_batch(resolved.plan, view.name, view.location)
-        validate.check_columns(resolved.plan.schema, view.name, view.location)
+        validate.check_columns(resolved.plan.schema, view, view.location)
         if declared is not None:
             validate.check_declared(declared, resolved.plan.schema, view, view.location)
+            with suspended():
+                frame = with_declared_columns(resolved.frame, declared)
+                resolved = replace(resolved, frame=frame, plan=read_plan(self._session, frame))
         self._check_expectations(view, resolved.frame)
         self.flows[flow.name] = resolved
-        # A refresh writes the query's columns, so these are the view's.
         self._accept(view, resolved.plan.schema, [])
 
     def _check_expectations(self, dataset: Dataset, frame: DataFrame) -> None:
@@ -295,6 +377,7 @@ class Resolver:
         finally:
             self._visits.pop()
             self._drop_views(interception)
+            self.notes |= interception.notes
         return Resolved(
             plan=plan,
             frame=frame,
@@ -310,17 +393,10 @@ class Resolver:
             for name in interception.views:
                 self._session.catalog.dropTempView(name)
 
-    def _check_appends(self, plan: LogicalPlan, flow: AppendFlow) -> None:
-        from pyspark.errors import AnalysisException
-
-        jvm: Any = self._session._jvm
-        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-        try:
-            checker.checkForStreaming(plan.java_plan, jvm.org.apache.spark.sql.streaming.OutputMode.Append())
-        except AnalysisException as error:
-            raise validate.check_appends(error, plan, flow.name, flow.location) from None
-
     def _known_coordinates(self, leaf: Leaf) -> CoordinateColumns | None:
+        if reads_feed(leaf.options):
+            # A record can have several changes, and a change of a row that it replaced.
+            return None
         path = leaf.options.get("path", "")
         name = self._stand_ins.name_of(path)
         if name is None:
@@ -345,8 +421,12 @@ class Resolver:
             schema = self.schemas[dataset.name]
         if isinstance(dataset, TemporaryView):
             return self._read_view(access, dataset, visit)
+        if isinstance(dataset, StreamingTable) and dataset.sink is not None:
+            raise sinks.sink_read(dataset, access.location)
         if isinstance(dataset, MaterializedView) and access.streaming:
             raise _stream_over_view(access, dataset.location)
+        if access.streaming and not access.changes and self.declarations.changes_rows(dataset.name):
+            raise _stream_over_merged_table(access, dataset.location)
         visit.reads.append(
             TableRead(table=dataset.name, streaming=access.streaming, location=access.location, declared=True)
         )
@@ -421,7 +501,7 @@ class Resolver:
     def _not_found(self, access: TableAccess, visit: _Visit) -> TableNotFoundError:
         known = {
             dataset.name: f"`{shown(dataset.name)}` ({dataset.location})"
-            for dataset in self._declarations.datasets
+            for dataset in self.declarations.datasets
         }
         for name in self._settings.storage.find_tables():
             known.setdefault(name, f"`{shown(name)}` (in the storage)")
@@ -430,20 +510,34 @@ class Resolver:
             str(name): text for name, text in known.items()
         }
         near = difflib.get_close_matches(wanted, list(texts), n=1)
+        written = ".".join(access.parts)
         location = access.location
         if location.column is None:
             location = pinpoint(location, access.name.name, self._settings.root)
+        remedies = [f"did you mean {texts[near[0]]}?"] if near else []
+        if len(access.parts) > 1:
+            remedies += _entry_remedies(written, self._settings)
         return TableNotFoundError(
-            f"`{shown(visit.dataset.name)}` reads `{wanted}`, which no file declares and the storage "
-            "does not have",
+            f"`{shown(visit.dataset.name)}` reads `{written or wanted}`, which no file declares and the "
+            "storage does not have",
             location=location,
-            remedies=[f"did you mean {texts[near[0]]}?" if near else "declare it, or correct the name"],
+            remedies=remedies or ["declare it, or correct the name"],
             params={
                 "table": str(access.name),
+                "name": written or wanted,
                 "reader": str(visit.dataset.name),
                 "suggestion": near[0] if near else None,
             },
         )
+
+
+def _entry_remedies(name: str, settings: ProjectSettings) -> Iterator[str]:
+    """The lines of the spec for a table of another system."""
+    entry = f"{name}: ./{name.rpartition('.')[2]}"
+    yield f"{ENTRY_MISSING}{settings.file.name}:   tables: {{{entry}}}"
+    catalog, _, rest = name.partition(".")
+    if "." in rest and settings.catalog is None:
+        yield f"if `{catalog}` is the catalog of this pipeline, add:   catalog: {catalog}"
 
 
 def _stream_over_view(access: TableAccess, declared_at: SourceLocation | None) -> StreamOverViewError:
@@ -454,6 +548,20 @@ def _stream_over_view(access: TableAccess, declared_at: SourceLocation | None) -
         remedies=[
             "read it with spark.read, in a materialized view",
             "stream the tables that the view reads",
+        ],
+        params={"table": str(access.name)},
+    )
+
+
+def _stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) -> StreamOverMergedTableError:
+    name = shown(access.name)
+    return StreamOverMergedTableError(
+        f"a stream reads the rows of `{name}`, which change records update and delete",
+        location=access.location,
+        facts=[f"the table is declared at {declared_at}"],
+        remedies=[
+            f'read its changes: hr.read_changes("{name}")',
+            "read it with spark.read, in a materialized view",
         ],
         params={"table": str(access.name)},
     )

@@ -138,5 +138,5 @@ def _source(leaf: Leaf, folders: KnownFolders, settings: ProjectSettings, locati
 
 
 def _location(text: str | None) -> SourceLocation | None:
-    found = re.fullmatch(r"(.*):(\d+)", text or "")
-    return SourceLocation(found[1], int(found[2])) if found else None
+    found = re.fullmatch(r"(.*?):(\d+)(?::(\d+))?", text or "")
+    return SourceLocation(found[1], int(found[2]), int(found[3]) if found[3] else None) if found else None

@@ -3,38 +3,46 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.errors import HeadraceError
+from headrace.model.edits import Edit
 from headrace.plan.intercept import LOCATION_OPTION, Interception, suspended
-from headrace.plan.names import quoted
-from headrace.sources.delta.options import reads_changes
+from headrace.plan.names import quoted, quoted_parts
+from headrace.sources.delta.starting import reads_feed
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
-from headrace.syntax.locations import caller, pinpoint_sql
-from headrace.syntax.sql import Edit, SqlRelation, SqlText, expression_end, parse_sql
+from headrace.syntax.locations import caller
+from headrace.syntax.sql import SqlRelation, SqlText, expression_end, parse_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _numbers = itertools.count(1)
 
+_ALIAS = re.compile(
+    r"\s+(?!(?:WHERE|GROUP|ORDER|HAVING|LIMIT|OFFSET|JOIN|LEFT|RIGHT|FULL|INNER|CROSS|NATURAL|SEMI|ANTI|ON|USING"
+    r"|UNION|EXCEPT|MINUS|INTERSECT|LATERAL|WINDOW|PIVOT|UNPIVOT|CLUSTER|DISTRIBUTE|SORT|QUALIFY)\b)(?:`|\w)",
+    re.IGNORECASE,
+)
+"""An alias behind a relation: a name that is not the next clause of the query."""
 
-def read_sql(interception: Interception, session: SparkSession, text: str) -> SqlText:
+
+def read_sql(interception: Interception, session: SparkSession, sql: SqlText) -> SqlText:
     """An SQL text with the edits that its reads need.
 
     Args:
         interception: How reads are treated.
         session: The session that runs the text.
-        text: The text.
+        sql: The text; it has no edits.
     """
     from pyspark.errors import ParseException
 
-    sql = SqlText(text, caller(interception.root))
     try:
-        parsed = parse_sql(session, text)
+        parsed = parse_sql(session, sql.text)
     except ParseException:
         # Spark's own call reports it, with the user's line on the stack.
         return sql
@@ -52,20 +60,29 @@ def read_sql(interception: Interception, session: SparkSession, text: str) -> Sq
 def _read(
     interception: Interception, session: SparkSession, sql: SqlText, relation: SqlRelation
 ) -> Iterator[Edit]:
-    name = interception.dataset(session, relation.parts)
+    mapped = interception.mapped(session, relation.parts)
+    if mapped is not None and mapped.path is not None:
+        yield from _read_path(interception, session, sql, relation, ("delta", mapped.path))
+        return
+    parts = relation.parts if mapped is None else mapped.parts
+    name = interception.dataset(session, parts)
+    if name is None and mapped is not None:
+        yield Edit(relation.start, relation.stop + 1, quoted_parts(parts))
+        return
     if name is None:
         yield from _read_folder(interception, session, sql, relation)
         return
-    location = pinpoint_sql(sql.location, sql.text, relation.start, relation.stop, interception.root)
+    location = sql.locate_unedited(relation.start, relation.stop, interception.root)
     request = ReadRequest(streaming=relation.streaming, format="delta", options=relation.options)
     added = interception.reader_options(request, location)
     if interception.tables is not None:
         answer = interception.ask(
             name,
             streaming=relation.streaming,
-            changes=reads_changes(request),
+            changes=reads_feed(relation.options),
             options=relation.options,
             location=location,
+            parts=parts,
         )
         if answer.frame is not None:
             # The columns of a relation are qualified by its name, so the view keeps it.
@@ -75,11 +92,13 @@ def _read(
         if interception.stands_in and relation.travel is not None:
             # An empty stand-in has no history; its columns are those of any version.
             yield Edit(*relation.travel, "")
-    if len(relation.parts) > 2 or relation.parts != (name.schema, name.name)[-len(relation.parts) :]:
+    is_spark_name = relation.parts == (name.schema, name.name)[-len(relation.parts) :]
+    if not is_spark_name or (interception.names.qualifies and len(relation.parts) == 1):
         yield Edit(relation.start, relation.stop + 1, quoted(name))
     if relation.streaming:
         if LOCATION_OPTION in added:
-            added[LOCATION_OPTION] = str(sql.location)
+            # One for the whole text: Spark takes equal relations of a text for one.
+            added[LOCATION_OPTION] = str(caller(interception.root))
         yield from _with_options(relation, added)
 
 
@@ -99,13 +118,27 @@ def _read_folder(
         absolute = interception.absolute_path(path).replace("`", "``")
         yield Edit(relation.start, relation.stop + 1, f"{format}.`{absolute}`")
         return
+    yield from _read_path(interception, session, sql, relation, (format, path))
+
+
+def _read_path(
+    interception: Interception,
+    session: SparkSession,
+    sql: SqlText,
+    relation: SqlRelation,
+    folder: tuple[str, str],
+) -> Iterator[Edit]:
+    """Put a reader's DataFrame in the place of a relation; ``folder`` is its format and its path."""
+    format, path = folder
     reader = session.readStream if relation.streaming else session.read
     try:
         frame = reader.format(format).options(**relation.options).load(path)
     except HeadraceError as error:
-        location = pinpoint_sql(sql.location, sql.text, relation.start, relation.stop, interception.root)
+        location = sql.locate_unedited(relation.start, relation.stop, interception.root)
         raise error.with_(location=location) from error.__cause__
-    yield from _replaced(sql.text, relation, frame, None)
+    # The columns of a table are qualified by the last part of its name.
+    alias = None if path == relation.parts[-1] else relation.parts[-1]
+    yield from _replaced(sql.text, relation, frame, None, alias)
 
 
 def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator[Edit]:
@@ -117,20 +150,31 @@ def _with_options(relation: SqlRelation, options: Mapping[str, str]) -> Iterator
         yield Edit(relation.options_at, relation.options_at, f"{listed}, ")
 
 
-def _replaced(text: str, relation: SqlRelation, frame: DataFrame, name: str | None) -> Iterator[Edit]:
-    """Put a temporary view of a DataFrame in the place of a relation."""
+def _replaced(
+    text: str, relation: SqlRelation, frame: DataFrame, name: str | None, alias: str | None = None
+) -> Iterator[Edit]:
+    """Put a temporary view of a DataFrame in the place of a relation.
+
+    Args:
+        text: The SQL text.
+        relation: The relation.
+        frame: The DataFrame.
+        name: The name of the view; by default a new one.
+        alias: The alias of the view, if the text gives none.
+    """
     # SQL knows temporary views by a name of one part only.
     view = name or f"headrace_read_{next(_numbers)}"
     with suspended():
         frame.createOrReplaceTempView(view)
     end = expression_end(text, relation)
+    named = "" if alias is None or _ALIAS.match(text, end) else f" AS {quoted_parts((alias,))}"
     if relation.streaming and not frame.isStreaming:
-        yield Edit(relation.begins, end, f"`{view}`")
+        yield Edit(relation.begins, end, f"`{view}`{named}")
         return
     yield Edit(relation.start, relation.stop + 1, f"`{view}`")
-    if end > relation.ends:
+    if end > relation.ends or named:
         # The DataFrame was read with these options.
-        yield Edit(relation.ends, end, "")
+        yield Edit(relation.ends, end, named)
 
 
 def _literal(text: str) -> str:

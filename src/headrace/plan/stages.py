@@ -18,10 +18,13 @@ from headrace.model.declarations import (
 )
 from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
+from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.rejection_limit import RejectionLimit
+from headrace.model.sinks import Sink
 from headrace.sources.answers import Found
 from headrace.sources.source import Source
+from headrace.state.identity import QueryRecord
 
 Declared = Flow | TemporaryView
 """A declaration that has a query."""
@@ -75,6 +78,8 @@ class PlannedFlow:
         max_rejected: The limit of rejected records of a batch, if there is one.
         checked_views: The temporary views with expectations that the query reads.
         checks: The checks of the whole target.
+        sink: Where the rows go, if the target is a sink.
+        gone: Why a query that was applied once cannot be read again; its flow has nothing to do.
     """
 
     flow: StreamingFlow
@@ -93,6 +98,13 @@ class PlannedFlow:
     max_rejected: RejectionLimit | None = None
     checked_views: tuple[TemporaryView, ...] = ()
     checks: tuple[DatasetCheck, ...] = ()
+    sink: Sink | None = None
+    gone: HeadraceError | None = None
+
+    @property
+    def record(self) -> QueryRecord:
+        """What the flow's checkpoint keeps of the query."""
+        return QueryRecord(fingerprint=self.fingerprint, schema=self.schema)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,16 +202,6 @@ class Change:
     text: str
     part: ChangedPart = "table"
     name: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Note:
-    """A warning or a hint about the pipeline; it does not stop a run."""
-
-    level: Literal["warning", "note"]
-    text: str
-    location: SourceLocation
-    remedy: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

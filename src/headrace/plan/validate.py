@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 from headrace.errors import (
-    AggregateWithoutWatermarkError,
     BatchQueryForStreamingTableError,
     ColumnInvalidError,
     ColumnNotFoundError,
+    FlowKindsDifferError,
     FlowSchemasDifferError,
     HeadraceError,
     LayoutConflictError,
@@ -22,7 +21,15 @@ from headrace.errors import (
     TableWithoutFlowError,
     TargetInvalidError,
 )
-from headrace.model.declarations import Dataset, Declarations, MaterializedView, StreamingFlow, StreamingTable
+from headrace.model.declarations import (
+    AutoCdcFlow,
+    Dataset,
+    Declarations,
+    MaterializedView,
+    StreamingFlow,
+    StreamingTable,
+    snapshots_of,
+)
 from headrace.model.names import TableName
 from headrace.plan import columns
 from headrace.plan.coordinates import CoordinateColumns
@@ -46,6 +53,10 @@ def check_declarations(declarations: Declarations) -> list[HeadraceError]:
     for dataset in declarations.datasets:
         if isinstance(dataset, StreamingTable) and str(dataset.name).casefold() not in fed:
             errors.append(_without_flow(dataset))
+        if isinstance(dataset, StreamingTable):
+            feeding = [one for one in flows if str(one.target).casefold() == str(dataset.name).casefold()]
+            errors.extend(_check_kinds(dataset, feeding))
+            errors.extend(_check_changeable(dataset, feeding))
         if isinstance(dataset, Stored):
             errors.extend(_check_properties(dataset))
             errors.extend(_check_layout(dataset))
@@ -73,6 +84,58 @@ def _check_target(flow: StreamingFlow, datasets: Mapping[str, Dataset]) -> Itera
     )
 
 
+def _check_kinds(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Iterator[HeadraceError]:
+    """All flows of a table write it in the same way."""
+    if table.sink is not None and any(isinstance(one, AutoCdcFlow) for one in flows):
+        yield TargetInvalidError(
+            f"the sink `{shown(table.name)}` takes rows of append flows only",
+            location=next(one.location for one in flows if isinstance(one, AutoCdcFlow)),
+            remedies=["apply the changes to a table, and send its changes: hr.read_changes"],
+            params={"target": str(table.name)},
+        )
+    if len(flows) > 1 and any(snapshots_of(one) for one in flows):
+        first = next(one for one in flows if snapshots_of(one))
+        yield FlowKindsDifferError(
+            f"the flow `{first.name}` applies snapshots to `{shown(table.name)}`; other flows write it too",
+            location=first.location,
+            facts=[f"`{one.name}` is declared at {one.location}" for one in flows if one is not first],
+            remedies=["give each flow a table of its own: a snapshot has all rows of its table"],
+            params={"dataset": str(table.name), "flows": [one.name for one in flows]},
+        )
+        return
+    ways = {one.name: _way_of(one) for one in flows}
+    for one in flows[1:]:
+        if ways[one.name] == ways[flows[0].name]:
+            continue
+        yield FlowKindsDifferError(
+            f"the flow `{one.name}` {ways[one.name]}, and the flow `{flows[0].name}` {ways[flows[0].name]}; "
+            f"both write `{shown(table.name)}`",
+            location=one.location,
+            facts=[f"`{flows[0].name}` is declared at {flows[0].location}"],
+            remedies=["give one of them a table of its own"],
+            params={"dataset": str(table.name), "flows": [flows[0].name, one.name]},
+        )
+
+
+def _check_changeable(table: StreamingTable, flows: Sequence[StreamingFlow]) -> Iterator[HeadraceError]:
+    for key, value in table.table_properties.items():
+        if key.lower() != "delta.appendonly" or value.lower() != "true":
+            continue
+        if any(isinstance(one, AutoCdcFlow) for one in flows):
+            reason = "change records update and delete rows, which an append-only table does not allow"
+            yield _forbidden(table, key, reason)
+
+
+def _way_of(flow: StreamingFlow) -> str:
+    if not isinstance(flow, AutoCdcFlow):
+        return "appends"
+    keys = ", ".join(flow.keys)
+    if flow.history is None:
+        kept = flow.kept_if_null
+        return f"merges by {keys}" + ("" if kept is None else f", ignores NULLs{kept.text('in')}")
+    return f"keeps the history of {keys}{flow.history.text('tracks')}"
+
+
 def _without_flow(table: StreamingTable) -> TableWithoutFlowError:
     return TableWithoutFlowError(
         f"no flow writes the streaming table `{shown(table.name)}`",
@@ -91,17 +154,21 @@ def _check_properties(dataset: Stored) -> Iterator[HeadraceError]:
         if reason is None and key.lower() == "delta.appendonly" and isinstance(dataset, MaterializedView):
             reason = "each refresh replaces the rows of the view, which an append-only table does not allow"
         if reason is not None:
-            yield PropertyForbiddenError(
-                f"`{shown(dataset.name)}` sets the table property {key}, which is not allowed",
-                location=dataset.location,
-                facts=[reason],
-                remedies=["remove the property"],
-                params={"dataset": str(dataset.name), "property": key},
-            )
+            yield _forbidden(dataset, key, reason)
     try:
         coordinates_of(dataset.table_properties)
     except HeadraceError as error:
         yield error.with_(location=dataset.location)
+
+
+def _forbidden(dataset: Stored, key: str, reason: str) -> PropertyForbiddenError:
+    return PropertyForbiddenError(
+        f"`{shown(dataset.name)}` sets the table property {key}, which is not allowed",
+        location=dataset.location,
+        facts=[reason],
+        remedies=["remove the property"],
+        params={"dataset": str(dataset.name), "property": key},
+    )
 
 
 def _check_layout(dataset: Stored) -> Iterator[HeadraceError]:
@@ -151,54 +218,23 @@ def check_batch(plan: LogicalPlan, name: TableName, location: SourceLocation) ->
     )
 
 
-def check_appends(error: Exception, plan: LogicalPlan, name: str, location: SourceLocation) -> HeadraceError:
-    """The error for a query that Spark would refuse to run as an appending stream."""
-    text = str(error)
-    params: dict[str, Any] = {"name": name, "condition": getattr(error, "getCondition", lambda: None)()}
-    recompute = "declare it with @hr.materialized_view, to recompute the aggregate"
-    if "aggregations without watermark" in text:
-        times = list(columns.paths(plan.read_aggregated(), kind="timestamp"))
-        fact, *remedies = _watermark(times, plan.watermark)
-        return AggregateWithoutWatermarkError(
-            f"`{name}` aggregates a stream without a watermark, so no group is ever complete",
-            location=location,
-            facts=[fact],
-            remedies=[*remedies, recompute],
-            params={**params, "timestamps": times},
-        )
+def check_appends(error: Exception, name: str, location: SourceLocation) -> HeadraceError:
+    """The error for a query that Spark would refuse to run as a stream."""
     return StreamingUnsupportedError(
-        f"Spark cannot run the query of `{name}` as a stream: {shortened(text).splitlines()[0]}",
+        f"Spark cannot run the query of `{name}` as a stream: {shortened(str(error)).splitlines()[0]}",
         location=location,
         remedies=["declare it with @hr.materialized_view, which allows every batch query"],
-        params=params,
+        params={"name": name, "condition": getattr(error, "getCondition", lambda: None)()},
     )
-
-
-def _watermark(times: Sequence[str], existing: str | None) -> list[str]:
-    """The timestamp columns of the rows that are aggregated, and the remedies that they allow."""
-    if existing is not None:
-        window = f'group by it too: .groupBy(F.window("{existing}", "1 hour"), ..)'
-        return [f"its watermark is on `{existing}`, by which it does not group", window]
-    if not times:
-        return [
-            "its rows have no TIMESTAMP column, which a watermark needs",
-            "add a TIMESTAMP column to them",
-        ]
-    # A watermark needs a column of its own.
-    path, name = times[0], times[0].rpartition(".")[2]
-    column = "" if path == name else f'.withColumn("{name}", F.col("{path}"))'
-    return [
-        f"timestamp columns of the rows before it: {', '.join(times)}",
-        f'{column}.withWatermark("{name}", "10 minutes").groupBy(F.window("{name}", "1 hour"), ..)',
-    ]
 
 
 # -- columns
 
 
-def check_columns(schema: columns.Schema, name: TableName, location: SourceLocation) -> None:
+def check_columns(schema: columns.Schema, dataset: Stored, location: SourceLocation) -> None:
     """Delta must be able to store the columns."""
-    found = columns.unstorable(schema)
+    name, mapping = dataset.name, "delta.columnMapping.mode"
+    found = columns.unstorable(schema, maps_names=dataset.table_properties.get(mapping) in ("name", "id"))
     if found is None:
         return
     column, reason = found
@@ -206,7 +242,10 @@ def check_columns(schema: columns.Schema, name: TableName, location: SourceLocat
         f"a Delta table cannot store the column `{column}` of `{shown(name)}`",
         location=location,
         facts=[reason],
-        remedies=[f'select it under another name or type: F.col("{column}").cast(..).alias(..)'],
+        remedies=[
+            f'select it under another name or type: F.col("{column}").cast(..).alias(..)',
+            *([f"or set the table property {mapping} to name"] if "character" in reason else []),
+        ],
         params={"dataset": str(name), "column": column},
     )
 
@@ -222,8 +261,6 @@ def check_declared(
         for field in columns.fields(declared)
         if not field.get("nullable", True) and columns.find(schema, field["name"]) is None
     ]
-    if isinstance(dataset, MaterializedView):
-        absent = columns.missing(declared, schema)
     if not (extra or different or absent):
         return
     facts = [f"{name}: {given} in the query, {wanted} in the schema" for name, given, wanted in different]

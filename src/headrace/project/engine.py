@@ -4,30 +4,44 @@ update."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from headrace.declare.registry import ActivePipeline, FolderHook, activate
+from headrace.declare.activation import activate
+from headrace.declare.registry import ActivePipeline, FolderHook
 from headrace.errors import PipelineFileFailedError
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Declarations, Flow
+from headrace.model.declarations import Declarations, Flow, is_once, snapshots_of
 from headrace.model.events import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
 from headrace.project.selection import select
 from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from headrace.model.ranges import SourceRange
-    from headrace.plan.modes import SourceHook
+    from headrace.plan.bounded import Treat
+    from headrace.plan.modes import RangeHook, SourceHook
     from headrace.plan.resolver import FindTable
+    from headrace.plan.snapshots import SnapshotReader
     from headrace.plan.stages import Plan, PlannedFlow
-    from headrace.run.context import Build, BuildRanges, FindBadRecords, Queries, UpdateContext
+    from headrace.run.context import (
+        AsRecords,
+        Build,
+        BuildOnce,
+        BuildRanges,
+        FindBadRecords,
+        Queries,
+        ReadSnapshots,
+        UpdateContext,
+    )
     from headrace.run.stop import StopSignal
     from headrace.run.trial import BuildRecords
     from headrace.runtime.session import RunningSpark
@@ -63,12 +77,16 @@ class SourceOverrides:
     Args:
         running: A session with a catalog of its own, into which the pipeline registers its tables.
         sources: Gives the rows that replace a source.
+        ranges: Gives the rows that replace a source in the ranges of a batch.
+        as_records: Gives the ranges of a batch in the offsets of the topics that are replaced.
         folders: Gives the folder that replaces a folder of files.
         find_table: Called for each table that no file declares, before it is looked up in the storage.
     """
 
     running: RunningSpark
     sources: SourceHook
+    ranges: RangeHook
+    as_records: AsRecords
     folders: FolderHook
     find_table: FindTable
 
@@ -116,6 +134,7 @@ class Engine:
         from headrace.declare.loader import load_declarations
         from headrace.plan.evaluate import loading
         from headrace.plan.resolve import build_plan
+        from headrace.project.missing_entries import listing_entries
         from headrace.project.noop_check import record_plan
         from headrace.state.kept_schemas import keep_schema
 
@@ -125,13 +144,13 @@ class Engine:
             settings,
             self.session,
             folders=None if overrides is None else overrides.folders,
-            quarantines=overrides is None,
+            quarantines=True,
         )
-        with loading(settings, self.session, sources) as session:
+        with listing_entries(settings), loading(settings, self.session, sources) as session:
             declarations: Declarations = load_declarations(settings, session, active.schema_files)
         for declared in (*declarations.datasets, *declarations.flows):
             settings.redactor.add_settings(getattr(declared, "spark_conf", {}))
-        with activate(active):
+        with listing_entries(settings), activate(active):
             plan = build_plan(
                 self.session(),
                 settings,
@@ -246,6 +265,7 @@ class Engine:
         *,
         continuous: bool,
     ) -> UpdateContext:
+        from headrace.project.planning_retries import plan_with_retries
         from headrace.run.context import UpdateContext
         from headrace.run.stop import StopSignal
         from headrace.sinks.delta.checkpointer import LogCheckpointer
@@ -259,7 +279,7 @@ class Engine:
             spark=running.spark,
             session=_sessions(running, settings),
             queries=self._queries(settings, plan),
-            replan=lambda: self._replan(settings),
+            replan=lambda: plan_with_retries(lambda: self._replan(settings), stop),
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
             heart=Heart(),
@@ -274,7 +294,12 @@ class Engine:
         from headrace.run.context import Queries
 
         return Queries(
-            _builder(settings, plan, self._rehearsal), _ranges(settings, plan), _bad_records(settings, plan)
+            _builder(settings, plan, self._rehearsal),
+            _ranges(settings, plan, self._rehearsal),
+            _bad_records(settings, plan, self._rehearsal),
+            _snapshots(settings, plan, self.session),
+            _once(settings, plan, self._rehearsal),
+            *(() if self._rehearsal is None else (self._rehearsal.as_records,)),
         )
 
     def build_records(self, settings: ProjectSettings, plan: Plan) -> BuildRecords:
@@ -329,8 +354,11 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
             chosen = build_session_settings(find_named_master(spark.sparkContext)) | WRITER_CHECKS
             for key, value in chosen.items():
                 session.conf.set(key, value)
+            jvm: Any = spark.sparkContext._jvm
             for key, value in settings.configuration.items():
-                if key.startswith("spark.sql."):
+                # Static settings, such as those of the metastore, belong to the existing session.
+                is_static = jvm.org.apache.spark.sql.internal.SQLConf.isStaticConfigKey(key)
+                if key.startswith("spark.sql.") and not is_static:
                     session.conf.set(key, value)
         for key, value in conf.items():
             session.conf.set(key, value)
@@ -344,6 +372,8 @@ def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides |
     """Evaluates queries against the real tables."""
     from headrace.plan.evaluate import evaluate
     from headrace.plan.modes import Running
+    from headrace.plan.once import once_stream
+    from headrace.plan.snapshots import marker_stream
 
     sources = None if overrides is None else overrides.sources
     folders = None if overrides is None else overrides.folders
@@ -353,14 +383,48 @@ def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides |
         declared: Flow,
         kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
     ) -> DataFrame:
-        active = ActivePipeline(settings, lambda: session, folders=folders, quarantines=overrides is None)
+        active = ActivePipeline(settings, lambda: session, folders=folders, quarantines=True)
         with activate(active):
+            if snapshots_of(declared) is not None:
+                planned = next(one for one in plan.flows if one.flow.name == declared.name)
+                log = SnapshotLog(settings.storage.snapshots(declared.target))
+                return marker_stream(session, log.pattern, planned.schema)
+            if is_once(declared):
+                planned = next(one for one in plan.flows if one.flow.name == declared.name)
+                return once_stream(session, settings.storage, planned.schema)
             return evaluate(session, declared, plan, Running(sources=sources, kafka_limit=kafka_limit))
 
     return build
 
 
-def _ranges(settings: ProjectSettings, plan: Plan) -> BuildRanges:
+def _once(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> BuildOnce:
+    """Evaluates the batch queries of flows that are applied once."""
+    from headrace.plan.evaluate import evaluate
+    from headrace.plan.modes import Running
+
+    mode = Running(sources=None if overrides is None else overrides.sources)
+    folders = None if overrides is None else overrides.folders
+
+    def build(session: SparkSession, declared: Flow) -> DataFrame:
+        with activate(ActivePipeline(settings, lambda: session, folders=folders)):
+            return evaluate(session, declared, plan, mode)
+
+    return build
+
+
+def _snapshots(settings: ProjectSettings, plan: Plan, session: Callable[[], SparkSession]) -> ReadSnapshots:
+    """Reads the snapshots of flows in the pipeline's session."""
+    from headrace.plan.snapshots import make_reader
+
+    @contextmanager
+    def reading(planned: PlannedFlow) -> Iterator[SnapshotReader]:
+        with activate(ActivePipeline(settings, session)):
+            yield make_reader(planned.flow, plan.datasets, settings, session())
+
+    return reading
+
+
+def _ranges(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> BuildRanges:
     """Evaluates flows over given ranges."""
     from headrace.plan.bounded import evaluate_ranges
 
@@ -369,15 +433,25 @@ def _ranges(settings: ProjectSettings, plan: Plan) -> BuildRanges:
         planned: PlannedFlow,
         ranges: Sequence[SourceRange],
         checkpoint: Location,
-        treat: Callable[[DataFrame], DataFrame] | None = None,
+        treat: Treat | None = None,
     ) -> DataFrame:
-        with activate(ActivePipeline(settings, lambda: session, quarantines=True)):
-            return evaluate_ranges(session, planned, plan, ranges, checkpoint, treat=treat)
+        folders = None if overrides is None else overrides.folders
+        with activate(ActivePipeline(settings, lambda: session, folders=folders, quarantines=True)):
+            return evaluate_ranges(
+                session,
+                planned,
+                plan,
+                ranges,
+                checkpoint,
+                leaves_others=overrides is not None,
+                treat=treat,
+                stand_ins=None if overrides is None else overrides.ranges,
+            )
 
     return build
 
 
-def _bad_records(settings: ProjectSettings, plan: Plan) -> FindBadRecords:
+def _bad_records(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> FindBadRecords:
     """Finds the bad records that the reads of flows have left out."""
     from headrace.plan.bounded import evaluate_ranges
 
@@ -385,9 +459,18 @@ def _bad_records(settings: ProjectSettings, plan: Plan) -> FindBadRecords:
         session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
     ) -> Sequence[BadRecords]:
         found: list[BadRecords] = []
-        active = ActivePipeline(settings, lambda: session, quarantines=True, bad_records=found)
+        active = ActivePipeline(
+            settings,
+            lambda: session,
+            folders=None if overrides is None else overrides.folders,
+            quarantines=True,
+            bad_records=found,
+        )
+        stand_ins = None if overrides is None else overrides.ranges
         with activate(active):
-            evaluate_ranges(session, planned, plan, ranges, checkpoint, leaves_others=True)
+            evaluate_ranges(
+                session, planned, plan, ranges, checkpoint, leaves_others=True, stand_ins=stand_ins
+            )
         return [one for one in found if not one.frame.isStreaming]
 
     return find

@@ -22,12 +22,15 @@ from headrace.model.declarations import (
     MaterializedView,
     StreamingTable,
     TemporaryView,
+    is_once,
+    snapshots_of,
 )
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
 from headrace.model.remedies import Remedies
-from headrace.plan.fingerprint import CodeDigest, python_files
+from headrace.plan.fingerprint import CodeDigest, code_files
+from headrace.plan.once import marker_of
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.run.survey import FlowSurveyor, is_drained
@@ -76,6 +79,10 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         digest = _digest(plan.project, declarations)
     except UnknownCode as reason:
         _LOG.info("a run with nothing new will start Spark: %s", reason)
+        digest = None
+    waits = any(planned.flow.once for planned in plan.flows) and not marker_of(plan.project.storage).exists()
+    if waits or any(snapshots_of(planned.flow) for planned in plan.flows):
+        # Only Spark can ask for new snapshots, and the first run applies the flows that are applied once.
         digest = None
     flows = [
         {
@@ -231,15 +238,17 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
     from importlib.metadata import version
 
     digest = hashlib.sha256()
-    files = frozenset(python_files(settings.root, settings.storage.root))
+    storage = settings.storage.root
+    files = frozenset(file for folder in settings.code_folders for file in code_files(folder, storage))
     kafka = {k: v for k, v in settings.kafka.settings.items() if k != "bootstrap.servers"}
     parts: list[Any] = [
         [version(package) for package in ("headrace", "pyspark")],
         [settings.name, settings.profile, str(settings.storage.root), settings.database, settings.catalog],
         sorted(settings.configuration.items()),
+        [sorted(settings.tables.targets.items()), sorted(settings.paths.targets.items())],
         sorted(kafka.items()),
         settings.expectation_nulls,
-        CodeDigest(settings.root, settings.storage.root)(),
+        CodeDigest(settings.code_folders, settings.storage.root)(),
     ]
     for dataset in declarations.datasets:
         parts.append([type(dataset).__name__, str(dataset.name), dataset.comment, str(dataset.location)])
@@ -248,14 +257,15 @@ def _digest(settings: ProjectSettings, declarations: Declarations) -> str:
             parts.append([sorted(dataset.table_properties.items()), str(dataset.schema), dataset.format])
             parts.append([dataset.partition_cols, dataset.cluster_by])
         if isinstance(dataset, TemporaryView):
-            parts.append([sorted(dataset.spark_conf.items()), describe_query(dataset.query.function, files)])
+            parts.append([sorted(dataset.spark_conf.items()), describe_query(dataset.query, files)])
     for flow in declarations.flows:
         parts.append(
             [
                 flow.name,
                 str(flow.target),
                 sorted(flow.spark_conf.items()),
-                describe_query(flow.query.function, files),
+                # A query that was applied once is not evaluated again.
+                "once" if is_once(flow) else describe_query(flow.query, files),
             ]
         )
     for part in parts:

@@ -4,41 +4,36 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
-import platform
 import sys
-import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, HeadraceError
-from headrace.model.events import Emitter, Event, FlowFailed, FlowReconnecting, FlowRetrying, ViewFailed
+from headrace.model.events import Emitter
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.model.secrets import Redactor
 from headrace.project.engine import Engine, SourceOverrides, StoppedBroker
-from headrace.project.selection import check_remedies
-from headrace.run.reporting import logged_only
+from headrace.project.updating import Updates
 
 if TYPE_CHECKING:
-    from headrace.model.connections import KafkaConnection
-    from headrace.model.declarations import Flow
     from headrace.observe.event_reading import EventLevel, LoggedEvent
-    from headrace.observe.log import LogSettings, UpdateLog
+    from headrace.observe.log import LogSettings
     from headrace.observe.quality import Quality
     from headrace.observe.read import Rows
     from headrace.observe.snapshot import Snapshot
     from headrace.plan.stages import Plan
+    from headrace.project.erasing import ErasurePlan
     from headrace.project.preview import Preview
     from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
+    from headrace.project.resetting import ResetPlan
+    from headrace.project.table_care import TableCare
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
     from headrace.verify.report import Proof
@@ -72,6 +67,7 @@ class Pipeline:
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
         self._engine = Engine(settings, overrides)
+        self._updates = Updates(settings, self._engine)
 
     @classmethod
     def load(
@@ -132,11 +128,13 @@ class Pipeline:
             if offline:
                 return plan
             from headrace.plan.sources import find_sources
+            from headrace.project.index_notes import find_index_notes
             from headrace.run.preflight import find_refusals
 
             systems = self._engine.systems(settings, asks_once=True)
             with closing(systems.kafka):
                 plan = find_refusals(find_sources(plan, systems), systems, self._engine.read_table)
+            plan = replace(plan, notes=(*plan.notes, *find_index_notes(plan)))
             stopped = isinstance(settings.kafka, StoppedBroker) and bool(settings.kafka.asked)
             plan = replace(plan, is_broker_stopped=stopped)
             return replace(plan, refusals=tuple(map(settings.redactor.error, plan.refusals)))
@@ -209,7 +207,7 @@ class Pipeline:
             datasets: The datasets to run; all by default.
             continuous: Whether to run until `stop` is set; otherwise a run processes what the sources hold
                 now.
-            remedies: The flows to resume, rename, or start with a new checkpoint.
+            remedies: The flows to reset or rename.
             progress: Whether to show the progress: as a table in a notebook or on a terminal, else as
                 lines on standard output.
             emit: Takes the events of the update as they happen; called from several threads.
@@ -231,21 +229,54 @@ class Pipeline:
         """
         with self._redacted(), self._showing(progress) as display:
             emitters = [one for one in (emit, display) if one is not None]
-            result = self._run(datasets, continuous, remedies or Remedies(), emitters, stop, log)
-        return _redacted(result, self.settings.redactor)
+            how = remedies or Remedies()
+            return self._updates.run(datasets, how, emitters, stop, log, continuous=continuous)
 
-    def plan_refresh(self, datasets: Sequence[str]) -> RefreshPlan:
+    def plan_reset(self, flows: Sequence[str]) -> ResetPlan:
+        """Return where the new checkpoints of `reset` would continue; changes nothing.
+
+        Args:
+            flows: The names of the flows.
+
+        Raises:
+            HeadraceError: A name is unknown, or a new checkpoint would lose or duplicate records.
+        """
+        from headrace.project.resetting import Resetter
+
+        with self._redacted():
+            return Resetter(self.settings, self._engine).plan(flows)
+
+    def reset(self, flows: Sequence[str]) -> ResetPlan:
+        """Create new checkpoints that continue where the flows have ended; the rows are kept.
+
+        Args:
+            flows: The names of the flows.
+
+        Returns:
+            Where each source continues.
+
+        Raises:
+            HeadraceError: A name is unknown, a new checkpoint would lose or duplicate records, or a flow runs
+                in another process.
+        """
+        from headrace.project.resetting import Resetter
+
+        with self._redacted():
+            return Resetter(self.settings, self._engine).reset(flows)
+
+    def plan_refresh(self, datasets: Sequence[str] | None) -> RefreshPlan:
         """Return what `full_refresh` would remove, and what cannot be read again; changes nothing.
 
         Args:
-            datasets: Their names. Streams that read them must be among them.
+            datasets: Their names; ``None`` for all.
 
         Returns:
-            The plan of the pipeline, the `names` that would be rebuilt, and what is `gone`: records that
+            The plan of the pipeline, the `names` that would be rebuilt, which include the streams that read
+            them, and what is `gone`: records that
             topics no longer have, and files that no longer exist.
 
         Raises:
-            HeadraceError: A name is unknown, or a stream downstream is not among them.
+            HeadraceError: A name is unknown, or a table forbids it.
         """
         from headrace.project.refresh import plan_refresh
 
@@ -257,8 +288,10 @@ class Pipeline:
 
     def full_refresh(
         self,
-        datasets: Sequence[str],
+        datasets: Sequence[str] | None,
         *,
+        refresh: Sequence[str] = (),
+        accept_loss: Sequence[str] = (),
         emit: Emitter | None = None,
         stop: StopSignal | None = None,
         log: LogSettings | None = None,
@@ -266,34 +299,94 @@ class Pipeline:
         """Remove all rows of streaming tables, and read their sources again from the beginning.
 
         Args:
-            datasets: Their names. Streams that read them must be among them.
+            datasets: Their names; ``None`` for all. Streams that read them are rebuilt too.
+            refresh: Further datasets, which the run that follows updates without removing rows.
+            accept_loss: The tables whose rows are removed even if they cannot be read again.
             emit: Takes the events of the run that follows.
             stop: Set it to stop that run; the next run continues.
             log: How its log is written; by default as the environment says.
 
         Raises:
-            HeadraceError: A name is unknown, a stream downstream is not among them, or a table
-                cannot be emptied.
+            HeadraceError: A name is unknown, a table forbids it or cannot be emptied, or rows cannot be read
+                again.
         """
-        from headrace.observe.log import LogSettings
-        from headrace.project.refresh import clear_datasets
+        with self._redacted():
+            emitters = [] if emit is None else [emit]
+            return self._updates.full_refresh(datasets, refresh, accept_loss, emitters, stop, log)
+
+    def plan_erasure(self, table: str, where: str) -> ErasurePlan:
+        """Return what `erase` would delete; changes nothing.
+
+        Args:
+            table: The table.
+            where: The condition of the rows, in SQL.
+
+        Returns:
+            The tables with the number of rows, notes on what is not deleted, and when a vacuum can remove
+            the rows from the storage.
+
+        Raises:
+            UsageError: There is no such table, or the condition cannot be evaluated.
+        """
+        from headrace.project.erasing import Eraser
 
         with self._redacted():
-            how = log or LogSettings.of()
-            update = _new_update()
-            with self._logging(update, how) as own:
-                settings, plan = self._engine.reach(keep=True)
-                context = self._engine.context(
-                    settings, plan, update, _ignore, None, Remedies(), continuous=False
-                )
-                try:
-                    _LOG.info("emptying %s", ", ".join(datasets))
-                    clear_datasets(datasets, plan, context)
-                finally:
-                    context.close()
-                emitters: list[Emitter] = [emit, own] if emit else [own]
-                result = self._execute(datasets, update, emitters, stop, Remedies(), continuous=False)
-        return _redacted(result, self.settings.redactor)
+            return Eraser(self.settings, self._engine).plan(table, where)
+
+    def erase(self, planned: ErasurePlan) -> ErasurePlan:
+        """Delete rows of a table, of its quarantine, and of the tables that read it.
+
+        Args:
+            planned: What to delete, from `plan_erasure`.
+
+        Returns:
+            The plan with the numbers of rows that were deleted.
+
+        Raises:
+            SecondDriverError: A flow of one of the tables runs in another process.
+
+        Example:
+            >>> planned = pipeline.plan_erasure("orders", "customer = 'ada'")  # doctest: +SKIP
+            >>> pipeline.erase(planned).rows  # doctest: +SKIP
+        """
+        from headrace.project.erasing import Eraser
+
+        with self._redacted():
+            return Eraser(self.settings, self._engine).erase(planned)
+
+    def maintain(
+        self, datasets: Sequence[str] = (), *, optimize: bool = True, vacuum: bool = True
+    ) -> tuple[TableCare, ...]:
+        """Compact and vacuum tables where that is due; starts Spark only if something is.
+
+        A table with many small files is compacted. Files that no version within the table's retention
+        needs (``delta.deletedFileRetentionDuration``, by default 7 days) are deleted, unless a flow of the
+        storage still has to read them. A table whose flow runs in another process is left as it is.
+
+        Args:
+            datasets: The tables; all tables of the storage by default.
+            optimize: Whether to compact.
+            vacuum: Whether to delete files.
+
+        Returns:
+            For each table its files before and after, and a warning if something failed.
+
+        Raises:
+            TableUnknownError: There is no such table.
+
+        Example:
+            >>> [care.steps for care in pipeline.maintain()]  # doctest: +SKIP
+        """
+        from headrace.observe.read import find_table
+        from headrace.project.table_care import TableKeeper
+
+        steps = (*(["optimize"] if optimize else []), *(["vacuum"] if vacuum else []))
+        storage, database = self.settings.storage, self.settings.database
+        for name in datasets:
+            find_table(name, storage, database)
+        names = [TableName.parse(name, database) for name in datasets]
+        keeper = TableKeeper(settings=self.settings, engine=self._engine, steps=steps)
+        return keeper.keep(names or storage.find_tables())
 
     def verify(
         self,
@@ -301,6 +394,7 @@ class Pipeline:
         *,
         since: datetime | int | None = None,
         require: str | None = None,
+        sample: int | None = None,
     ) -> Proof:
         """Check that every record was processed exactly once; starts no JVM.
 
@@ -308,6 +402,7 @@ class Pipeline:
             datasets: The tables to check; all by default.
             since: A table version or a time; older commits are not checked.
             require: The grade that must be judged for each flow: ``ranges``, ``counts`` or ``records``.
+            sample: The number of keys of each table with changes by key whose newest records are read again.
 
         Returns:
             The proof: `proven`, and each flow with its grades.
@@ -330,7 +425,7 @@ class Pipeline:
                 params={"argument": "require", "value": require},
             )
         asked = [datasets] if isinstance(datasets, str) else datasets
-        names = [TableName.parse(name, self.settings.database) for name in asked]
+        names = [self.settings.table_name(name) for name in asked]
         connection = self._engine.connection()
         with self._redacted():
             return verify_pipeline(
@@ -338,6 +433,7 @@ class Pipeline:
                 datasets=names,
                 since=since,
                 require=require,
+                sample=sample,
                 connection=connection,
                 explain=lambda said: find_fault(connection, said),
                 others=self._engine.other_clusters,
@@ -460,131 +556,3 @@ class Pipeline:
             yield
         except HeadraceError as error:
             raise self.settings.redactor.error(error) from error.__cause__
-
-    def _run(
-        self,
-        datasets: Sequence[str],
-        continuous: bool,
-        remedies: Remedies,
-        emitters: list[Emitter],
-        stop: StopSignal | None,
-        log: LogSettings | None,
-    ) -> RunResult:
-        from headrace.observe.log import LogSettings
-        from headrace.project.noop_check import find_up_to_date
-        from headrace.run.update import report_up_to_date
-
-        began = time.monotonic()
-        how = log or LogSettings.of()
-        settings = self.settings
-        update = _new_update()
-        if not (continuous or datasets or remedies.flows or self._engine.is_running):
-            found = find_up_to_date(settings, lambda: self._engine.reachable(start=True).kafka)
-            if found is not None:
-                return report_up_to_date(
-                    found.flows,
-                    found.views,
-                    pipeline=settings.name,
-                    update=update,
-                    emit=_fan_out(emitters, settings.redactor),
-                    started=began,
-                )
-        with self._logging(update, how) as own:
-            emitters.append(own)
-            return self._execute(datasets, update, emitters, stop, remedies, continuous=continuous)
-
-    @contextmanager
-    def _logging(self, update: str, how: LogSettings) -> Iterator[UpdateLog]:
-        """The log of an update, and that of Spark if Spark is not started yet."""
-        from headrace.observe.log import UpdateLog, spark_log
-
-        settings = self.settings
-        with UpdateLog(settings, update, how) as log:
-            self._engine.spark_log = spark_log(settings, update)
-            facts = (settings.name, settings.profile, settings.storage.root, os.getpid(), platform.node())
-            _LOG.info("pipeline %s, profile %s, storage %s, process %d on %s", *facts)
-            yield log
-
-    def _execute(
-        self,
-        datasets: Sequence[str],
-        update: str,
-        emitters: list[Emitter],
-        stop: StopSignal | None,
-        remedies: Remedies,
-        *,
-        continuous: bool,
-    ) -> RunResult:
-        from headrace.observe.event_log import EventLog
-        from headrace.observe.log import update_log
-        from headrace.run.update import execute
-
-        settings, plan = self._engine.reach(datasets, record=not datasets, keep=True)
-        if (spark_log := self._engine.opened().log_file) is not None:
-            _LOG.info("Spark's log: %s", spark_log)
-        check_remedies(remedies, plan)
-        with EventLog(settings.storage, settings.name, update, plan) as log:
-            emitters.append(log)
-            emit = _fan_out(emitters, settings.redactor)
-            context = self._engine.context(
-                settings, plan, update, emit, stop, remedies, continuous=continuous
-            )
-            try:
-                with self._watching_broker(settings, plan, update, emit):
-                    return replace(execute(plan, context), log_file=update_log(settings, update))
-            finally:
-                context.close()
-
-    @contextmanager
-    def _watching_broker(
-        self, settings: ProjectSettings, plan: Plan, update: str, emit: Emitter
-    ) -> Iterator[None]:
-        """Reports during a run if no Kafka broker answers."""
-        from headrace.run.broker_watch import ANSWER_S, BrokerWatch
-        from headrace.sources.kafka.cluster import KafkaCluster
-
-        readers: dict[str, tuple[KafkaConnection, list[Flow]]] = {}
-        for planned in plan.flows:
-            kafka = [source for source in planned.sources if source.needs_broker]
-            found = [source.connection or settings.kafka for source in kafka]
-            for servers, connection in {one.bootstrap_servers: one for one in found}.items():
-                readers.setdefault(servers, (connection, []))[1].append(planned.flow)
-        with ExitStack() as watches:
-            for connection, flows in readers.values():
-                is_embedded = connection == settings.kafka and self.settings.kafka.is_embedded
-                remedy = "headrace broker start" if is_embedded else "headrace doctor"
-                cluster = KafkaCluster(connection, ANSWER_S)
-                watches.enter_context(BrokerWatch(flows, update, cluster.ping, remedy, emit))
-            yield
-
-
-def _new_update() -> str:
-    """An id that begins with the time, so that later updates sort behind."""
-    return f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{uuid.uuid4().hex[:6]}"
-
-
-def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
-    """The result, with secrets removed from its errors."""
-    return replace(
-        result,
-        flows=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.flows),
-        views=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.views),
-    )
-
-
-def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
-    """One emitter for all; an emitter that raises is logged, and fails no flow."""
-
-    def emit(event: Event) -> None:
-        if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed):
-            # Errors quote what others have said; the rest of an event is names and numbers.
-            event = replace(event, error=redactor.data(event.error))
-        for one in emitters:
-            with logged_only(f"the event {type(event).__name__}"):
-                one(event)
-
-    return emit
-
-
-def _ignore(event: Event) -> None:
-    pass

@@ -7,13 +7,15 @@ it is. A table of the pipeline that does not exist yet is computed from its own 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.contracts.conditions import with_checks
-from headrace.declare.registry import ActivePipeline, activate
+from headrace.contracts.conditions import check_columns, is_passed, with_checks
+from headrace.declare.activation import activate
+from headrace.declare.registry import ActivePipeline
 from headrace.errors import (
     NOT_COMMITTED,
     DatasetUnknownError,
@@ -22,9 +24,9 @@ from headrace.errors import (
 )
 from headrace.model.declarations import Dataset, TemporaryView
 from headrace.model.expectations import Expectation, ExpectationCount
-from headrace.model.names import TableName
-from headrace.observe.read import plain, unknown_column
-from headrace.plan.catalog import isolated_session
+from headrace.model.names import quoted_path
+from headrace.observe.read import rows_to_json, unknown_column
+from headrace.plan.catalog import StandIns, isolated_session
 from headrace.plan.evaluate import session_settings, shortened
 from headrace.plan.intercept import quiet
 from headrace.plan.names import shown
@@ -33,12 +35,32 @@ from headrace.plan.stored import load_stored
 from headrace.project.preview_sources import PreviewReader
 from headrace.run.failures import as_error
 from headrace.sources.answers import SourceSeen
+from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.files.bad_files import explain_bad_file
 from headrace.sources.kafka.clusters import KafkaClusters
+from headrace.sources.records import CARRIED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
+
+_EXAMPLES = 3
+"""The number of bad records that a preview shows for each reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreviewedBadRecords:
+    """The records that the readers reject for one reason.
+
+    Args:
+        name: The reason, such as ``RECORD_UNPARSEABLE``.
+        records: Their number.
+        examples: The first of them: each with its place, and what is wrong.
+    """
+
+    name: str
+    records: int
+    examples: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +76,7 @@ class Preview:
         sources: What was read.
         expectations: How many of the computed rows each expectation passes and fails. Rows that an
             expectation rejects are not among `rows`.
+        bad_records: The records that have no rows, by reason; a run would quarantine them.
     """
 
     dataset: str
@@ -63,20 +86,16 @@ class Preview:
     is_cut: bool
     sources: tuple[SourceSeen, ...]
     expectations: tuple[ExpectationCount, ...] = ()
+    bad_records: tuple[PreviewedBadRecords, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "dataset": self.dataset,
-            "columns": [
-                {"name": name, "type": kind} for name, kind in zip(self.columns, self.types, strict=True)
-            ],
-            "rows": [
-                {name: plain(value) for name, value in zip(self.columns, row, strict=True)}
-                for row in self.rows
-            ],
+            **rows_to_json(self.columns, self.types, self.rows),
             "cut": self.is_cut,
             "sources": [source.to_json() for source in self.sources],
             "expectations": [one.to_json() for one in self.expectations],
+            "bad_records": [asdict(one) for one in self.bad_records],
         }
 
 
@@ -86,7 +105,7 @@ def find_previewed(name: str, plan: Plan) -> tuple[str, tuple[Declared, ...]]:
     Raises:
         DatasetUnknownError: The pipeline declares neither.
     """
-    target = str(TableName.parse(name, plan.project.database)).casefold()
+    target = str(plan.project.table_name(name)).casefold()
     for dataset in plan.datasets:
         if str(dataset.name).casefold() == target:
             return shown(dataset.name), plan.queries_of(dataset)
@@ -131,20 +150,18 @@ def take_preview(
         DatasetUnknownError: The pipeline declares nothing of this name.
         ReadColumnUnknownError: There is no such column.
         ReadConditionInvalidError: The condition cannot be evaluated.
-        HeadraceError: The query fails on what it reads, such as a record that cannot be parsed.
+        HeadraceError: The query fails on what it reads.
     """
     label, queries = find_previewed(name, plan)
     first = queries[0]
     dataset = _dataset_of(first, plan)
     with isolated_session(spark, plan.project.database) as (session, catalog):
-        for table in plan.tables_read:
-            if load_stored(plan.project.storage, table) is not None:
-                catalog.add_stored(table, plan.project.storage.table(table))
-            else:
-                catalog.copy_from(spark, table)
+        _add_tables(catalog, plan, spark)
         looker = PreviewReader(session, plan, clusters, records=records)
+        found: list[BadRecords] = []
+        active = ActivePipeline(plan.project, lambda: session, quarantines=True, bad_records=found)
         with (
-            activate(ActivePipeline(plan.project, lambda: session)),
+            activate(active),
             session_settings(session, first.spark_conf, name=label, location=first.location),
         ):
             frame = looker.union(queries)
@@ -152,7 +169,8 @@ def take_preview(
             fields = chosen.schema.fields[: len(chosen.columns) - len(dataset.expectations)]
             try:
                 with quiet():
-                    values = _collected(chosen.limit(limit + 1))
+                    values = collect_columns(chosen.limit(limit + 1))
+                    bad_records = tuple(_rejected(found))
             except Exception as error:
                 raise _failure(error, first, log_file, dataset.expectations) from error
         rows = tuple(zip(*values, strict=True))
@@ -160,11 +178,45 @@ def take_preview(
         return Preview(
             dataset=label,
             columns=tuple(columns) or tuple(field.name for field in fields),
-            types=tuple(_kind(field.dataType) for field in fields),
+            types=tuple(type_name(field.dataType) for field in fields),
             rows=kept,
             is_cut=len(rows) > limit,
             sources=looker.seen,
             expectations=counts,
+            bad_records=bad_records,
+        )
+
+
+def _add_tables(catalog: StandIns, plan: Plan, spark: SparkSession) -> None:
+    """Add the tables that the pipeline reads: of its storage, else of the user's session."""
+    for table in plan.tables_read:
+        if load_stored(plan.project.storage, table) is not None:
+            catalog.add_stored(table, plan.project.storage.table(table))
+        else:
+            catalog.copy_from(spark, table)
+
+
+def _rejected(found: Sequence[BadRecords]) -> Iterator[PreviewedBadRecords]:
+    """The bad records of all reads, by reason."""
+    from pyspark.sql import functions as F
+
+    counts: Counter[str] = Counter()
+    examples: dict[str, list[str]] = {}
+    for read in found:
+        if read.frame.isStreaming:
+            continue
+        place = [name for name in ("topic", "partition", "offset", "path") if name in read.frame.columns]
+        value = F.substring("value", 1, CARRIED).alias("value")
+        chosen = read.frame.select(CODE, *place, value, F.octet_length("value").alias("size"))
+        counted = {row[CODE]: row["count"] for row in read.frame.groupBy(CODE).count().collect()}
+        counts.update(counted)
+        for row in chosen.limit(_EXAMPLES).collect() if counted else ():
+            at = " ".join(f"{name} {row[name]}" for name in place)
+            text = read.rules.explain(row[CODE], row["value"], row["size"])
+            examples.setdefault(row[CODE], []).append(f"{at}: {text}")
+    for name, count in sorted(counts.items()):
+        yield PreviewedBadRecords(
+            name=name, records=count, examples=tuple(examples.get(name, ())[:_EXAMPLES])
         )
 
 
@@ -243,11 +295,11 @@ def _selected(
     for column in columns:
         if column not in known:
             raise unknown_column(column, known, label)
+    checks = [is_passed(index) for index in range(len(expectations))]
     checked = with_checks(frame, expectations)
     if not columns:
-        return checked
-    checks = checked.columns[len(frame.columns) :]
-    return checked.select([F.col(_quoted(column)).alias(column) for column in columns] + checks)
+        return checked.select("*", *checks).drop(*check_columns(len(expectations)))
+    return checked.select(*(F.col(quoted_path(column)).alias(column) for column in columns), *checks)
 
 
 def _paths(schema: StructType, above: str = "") -> Iterable[str]:
@@ -259,16 +311,13 @@ def _paths(schema: StructType, above: str = "") -> Iterable[str]:
             yield from _paths(field.dataType, f"{above}{field.name}.")
 
 
-def _quoted(path: str) -> str:
-    return ".".join(f"`{part}`" for part in path.split("."))
-
-
-def _kind(kind: DataType) -> str:
+def type_name(kind: DataType) -> str:
+    """The name of a type, without its parts."""
     value = kind.jsonValue()
     return value if isinstance(value, str) else str(value["type"])
 
 
-def _collected(frame: DataFrame) -> list[list[Any]]:
+def collect_columns(frame: DataFrame) -> list[list[Any]]:
     """The values of each column."""
     from pyspark.sql import functions as F
 

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headrace.contracts.conditions import accepted
+from headrace.contracts.snapshots import without_own_columns
 from headrace.errors import SourceUnsupportedError
-from headrace.model.declarations import Dataset
-from headrace.model.names import TableName
+from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE, UPSERT
+from headrace.model.declarations import AutoCdcFlow, Dataset, snapshots_of
+from headrace.model.names import TableName, quoted_column
+from headrace.model.queries import PythonQuery
+from headrace.model.snapshots import Snapshots, StoredSnapshots
 from headrace.plan.evaluate import evaluate
 from headrace.plan.modes import Bounded, TableAccess
 from headrace.plan.names import quoted, shown
+from headrace.plan.snapshots import make_reader
 from headrace.plan.stages import Declared, Plan
 from headrace.plan.stored import StoredTable, load_stored
+from headrace.runtime.active_session import new_frame
+from headrace.sinks.delta.effects import newest_of_each_key
 from headrace.sources.answers import SourceSeen
 from headrace.sources.delta.sample import as_inserts, changes_of
 from headrace.sources.kafka.clusters import KafkaClusters
@@ -59,6 +67,8 @@ class PreviewReader:
 
     def _query(self, query: Declared) -> DataFrame:
         mode = Bounded(sources=self._source, tables=self._table)
+        if (snapshots := snapshots_of(query)) is not None:
+            query = self._snapshot(query, snapshots)
         frame = evaluate(self._session, query, self._plan, mode)
         if frame.isStreaming:
             raise SourceUnsupportedError(
@@ -69,6 +79,17 @@ class PreviewReader:
                 params={"name": str(query.name)},
             )
         return frame
+
+    def _snapshot(self, query: Declared, source: Snapshots) -> Declared:
+        """The query of a flow that applies snapshots, with the rows of the newest one that can be read."""
+
+        def rows() -> DataFrame:
+            if isinstance(source, StoredSnapshots) and not source.is_path:
+                return without_own_columns(self._session.read.table(source.name))
+            project = self._plan.project
+            return make_reader(query, self._plan.datasets, project, self._session).newest()
+
+        return replace(query, query=PythonQuery(rows, query.query.location))
 
     # -- tables
 
@@ -104,12 +125,17 @@ class PreviewReader:
             from pyspark.sql.types import StructType
 
             schema = StructType.fromJson(dict(self._plan.schemas[dataset.name]))
-            return self._session.createDataFrame([], schema)
+            return new_frame(self._session, [], schema)
         if dataset.name not in self._computed:
             self._computing.append(dataset.name)
             try:
-                frame = self.union(self._plan.queries_of(dataset))
-                self._computed[dataset.name] = accepted(frame, dataset.expectations)
+                queries = self._plan.queries_of(dataset)
+                frame = accepted(self.union(queries), dataset.expectations)
+                first = queries[0]
+                has_rows = snapshots_of(first) is not None
+                if isinstance(first, AutoCdcFlow) and not (has_rows or first.history or first.kept_if_null):
+                    frame = current_rows(frame, first.keys)
+                self._computed[dataset.name] = frame
             finally:
                 self._computing.pop()
         return self._computed[dataset.name]
@@ -125,3 +151,17 @@ class PreviewReader:
 
     def _note(self, seen: SourceSeen) -> None:
         self._seen.setdefault(f"{seen.kind} {seen.name}", seen)
+
+
+def current_rows(changes: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+    """The rows of a table after all change records, which a run would apply to it."""
+    from pyspark.sql import functions as F
+
+    complete = " AND ".join(f"{quoted_column(name)} IS NOT NULL" for name in keys)
+    valid = changes.where(f"{SEQUENCE}.value IS NOT NULL AND ({OPERATION} = '{TRUNCATE}' OR ({complete}))")
+    newest = newest_of_each_key(valid, keys)
+    truncated = newest.where(F.col(OPERATION) == TRUNCATE).agg(F.max(SEQUENCE).alias("__headrace_truncated"))
+    rows = newest.where(F.col(OPERATION) == UPSERT).crossJoin(F.broadcast(truncated))
+    rows = rows.where(F.coalesce(F.col(SEQUENCE) > F.col("__headrace_truncated"), F.lit(True)))
+    names = changes.columns[: changes.columns.index(OPERATION)]
+    return rows.select(*map(quoted_column, names))

@@ -22,6 +22,7 @@ from headrace.observe.quarantine import (
     find_quarantines,
 )
 from headrace.observe.read import Rows, find_table
+from headrace.project.operations import logged_operation, new_update
 from headrace.sinks.delta.commit import discard_rows
 
 if TYPE_CHECKING:
@@ -200,9 +201,11 @@ class Quarantine:
         found, name = self._find(dataset), self._name(dataset)
         if found is None:
             return RowChoice(dataset=name)
-        rows = found.choose(chosen)
-        discard_rows(found.path, found.choose(chosen.with_states("quarantined")).select(["id"]))
-        return choice_of(name, rows)
+        with logged_operation(self.settings, new_update(), "QUARANTINE_DISCARD", [name]) as outcome:
+            choice = choice_of(name, found.choose(chosen))
+            discard_rows(found.path, found.choose(chosen.with_states("quarantined")).select(["id"]))
+            outcome["discarded"] = choice.rows
+        return choice
 
     def replay(self, dataset: str, chosen: RowFilter = EVERY_ROW) -> ReplayResult:
         """Take quarantined rows through today's code, and move those that pass into the table; starts Spark.
@@ -233,15 +236,19 @@ class Quarantine:
         if found is None:
             return ReplayResult(dataset=name)
         settings, plan = self.engine.reach()
-        update = f"replay-{name}"
+        update = new_update()
         context = self.engine.context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
         try:
-            return replay_dataset(found, chosen, plan, context, self.engine.build_records(settings, plan))
+            with logged_operation(settings, update, "QUARANTINE_REPLAY", [name]) as outcome:
+                build = self.engine.build_records(settings, plan)
+                result = replay_dataset(found, chosen, plan, context, build)
+                outcome |= result.to_json()
+                return result
         finally:
             context.close()
 
     def _name(self, dataset: str) -> TableName:
-        return TableName.parse(dataset, self.settings.database)
+        return self.settings.table_name(dataset)
 
     def _find(self, dataset: str) -> RejectedRows | None:
         """The rejected rows of a dataset; ``None`` if no row was ever rejected.
@@ -298,7 +305,7 @@ def _is_changed(row: Mapping[str, Any], text: str) -> bool:
 
 
 def _ignore(event: Event) -> None:
-    """Replays have no events."""
+    """A replay has no events of flows."""
 
 
 def _counted(rows: int) -> str:

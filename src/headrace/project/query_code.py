@@ -16,10 +16,11 @@ from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, assert_never
 
 import headrace
 from headrace.declare.session import spark
+from headrace.model.queries import PythonQuery, Query, SqlQuery
 
 _GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _OTHER = frozenset({"LOAD_BUILD_CLASS", "STORE_GLOBAL", "DELETE_GLOBAL"})
@@ -68,16 +69,29 @@ class UnknownCode(Exception):
     """A query uses something that may give another plan the next time."""
 
 
-def describe_query(function: Any, files: frozenset[Path]) -> list[Any]:
+def describe_query(query: Query, files: frozenset[Path]) -> list[Any]:
     """Everything that a query's plan depends on, as text that is the same in every process.
 
     Args:
-        function: The query function.
-        files: The pipeline's own Python files, whose content is known to be the same.
+        query: The query.
+        files: The pipeline's own Python and SQL files, whose content is known to be the same.
 
     Raises:
         UnknownCode: The query may give another plan.
     """
+    match query:
+        case PythonQuery():
+            return _describe_function(query.function, files)
+        case SqlQuery():
+            # What the query is made of is in the file, but for the values of its parameters.
+            if not all(call.is_known for call in query.calls):
+                raise UnknownCode("the columns of files are inferred")
+            return [query.statement, query.edits, query.schema]
+        case _:
+            assert_never(query)
+
+
+def _describe_function(function: Any, files: frozenset[Path]) -> list[Any]:
     walk = _Walk(files)
     try:
         walk.value(function)

@@ -7,25 +7,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from headrace.errors import DownstreamStreamsError, HeadraceError
+from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLosesDataError
+from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
 from headrace.model.sizes import size_text
 from headrace.observe.recent_commits import load_tail
 from headrace.plan.alterations import layout_schema
-from headrace.plan.stages import OpenTableStage, Plan, RefreshViewStage, RunFlowStage, target_of
+from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
 from headrace.project.selection import find_datasets
 from headrace.run.context import UpdateContext
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor, ReadTable, Survey
 from headrace.run.tables import open_table, register_tables, set_coordinates
-from headrace.run.targets import quarantine_of
+from headrace.run.targets import side_tables
 from headrace.run.views import inputs_of
+from headrace.sinks.delta.table import REFRESHING_PROPERTY
 from headrace.sinks.target import TableLayout
 from headrace.sources.registry import kind_of
 from headrace.sources.systems import Systems
+from headrace.state.snapshot_log import SnapshotLog
+from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
+
+_ALLOWED = "pipelines.reset.allowed"
+"""The property with which a table forbids a full refresh, as in Lakeflow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +44,13 @@ class UnrecoverableData:
         dataset: The table that holds them.
         text: What cannot be read again, as a sentence.
         count: The number of files, or the highest possible number of records; ``None`` if unknown.
+        flow: The flow that is applied once, and whose source is gone.
     """
 
     dataset: TableName
     text: str
     count: int | None
+    flow: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,25 +59,35 @@ class RefreshPlan:
 
     Args:
         plan: The plan of the whole pipeline.
-        names: The datasets that would be rebuilt.
+        names: The datasets that would be rebuilt, with the streams downstream.
+        downstream: The datasets among them that a user has not named.
         sizes: The rows (``None`` if they cannot be counted) and bytes that each table holds now.
         gone: What cannot be read again.
     """
 
     plan: Plan
     names: tuple[TableName, ...]
+    downstream: tuple[TableName, ...]
     sizes: Mapping[TableName, tuple[int | None, int]]
     gone: tuple[UnrecoverableData, ...]
 
     def lines(self) -> Iterator[str]:
         """What a full refresh would do: one line for each fact."""
+        if self.downstream:
+            listed = ", ".join(name.short for name in self.downstream)
+            yield f"{listed}  rebuilt too: a stream downstream would read the rows twice"
         for name in self.names:
-            sources = [source for planned in self.plan.feeding(name) for source in planned.sources]
-            if not sources:
+            feeding = self.plan.feeding(name)
+            if not feeding:
                 yield f"{name.short}  is recomputed"
                 continue
             root = self.plan.project.root
-            read = ", ".join(one.table.short if one.table else one.title(root) for one in sources)
+            streams = [source for planned in feeding if not planned.flow.once for source in planned.sources]
+            once = [f"the batch query of {planned.flow.name}" for planned in feeding if planned.flow.once]
+            titles = [one.table.short if one.table else one.title(root) for one in streams]
+            read = ", ".join([*titles, *once])
+            if (snapshots := snapshots_of(feeding[0].flow)) is not None:
+                read = snapshots.name
             yield f"{name.short}  {self._removed(name)}, then {read} is read again from the beginning"
             yield from (f"{name.short}  {one.text}" for one in self.gone if one.dataset == name)
         for refresh in self.plan.refreshes:
@@ -75,6 +95,33 @@ class RefreshPlan:
                 changed = [table.short for table in inputs_of(refresh, self.plan) if table in self.names]
                 if changed:
                     yield f"{refresh.flow.target.short}  is recomputed from {', '.join(changed)}"
+
+    def refuse_losses(self, accept_loss: Sequence[str]) -> None:
+        """Refuse to remove rows that cannot be read again.
+
+        Args:
+            accept_loss: The datasets whose losses the user accepts.
+
+        Raises:
+            DatasetUnknownError: The pipeline declares no such table.
+            RefreshLosesDataError: A dataset that is not among them has such rows.
+        """
+        accepted = find_datasets(accept_loss, self.plan)
+        lost = [one for one in self.gone if one.flow is not None or one.dataset not in accepted]
+        if not lost:
+            return
+        names = list(dict.fromkeys(one.dataset.short for one in lost))
+        accepts = " ".join(f"--accept-loss {name}" for name in names)
+        flow = next((one.flow for one in lost if one.flow is not None), None)
+        remedy = f"remove them all the same:   headrace full-refresh {' '.join(names)} {accepts}"
+        if flow is not None:
+            remedy = f"restore the source, or remove the declaration of {flow}"
+        raise RefreshLosesDataError(
+            f"a full refresh of {', '.join(names)} would remove rows that cannot be read again",
+            facts=(*(f"{one.dataset.short}: {one.text}" for one in lost), "nothing was changed"),
+            remedies=(remedy,),
+            params={"datasets": [str(one.dataset) for one in lost]},
+        )
 
     def _removed(self, name: TableName) -> str:
         if name not in self.sizes:
@@ -87,32 +134,44 @@ class RefreshPlan:
         return f"one commit removes {count} ({size_text(size)}){quarantine}"
 
 
-def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_table: ReadTable) -> RefreshPlan:
+def plan_refresh(
+    datasets: Sequence[str] | None, plan: Plan, systems: Systems, read_table: ReadTable
+) -> RefreshPlan:
     """Find out what a full refresh would do; changes nothing.
 
     Args:
-        datasets: What a user names.
+        datasets: What a user names; ``None`` for all.
         plan: The plan of the whole pipeline.
         systems: The systems of the sources, which report what they still hold.
         read_table: Reads a table's newest snapshot.
 
     Raises:
         DatasetUnknownError: The pipeline declares no such table.
-        DownstreamStreamsError: A stream reads one of them, and is not among them.
+        FullRefreshNotAllowedError: A table forbids it.
     """
-    names = check_datasets(datasets, plan)
+    names = choose_datasets(datasets, plan)
     storage = plan.project.storage
     gone: list[UnrecoverableData] = []
     for planned in plan.flows:
         flow = planned.flow
         if flow.target not in names or not is_table(storage.table(flow.target)):
             continue
+        if REFRESHING_PROPERTY in read_table(storage.table(flow.target)).properties:
+            # An interrupted full refresh has removed the rows already.
+            continue
+        if planned.gone is not None:
+            text = f"the source of flow {flow.name} can no longer be read: {planned.gone.summary}"
+            gone.append(UnrecoverableData(dataset=flow.target, text=text, count=None, flow=flow.name))
+            continue
+        if snapshots_of(flow) is not None:
+            gone += _lost_snapshots(planned, storage)
+            continue
         try:
             surveyor = FlowSurveyor(
                 planned=planned, settings=plan.project, systems=systems, read_table=read_table
             )
             # With this remedy, a checkpoint that cannot be read is skipped.
-            survey = surveyor.survey(Remedies(new_checkpoint=frozenset([flow.name])))
+            survey = surveyor.survey(Remedies(reset=frozenset([flow.name])))
             gone += _gone(flow.target, survey, storage.ledger(flow.target, flow.name))
         except HeadraceError as error:
             text = f"it is not known whether its sources still hold all records: {error.headline}"
@@ -128,7 +187,9 @@ def plan_refresh(datasets: Sequence[str], plan: Plan, systems: Systems, read_tab
             for flow in sorted(set(read_table(storage.table(name)).checkpoints) - declared)
         ]
     sizes = {name: size for name in names if (size := _size(storage.table(name))) is not None}
-    return RefreshPlan(plan=plan, names=names, sizes=sizes, gone=tuple(gone))
+    named = names if datasets is None else find_datasets(datasets, plan)
+    downstream = tuple(name for name in names if name not in named)
+    return RefreshPlan(plan=plan, names=names, downstream=downstream, sizes=sizes, gone=tuple(gone))
 
 
 def _size(table: Location) -> tuple[int | None, int] | None:
@@ -151,6 +212,23 @@ def _gone(dataset: TableName, survey: Survey, ledger: Location) -> Iterator[Unre
             yield UnrecoverableData(dataset=dataset, text=one.text, count=one.count)
 
 
+def _lost_snapshots(planned: PlannedFlow, storage: Storage) -> Iterator[UnrecoverableData]:
+    """The snapshots of a history that a full refresh would not find again."""
+    flow = planned.flow
+    if not isinstance(flow, AutoCdcFlow) or flow.history is None:
+        # The next snapshot has all rows of the table.
+        return
+    markers = SnapshotLog(storage.snapshots(flow.target)).load()
+    lost = [one for one in markers if "table" in one.location]
+    lost = lost[:-1] + [
+        one for one in markers if "path" in one.location and not locate(one.location["path"]).exists()
+    ]
+    if lost:
+        count = "1 snapshot" if len(lost) == 1 else f"{len(lost):,} snapshots"
+        text = f"the history of {count} cannot be read again: the source has newer data now"
+        yield UnrecoverableData(dataset=flow.target, text=text, count=None)
+
+
 def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableName, ...]:
     """The other streaming tables that read these as streams, directly or through other tables."""
     found: list[TableName] = []
@@ -165,38 +243,66 @@ def downstream_streams(names: Sequence[TableName], plan: Plan) -> tuple[TableNam
     return tuple(found)
 
 
-def check_datasets(datasets: Sequence[str], plan: Plan) -> tuple[TableName, ...]:
-    """The datasets that a user names, if they can be rebuilt.
+def choose_datasets(datasets: Sequence[str] | None, plan: Plan) -> tuple[TableName, ...]:
+    """The datasets that a full refresh rebuilds: those that a user names, and the streams that read them.
+
+    Args:
+        datasets: The names; ``None`` for all datasets that may be rebuilt.
+        plan: The plan of the whole pipeline.
 
     Raises:
         DatasetUnknownError: The pipeline declares no such table.
-        DownstreamStreamsError: A streaming table that is not named reads one of them.
+        FullRefreshNotAllowedError: A table forbids it.
     """
-    names = find_datasets(datasets, plan)
-    left_out = downstream_streams(names, plan)
-    if left_out:
-        listed = " ".join(name.short for name in (*names, *left_out))
-        raise DownstreamStreamsError(
-            f"{', '.join(name.short for name in left_out)} would read the rebuilt rows a second time",
-            facts=("a stream reads all rows that are added to its source table", "nothing was changed"),
-            remedies=(f"rebuild them together:   headrace full-refresh {listed}",),
-            params={"datasets": [str(n) for n in names], "downstream": [str(n) for n in left_out]},
-        )
+    kept = _kept_tables(plan)
+    if datasets is None:
+        stored = (one.name for one in plan.datasets if isinstance(one, StreamingTable | MaterializedView))
+        named = tuple(name for name in stored if name not in kept)
+    else:
+        named = find_datasets(datasets, plan)
+    names = (*named, *downstream_streams(named, plan))
+    for name in names:
+        if name in kept:
+            added = (
+                () if name in named else (f"it reads {', '.join(one.short for one in named)} as a stream",)
+            )
+            raise FullRefreshNotAllowedError(
+                f"{name.short} cannot be rebuilt: it has the table property {_ALLOWED} = false",
+                location=kept[name].location,
+                facts=(*added, "nothing was changed"),
+                remedies=("remove the property, if its rows may be removed",),
+                params={"dataset": str(name)},
+            )
     return names
 
 
-def clear_datasets(datasets: Sequence[str], plan: Plan, context: UpdateContext) -> None:
+def _kept_tables(plan: Plan) -> dict[TableName, StreamingTable]:
+    """The streaming tables whose rows no full refresh may remove."""
+    return {
+        one.name: one
+        for one in plan.datasets
+        if isinstance(one, StreamingTable)
+        and any(
+            key.lower() == _ALLOWED and value.strip().lower() == "false"
+            for key, value in one.table_properties.items()
+        )
+    }
+
+
+def clear_datasets(names: Sequence[TableName], plan: Plan, context: UpdateContext) -> None:
     """Empty streaming tables, and open new checkpoints at the beginning of their sources.
 
     Each table is emptied by one commit, which also fences its old checkpoint. A materialized view
     is recomputed by the run that follows, and needs nothing here.
 
+    Args:
+        names: The datasets, as `choose_datasets` returns them.
+        plan: The plan of the whole pipeline.
+        context: The settings and the session.
+
     Raises:
-        DatasetUnknownError: The pipeline declares no such table.
-        DownstreamStreamsError: A stream reads one of them, and is not among them.
         SecondDriverError: A flow of one of them runs.
     """
-    names = check_datasets(datasets, plan)
     register_tables(plan, context.spark)
     tables: dict[TableName, OpenTableStage] = {}
     for stage in plan.stages:
@@ -224,6 +330,7 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
         if not is_table(storage.table(name)):
             # Nothing to empty: without its table a checkpoint is worth nothing.
             storage.checkpoints(name).delete_folder()
+            storage.snapshots(name).delete_folder()
             return
         open_table(opening, flows, storage, context.spark, emptied=True)
         layout = TableLayout(
@@ -235,4 +342,8 @@ def _clear(opening: OpenTableStage, plan: Plan, context: UpdateContext) -> None:
             opener.start_over(layout=layout if number == 0 else None, last=number == len(flows) - 1)
         set_coordinates(opening, storage.table(name), context.spark)
         # After the table: if the process ends in between, rows of a fenced checkpoint are left, and ignored.
-        quarantine_of(name, storage).clear(context.spark)
+        quarantine, tombstones = side_tables(name, storage)
+        quarantine.clear(context.spark)
+        tombstones.drop(context.spark)
+        # If the process ends before, the recorded snapshots are applied again.
+        storage.snapshots(name).delete_folder()

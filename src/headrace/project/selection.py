@@ -24,7 +24,7 @@ def find_datasets(names: Iterable[str], plan: Plan) -> tuple[TableName, ...]:
     stored = [d.name for d in plan.datasets if isinstance(d, StreamingTable | MaterializedView)]
     found = []
     for text in names:
-        name = TableName.parse(text, plan.project.database)
+        name = plan.project.table_name(text)
         if name not in stored:
             near = difflib.get_close_matches(text, [n.name for n in stored] + [str(n) for n in stored], n=1)
             raise DatasetUnknownError(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.contracts.conditions import with_checks
 from headrace.errors import QueryFailedError
@@ -21,9 +22,28 @@ from headrace.run.split import Split
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.sinks.target import BatchStamp, BatchWriter, Committed, FlowTarget, SplitRows
 from headrace.state.lease import Lease
+from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+ReadRecords = Callable[["DataFrame", BatchStamp], AbstractContextManager["DataFrame"]]
+"""Gives the change records of a batch, from the rows of the query."""
+
+
+class RecordFeed(Protocol):
+    """The rows of a flow whose stream has only markers: snapshots, or a batch query that is applied once."""
+
+    def look(self, stop: StopSignal) -> bool:
+        """Record what is to be applied next, and return whether there is something."""
+        ...
+
+    def records(
+        self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location
+    ) -> AbstractContextManager[DataFrame]:
+        """The rows in place of the marker of a batch."""
+        ...
 
 
 @dataclass
@@ -55,6 +75,7 @@ class BatchFunction:
         search: Finds the records on which the query fails.
         target: The flow's target.
         tasks: The maximum number of tasks that write a batch.
+        snapshots: Gives the rows of a batch whose row is a marker.
         reporter: Reports each batch.
         check: Checks the flow's whole table after each batch, also after one that is repeated.
         state: The state of the batches, for the flow's thread.
@@ -71,6 +92,7 @@ class BatchFunction:
     reporter: BatchReporter
     check: Callable[[SparkSession], object]
     state: QueryState
+    snapshots: ReadRecords | None = None
 
     def __call__(self, rows: DataFrame, number: int) -> None:
         state = self.state
@@ -110,22 +132,30 @@ class BatchFunction:
         writer = self.target.begin(session, stamp)
         if writer is None:
             return None
-        sized = limit_tasks(rows, stamp.ranges, stateful=self.planned.stateful, tasks=self.tasks)
-        with writer, self.split.begin(sized, stamp) as split:
+        with writer, self._records(rows, stamp) as records, self.split.begin(records, stamp) as split:
             try:
                 writer.write(split)
             except (StopRequested, PlanAgain):
                 raise
             except Exception as failure:
+                if self.snapshots is not None:
+                    raise
                 narrowed = self.search.narrow(failure, session, stamp.ranges)
             else:
                 return self._commit(writer, split, stamp)
         again = self.target.begin(session, stamp)
         assert again is not None, "the batch was not committed"
         rest = with_checks(narrowed.rows, self.planned.expectations)
-        with again, self.split.begin(rest, stamp, narrowed.raising) as split:
+        with narrowed.reading(), again, self.split.begin(rest, stamp, narrowed.raising) as split:
             again.write(split)
             return self._commit(again, split, stamp)
+
+    def _records(self, rows: DataFrame, stamp: BatchStamp) -> AbstractContextManager[DataFrame]:
+        """The rows of the batch; for a marker, the rows in its place."""
+        if self.snapshots is not None:
+            return self.snapshots(rows, stamp)
+        stateful = self.planned.stateful
+        return nullcontext(limit_tasks(rows, stamp.ranges, stateful=stateful, tasks=self.tasks))
 
     def _commit(self, writer: BatchWriter, split: SplitRows, stamp: BatchStamp) -> Committed:
         """Commit the rejected rows, then the accepted ones."""

@@ -88,7 +88,7 @@ class BatchRanges:
                 "an old copy of the checkpoint was restored, or another driver planned the batch "
                 "differently; nothing was written",
             ),
-            remedies=(f"continue from the table:   headrace run --resume-from-table {flow}",),
+            remedies=(f"continue from the table:   headrace reset {flow}",),
             params={"flow": flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch},
         )
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from headrace.model.events import Emitter
 from headrace.model.ranges import Position, SourceRange
 from headrace.run.bad_records import BadRecordSearch, ReaderCounts
-from headrace.run.batch import BatchFunction, QueryState
+from headrace.run.batch import BatchFunction, QueryState, RecordFeed
 from headrace.run.batch_ranges import BatchRanges
 from headrace.run.checks import DatasetChecks
 from headrace.run.context import Queries
@@ -50,6 +50,7 @@ class BatchSetup:
         update: The update's id.
         emit: Takes the events.
         progress: The flow's counts so far.
+        snapshots: The rows in place of the markers, if the flow reads markers.
     """
 
     surveyor: FlowSurveyor
@@ -59,6 +60,7 @@ class BatchSetup:
     update: str
     emit: Emitter
     progress: Progress
+    snapshots: RecordFeed | None = None
 
     def make(
         self,
@@ -79,14 +81,14 @@ class BatchSetup:
             limits: The limits of the query's batches.
             state: The state of the batches, for the flow's thread.
         """
-        planned, settings, systems = self.surveyor.planned, self.surveyor.settings, self.surveyor.systems
+        planned, settings, feed = self.surveyor.planned, self.surveyor.settings, self.snapshots
         run = FlowRun(
             flow=planned.flow,
             checkpoint=opened.path,
             checkpoint_id=opened.identity.checkpoint,
             facts=opened.sources,
             planned=planned.sources,
-            systems=systems,
+            systems=self.surveyor.systems,
             ledger=self.surveyor.ledger,
             on_data_loss=settings.on_data_loss,
             session=session,
@@ -96,6 +98,7 @@ class BatchSetup:
         search = RecordSearch(
             planned=planned,
             build_ranges=self.queries.build_ranges,
+            as_records=self.queries.as_records,
             failures=self.failures,
             stop=stop,
             checkpoint=opened.path,
@@ -107,25 +110,33 @@ class BatchSetup:
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
             split=self._split(opened, session, search),
             search=search,
-            target=flow_target(planned, settings.storage, session, self.checkpointer),
+            target=flow_target(planned, settings, session, self.checkpointer),
             tasks=most_tasks(session),
-            reporter=BatchReporter(
-                planned=planned,
-                update=self.update,
-                emit=self.emit,
-                progress=self.progress,
-                measure_lag=LagGauge(systems).measure,
-                after_batch={"the offsets": self._publish, "the limit": limits.follow},
-            ),
-            check=DatasetChecks(
-                dataset=planned.flow.target,
-                flow=planned.flow.name,
-                checks=planned.checks,
-                storage=settings.storage,
-                update=self.update,
-                emit=self.emit,
-            ).run,
+            reporter=self._reporter(opened, limits),
+            check=self._checks().run,
             state=state,
+            snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
+        )
+
+    def _reporter(self, opened: OpenedFlow, limits: BatchLimits) -> BatchReporter:
+        return BatchReporter(
+            planned=self.surveyor.planned,
+            update=self.update,
+            emit=self.emit,
+            progress=self.progress,
+            measure_lag=LagGauge(self.surveyor.systems, opened.path, limits.record_bytes).measure,
+            after_batch={"the offsets": self._publish, "the limit": limits.follow},
+        )
+
+    def _checks(self) -> DatasetChecks:
+        planned = self.surveyor.planned
+        return DatasetChecks(
+            dataset=planned.flow.target,
+            flow=planned.flow.name,
+            checks=planned.checks,
+            storage=self.surveyor.settings.storage,
+            update=self.update,
+            emit=self.emit,
         )
 
     def _split(self, opened: OpenedFlow, session: SparkSession, search: RecordSearch) -> Split:
@@ -142,6 +153,7 @@ class BatchSetup:
                 read=search.read,
                 drift=DriftCheck(planned=planned, find=find, update=self.update, emit=self.emit),
             ),
+            self.surveyor.table,
         )
         return ViewCountingSplit(split, planned.checked_views, session) if planned.checked_views else split
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -12,6 +13,8 @@ from headrace.model.events import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import SourceRange
 from headrace.model.remedies import Remedies
+from headrace.plan.bounded import Treat
+from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.stop import StopSignal
 from headrace.sinks.delta.checkpointer import LogCheckpointer
@@ -43,8 +46,18 @@ class BuildRanges(Protocol):
         planned: PlannedFlow,
         ranges: Sequence[SourceRange],
         checkpoint: Location,
-        treat: Callable[[DataFrame], DataFrame] | None = None,
+        treat: Treat | None = None,
     ) -> DataFrame: ...
+
+
+ReadSnapshots = Callable[[PlannedFlow], AbstractContextManager[SnapshotReader]]
+"""Gives the reader of a flow's snapshots, with the pipeline active."""
+
+BuildOnce = Callable[["SparkSession", Flow], "DataFrame"]
+"""Evaluates the batch query of a flow that is applied once, in a given session."""
+
+AsRecords = Callable[[Sequence[SourceRange]], Sequence[SourceRange]]
+"""Gives the ranges of a batch in the offsets of its records; a test replaces topics by tables."""
 
 
 class FindBadRecords(Protocol):
@@ -66,6 +79,9 @@ class Queries:
     build: Build
     build_ranges: BuildRanges
     find_bad_records: FindBadRecords
+    snapshots: ReadSnapshots
+    once: BuildOnce
+    as_records: AsRecords = tuple
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,22 +12,25 @@ from headrace.errors import (
     NOT_COMMITTED,
     BrokerUnreachableError,
     ChangeFeedMissingError,
+    ConstraintViolatedError,
     DriverLostError,
     ExpectationFailedError,
     FlowFailedError,
     FlowInterruptedError,
     HeadraceError,
     LeaseLostError,
+    OutOfMemoryError,
     RecordUnparseableError,
     SchemaIdUnknownError,
     StartInvalidError,
     StorageUnwritableError,
     UpstreamLogExpiredError,
     UpstreamRewrittenError,
+    UpstreamSchemaChangedError,
     text_of,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import AppendFlow, RefreshFlow, TemporaryView
+from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import Declared
 from headrace.run.condition_errors import raised_by
@@ -93,11 +96,26 @@ _UPSTREAM = (
     _Meaning(
         re.compile(
             r"DELTA_MISSING_FILES_UNEXPECTED_VERSION|DELTA_LOG_FILE_NOT_FOUND|DELTA_VERSIONS_NOT_CONTIGUOUS"
-            r"|DELTA_TRUNCATED_TRANSACTION_LOG"
+            r"|DELTA_TRUNCATED_TRANSACTION_LOG|DELTA_STREAMING_TRAILING_COMMIT_MISSING"
         ),
         UpstreamLogExpiredError,
         "no longer has the log of commits that the flow has not read yet",
         facts=("to continue could skip rows; nothing was written",),
+    ),
+    _Meaning(
+        re.compile(r"DELTA_FILE_NOT_FOUND|_change_data/\S* does not exist"),
+        UpstreamLogExpiredError,
+        "no longer has files that the flow has not read yet; VACUUM deletes old files",
+        facts=("to continue could skip rows; nothing was written",),
+    ),
+    _Meaning(
+        re.compile(
+            r"DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE|DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING"
+            r"|DELTA_CHANGE_DATA_FEED_INCOMPATIBLE"
+        ),
+        UpstreamSchemaChangedError,
+        "has renamed or dropped a column, or changed its type",
+        facts=("commits before the change cannot be read with the new columns; nothing was written",),
     ),
     _Meaning(
         re.compile(r"DELTA_SOURCE_TABLE_IGNORE_CHANGES|DELTA_SOURCE_IGNORE_DELETE"),
@@ -116,6 +134,10 @@ _TAKEN_OVER = re.compile(r"CONCURRENT_STREAM_LOG_UPDATE|CONCURRENT_QUERY|Concurr
 _DRIVER_GONE = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 _FAILED_IN_VIEW = re.compile(re.escape(FAILED) + r'("(?:[^"\\]|\\.)*"): (\{.*?\})(?:\n|$| SQLSTATE)')
 _MALFORMED = re.compile(r"MALFORMED_RECORD_IN_PARSING|Malformed records are detected in record parsing")
+_VIOLATED = re.compile(
+    r"\[DELTA_(?:VIOLATE_CONSTRAINT_WITH_VALUES|NOT_NULL_CONSTRAINT_VIOLATED|EXCEED_CHAR_VARCHAR_LIMIT)\] "
+    r"((?:CHECK|NOT NULL|Value) [^\n]*)"
+)
 _CAUSE = 100
 """Characters of a message that go into the summary of an error."""
 _MESSAGE = 600
@@ -206,10 +228,13 @@ def as_error(
     if known is not None:
         return known
     raised = raised_by(cause, expectations)
+    facts = [_shortened(cause), *([] if raised is None else [raised])]
+    if reading is not None:
+        facts.append(f"the last batch that started is {reading}")
     return FlowFailedError(
         f"{name} failed",
         location=declared.location,
-        facts=(_shortened(cause), *([] if raised is None else [raised]), *_logged(log_file)),
+        facts=(*facts, *_logged(log_file)),
         remedies=("print the stack trace:   headrace run --debug",),
         params={"name": str(declared.name)},
     )
@@ -270,7 +295,7 @@ def _malformed(text: str, declared: Declared, reading: Reading | None) -> Record
 
 def _unchanged(declared: Declared) -> str:
     match declared:
-        case AppendFlow():
+        case AppendFlow() | AutoCdcFlow():
             return NOT_COMMITTED
         case RefreshFlow() | TemporaryView():
             return "the view was not changed"
@@ -341,6 +366,28 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
             remedies=("free space on the disk, then start again:   headrace run",),
             params={"name": str(declared.name)},
         )
+    if (violated := _VIOLATED.search(text)) is not None:
+        return ConstraintViolatedError(
+            f"{name}: {violated[1].rstrip(' .:')}",
+            location=declared.location,
+            facts=(_unchanged(declared), *facts),
+            remedies=(
+                "correct the row at its source or in the query, then run again:   headrace run",
+                "or declare the condition as an expectation: expect_or_quarantine",
+            ),
+            params={"name": str(declared.name)},
+        )
+    if "java.lang.OutOfMemoryError" in text or "SparkOutOfMemoryError" in text:
+        return OutOfMemoryError(
+            f"{name}: the heap of Spark's JVM is too small",
+            location=declared.location,
+            facts=facts,
+            remedies=(
+                "give the JVM more memory: `runtime: {memory: 4g}` in headrace.yml",
+                "or make the batches smaller: `maxOffsetsPerTrigger` or `maxFilesPerTrigger` of the source",
+            ),
+            params={"name": str(declared.name)},
+        )
     if _TAKEN_OVER.search(text):
         return LeaseLostError(
             f"another process has taken over flow {name} while this process did not respond",
@@ -373,7 +420,7 @@ def _target(declared: Declared) -> str:
 
 def _label(declared: Declared) -> str:
     """The name of a flow or view in messages."""
-    return declared.name if isinstance(declared, AppendFlow) else _target(declared)
+    return declared.name if isinstance(declared, AppendFlow | AutoCdcFlow) else _target(declared)
 
 
 def _logged(log_file: Path | None) -> tuple[str, ...]:

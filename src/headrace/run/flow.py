@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from headrace.contracts.conditions import with_checks
 from headrace.errors import HeadraceError
+from headrace.model.declarations import AppendFlow
 from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
-from headrace.run.batch import BatchFunction, QueryState
+from headrace.run.batch import BatchFunction, QueryState, RecordFeed
 from headrace.run.batch_setup import BatchSetup
 from headrace.run.context import Build, MakeSession
 from headrace.run.failures import Failures
@@ -24,6 +25,7 @@ from headrace.run.limits import BatchLimits
 from headrace.run.opening import FlowOpener, OpenedFlow
 from headrace.run.readiness import FeedState
 from headrace.run.reporting import Progress
+from headrace.run.snapshots import SnapshotLooks
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
 from headrace.state.lease import Lease
@@ -58,6 +60,7 @@ class FlowRunner:
         reports: Reports what the flow does.
         triggered: Whether the flow ends when its sources are drained.
         remedies: The user's options; they apply to the first start.
+        snapshots: The rows in place of the markers, if the flow reads markers.
 
     Attributes:
         state: The state of the flow, for the readers of its table.
@@ -76,9 +79,12 @@ class FlowRunner:
     reports: FlowReports
     triggered: bool
     remedies: Remedies
+    snapshots: RecordFeed | None = None
     state: FeedState = field(default="pending", init=False)
     columns: str | None = field(default=None, init=False)
     is_outdated: Callable[[], bool] = field(default=lambda: False, init=False)
+    _looks_again: bool = field(default=False, init=False)
+    """Whether the source of snapshots can have a snapshot that is not recorded."""
 
     def run(self, lease: Lease, stop: StopSignal) -> Outcome:
         """Open the flow's checkpoint and run its query.
@@ -90,12 +96,32 @@ class FlowRunner:
         Raises:
             HeadraceError: The flow failed.
         """
+        outcome = self._run_query(lease, stop)
+        # A function gets the version that was applied last, so it is asked again after each batch.
+        batches = -1
+        while outcome == "drained" and self._looks_again and self.progress.batches > batches:
+            batches = self.progress.batches
+            again = self._run_query(lease, stop)
+            outcome = "drained" if again == "up to date" else again
+        return outcome
+
+    def _run_query(self, lease: Lease, stop: StopSignal) -> Outcome:
+        """Run one query; see `run`."""
         flow, systems = self.planned.flow, self.opener.surveyor.systems
         with self._explained():
             with self.gate.opening(flow.name):
                 opened = self.opener.open(self.remedies)
             self.remedies = Remedies()
-            if self.triggered and is_drained(self.planned, opened, systems):
+            drained = is_drained(self.planned, opened, systems)
+            # Snapshots that were recorded before are applied before the source is asked again.
+            self._looks_again = self.snapshots is not None
+            is_new = opened.checkpoint is None or opened.checkpoint.last_planned < 0
+            if self.snapshots is not None and (drained or is_new):
+                try:
+                    self._looks_again = self.snapshots.look(stop)
+                except PlanAgain:
+                    return "plan again"
+            if self.triggered and drained and not self._looks_again:
                 return "up to date"
             session = self.session(dict(flow.spark_conf))
             limits = BatchLimits(self.planned, systems, session, opened)
@@ -143,12 +169,16 @@ class FlowRunner:
         if columns not in (None, self.columns):
             # A schema registry has a new version since the attempt before.
             raise PlanAgain
-        df = with_checks(built, self.planned.expectations)
+        # The rows in place of a marker are checked in their batch.
+        df = with_checks(built, self.planned.expectations) if self.snapshots is None else built
         writer = (
             df.writeStream.queryName(flow.name)
             .option("checkpointLocation", str(opened.path))
             .foreachBatch(function)
         )
+        if isinstance(flow, AppendFlow) and flow.groups is not None:
+            # A batch has the groups that have changed.
+            writer = writer.outputMode("update")
         trigger = flow.trigger or self.opener.surveyor.settings.trigger
         if self.triggered or trigger.available_now:
             writer = writer.trigger(availableNow=True)
@@ -167,9 +197,13 @@ class FlowRunner:
         stop: StopSignal,
     ) -> Outcome:
         fold_at = time.monotonic() + _FOLD_S
+        looks = SnapshotLooks(self.snapshots, state)
         try:
             while not query.awaitTermination(_POLL_S):
                 late.look(query)
+                if not self.triggered and looks.is_outdated(stop):
+                    _stop(query, state, opened, stop)
+                    return "plan again"
                 if self.state != "working" and query.status["message"] == _NOTHING_TO_READ:
                     self.state = "working"
                 if time.monotonic() >= fold_at:

@@ -16,6 +16,7 @@ from headrace.model.events import (
     FlowSkipped,
     FlowStarted,
     LateRowsDropped,
+    SnapshotSkipped,
 )
 from headrace.plan.stages import PlannedFlow
 from headrace.run.reporting import Progress
@@ -74,6 +75,16 @@ class FlowReports:
         flow = planned.flow
         self.emit(
             LateRowsDropped(update=self.update, flow=flow.name, dataset=flow.target, batch=batch, rows=rows)
+        )
+
+    def snapshot_skipped(self, planned: PlannedFlow, version: str, reason: str) -> None:
+        """Report a snapshot that is not applied."""
+        flow = planned.flow
+        _LOG.warning("flow %s: skipped the snapshot %s: %s", flow.name, version, reason)
+        self.emit(
+            SnapshotSkipped(
+                update=self.update, flow=flow.name, dataset=flow.target, version=version, reason=reason
+            )
         )
 
     def retrying(self, planned: PlannedFlow, error: HeadraceError, attempt: int, wait_s: float) -> None:

@@ -59,6 +59,11 @@ class BatchLimits:
         """Set the query of these limits; it may run already."""
         self._query = query
 
+    def record_bytes(self, source: int) -> float | None:
+        """The mean size of a source's records, from a sample; ``None`` where there is none."""
+        meter = self._meters.get(source)
+        return None if meter is None else meter.record_bytes
+
     def follow(self, ranges: tuple[SourceRange, ...], duration_s: float) -> None:
         """Set the limits of the next batch after a batch has ended."""
         changed = {}

@@ -6,10 +6,12 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING
 
+from headrace.contracts.conditions import with_checks
 from headrace.errors import (
     NOT_COMMITTED,
     FlowFailedError,
@@ -18,14 +20,18 @@ from headrace.errors import (
     RecordUnparseableError,
     text_of,
 )
+from headrace.model.expectations import Expectation
 from headrace.model.ranges import SourceRange
+from headrace.plan.evaluate import session_settings
 from headrace.plan.stages import PlannedFlow
-from headrace.run.context import BuildRanges
+from headrace.run.condition_errors import find_raising
+from headrace.run.context import AsRecords, BuildRanges
 from headrace.run.failures import Failures
 from headrace.run.stop import StopSignal
-from headrace.sources.kafka.cluster import Offsets
-from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.kind import SourceKind
+from headrace.sources.parts import ONE_FILE_EACH, FilePart, Part
 from headrace.sources.records import BadRecord
+from headrace.sources.registry import kind_of
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
@@ -42,49 +48,12 @@ _CONDITION = re.compile(r"\[([A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*)\] ([^\n]*?)(?: SQ
 _PYTHON = re.compile(r"Traceback \(most recent call last\):\n(?:[ \t^].*\n)+([\w.]+)(?:: ([^\n]*))?")
 
 
-@dataclass(frozen=True)
-class Part:
-    """Records of one partition, from ``start`` to before ``until``."""
-
-    topic: str
-    partition: int
-    start: int
-    until: int
-    source: int = 0
-
-    @property
-    def is_record(self) -> bool:
-        return self.until - self.start == 1
-
-    def __str__(self) -> str:
-        partition = f"topic {self.topic}, partition {self.partition}"
-        if self.is_record:
-            return f"{partition}, offset {self.start}"
-        return f"{partition}, offsets {self.start} to {self.until - 1}"
-
-
-def parts_of(ranges: Iterable[SourceRange]) -> tuple[Part, ...]:
-    """The Kafka records of a batch."""
-    return tuple(
-        Part(topic, partition, first, end, one.index)
-        for one in ranges
-        if isinstance(one.until, KafkaOffsets)
-        for topic, partition, first, end in one.until.since(one.start)
-    )
-
-
-def ranges_of(parts: Iterable[Part], batch: Iterable[SourceRange]) -> list[SourceRange]:
-    """The ranges of a batch, reduced to some of its records."""
-    bounds: dict[int, tuple[Offsets, Offsets]] = {}
+def ranges_of(parts: Sequence[Part], batch: Iterable[SourceRange]) -> list[SourceRange]:
+    """The ranges of a batch, reduced to some parts."""
+    mine: dict[int, list[Part]] = {}
     for part in parts:
-        start, until = bounds.setdefault(part.source, ({}, {}))
-        start.setdefault(part.topic, {})[part.partition] = part.start
-        until.setdefault(part.topic, {})[part.partition] = part.until
-    return [
-        replace(one, start=KafkaOffsets(bounds[one.index][0]), until=KafkaOffsets(bounds[one.index][1]))
-        for one in batch
-        if one.index in bounds
-    ]
+        mine.setdefault(part.source, []).append(part)
+    return [kind_of(one.kind).range_of(one, mine[one.index]) for one in batch if one.index in mine]
 
 
 def find_first(
@@ -93,12 +62,12 @@ def find_first(
     """Find the first record on which a query fails, by halving the ranges.
 
     Args:
-        parts: Ranges of records on which the query fails.
-        fails: Tells whether the query fails on some ranges.
+        parts: Parts on which the query fails.
+        fails: Tells whether the query fails on some parts.
         go_on: Tells whether there is time for one more attempt.
 
     Returns:
-        The smallest ranges found on which the query fails.
+        The smallest parts found on which the query fails.
     """
     found = list(parts)
     while len(found) > 1 and go_on():
@@ -106,9 +75,8 @@ def find_first(
         found = half if fails(half) else found[len(half) :]
     while len(found) == 1 and not found[0].is_record and go_on():
         one = found[0]
-        middle = (one.start + one.until) // 2
-        first = replace(one, until=middle)
-        found = [first if fails([first]) else replace(one, start=middle)]
+        first = replace(one, until=one.middle)
+        found = [first if fails([first]) else replace(one, start=one.middle)]
     return found
 
 
@@ -126,16 +94,29 @@ class RaisingRecord:
     name: str
     message: str
 
+    @classmethod
+    def at(cls, record: Part, name: str, message: str) -> RaisingRecord:
+        """A record with its table version in the message: the quarantine has no column for it."""
+        version = f" ({record.of})" if isinstance(record, FilePart) and record.of else ""
+        return cls(record, name, message + version)
 
-def find_reason(text: str, error: HeadraceError) -> tuple[str, str]:
+
+def find_reason(text: str, error: HeadraceError, expectations: Sequence[Expectation] = ()) -> tuple[str, str]:
     """The name and the message of the exception in Spark's message.
 
     Args:
         text: Spark's message.
         error: The error that was made of it.
+        expectations: The expectations that the rows were checked by.
     """
     if not isinstance(error, FlowFailedError):
         return error.code, error.summary
+    name, message = _exception_of(text, error)
+    raising = find_raising(text, expectations)
+    return name, message if raising is None else f"expectation `{raising.name}`: {message}"
+
+
+def _exception_of(text: str, error: HeadraceError) -> tuple[str, str]:
     if python := _PYTHON.findall(text):
         name, message = python[-1]
         return name, message or name
@@ -151,18 +132,20 @@ class NarrowedBatch:
     Args:
         rows: The rows of the other records.
         raising: These records.
+        reading: Spark computes the rows within this context only.
     """
 
     rows: DataFrame
     raising: tuple[RaisingRecord, ...]
+    reading: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordSearch:
-    """Finds the records on which a flow's query raises an error.
+    """Finds the records on which a flow's query, or a condition of its expectations, raises an error.
 
-    This needs a stateless query over sources whose ranges can be read again, and records of Kafka: there each
-    row comes from one record.
+    This needs sources whose ranges can be cut into parts (`SourceKind.parts`). The records of a query with
+    state are only named.
 
     Args:
         planned: The flow.
@@ -170,6 +153,7 @@ class RecordSearch:
         failures: Gives failures their codes.
         stop: Ends the search.
         checkpoint: The flow's checkpoint.
+        as_records: Gives the ranges of a batch in the offsets of its records.
     """
 
     planned: PlannedFlow
@@ -177,6 +161,7 @@ class RecordSearch:
     failures: Failures
     stop: StopSignal
     checkpoint: Location
+    as_records: AsRecords = tuple
 
     def narrow(
         self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange]
@@ -193,11 +178,23 @@ class RecordSearch:
                 records that were found.
             Exception: The failure, if the query does not fail on single records.
         """
-        planned, parts = self.planned, parts_of(ranges)
-        rereads = all(source.rereads for source in planned.sources)
-        if planned.stateful or not rereads or not parts or not self._is_raised(failure):
+        planned, ranges = self.planned, self.as_records(ranges)
+        parts = self._parts(session, ranges) if self._is_raised(failure) else ()
+        if not parts:
             raise failure
+        flow = planned.flow
+        settings = ONE_FILE_EACH if any(isinstance(one, FilePart) for one in parts) else {}
+        reading = partial(session_settings, session, settings, name=flow.name, location=flow.location)
+        with reading():
+            return replace(self._narrow(failure, session, ranges, parts), reading=reading)
+
+    def _narrow(
+        self, failure: Exception, session: SparkSession, ranges: Sequence[SourceRange], parts: Sequence[Part]
+    ) -> NarrowedBatch:
+        planned = self.planned
         _LOG.info("flow %s: searching the batch for the records on which it fails", planned.flow.name)
+        if planned.stateful:
+            raise self._located(failure, parts, session, ranges) from failure
         found: list[RaisingRecord] = []
         rest: Sequence[Part] = parts
         while (first := self._find_first(rest, session, ranges)) is not None:
@@ -206,39 +203,82 @@ class RecordSearch:
                 raise _with_parts(error, where) from failure
             if len(found) == MOST_RAISING:
                 raise _too_many(error, [*(one.record for one in found), *where]) from failure
-            found.append(RaisingRecord(where[0], *reason))
+            found.append(RaisingRecord.at(where[0], *reason))
             rest = _after(where[0], rest)
         if not found:
             raise failure
-        without = _without([one.record for one in found])
-        return NarrowedBatch(
-            self.build_ranges(session, planned, ranges, self.checkpoint, treat=without), tuple(found)
-        )
+        records = [one.record for one in found]
+
+        def leave_out(frame: DataFrame, kind: SourceKind) -> DataFrame:
+            return kind.leave_out(frame, records)
+
+        kept = ranges_of(_without(records, parts), ranges)
+        rows = self.build_ranges(session, planned, kept, self.checkpoint, treat=leave_out)
+        return NarrowedBatch(rows, tuple(found))
+
+    def _parts(self, session: SparkSession, ranges: Sequence[SourceRange]) -> Sequence[Part]:
+        """The parts of the ranges; empty if one of them cannot be read again."""
+        sources = {one.index: one for one in self.planned.sources}
+        parts: list[Part] = []
+        try:
+            for one in ranges:
+                found = kind_of(one.kind).parts(one, sources[one.index], session, self.checkpoint)
+                if found is None:
+                    return ()
+                parts += found
+        except Exception as other:
+            _LOG.info("flow %s: the batch cannot be read again: %s", self.planned.flow.name, text_of(other))
+            return ()
+        return parts
 
     def read(self, session: SparkSession, ranges: Sequence[SourceRange], raising: RaisingRecord) -> DataFrame:
         """One record with all its parts, as its source gives it."""
         records: list[DataFrame] = []
 
-        def keep(frame: DataFrame) -> DataFrame:
-            records.append(frame)
+        only = ranges_of([raising.record], self.as_records(ranges))
+
+        def keep(frame: DataFrame, kind: SourceKind) -> DataFrame:
+            # A source that has no part of the range gives no rows.
+            if kind.name == only[0].kind:
+                records.append(kind.as_record(frame, raising.record))
             return frame
 
-        # A source that has no part of the range gives no rows.
-        only = ranges_of([raising.record], ranges)
         self.build_ranges(session, self.planned, only, self.checkpoint, treat=keep)
         return reduce(lambda one, two: one.unionByName(two, allowMissingColumns=True), records)
 
+    def _located(
+        self, failure: Exception, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
+    ) -> HeadraceError:
+        """The error for a batch of a query with state, with the smallest parts on which the query fails.
+
+        The batch cannot be computed without some of its records: other records may depend on them.
+        """
+        error = self.failures.as_error(failure, self.planned.flow)
+        try:
+            found = self._find_first(parts, session, ranges)
+        except Exception as other:
+            _LOG.info("flow %s: the search ended: %s", self.planned.flow.name, text_of(other))
+            found = None
+        if found is not None:
+            return _with_parts(error, found[0])
+        # Without its state the query does not fail.
+        return error.with_(facts=[*error.facts, f"the batch reads {_listed(parts)}"])
+
     def _is_raised(self, failure: Exception) -> bool:
         """Whether the query has raised the failure; a reader with ``bad_records="stop"`` stops the flow."""
-        bad = BadRecord.find(text_of(failure))
+        text = text_of(failure)
+        bad = BadRecord.find(text)
         if bad is not None:
             return not bad.stops
+        if "[FAILED_READ_FILE" in text:
+            # The error of a file that cannot be read has its path and line already.
+            return False
         return isinstance(self.failures.as_error(failure, self.planned.flow), _RAISED)
 
     def _find_first(
         self, parts: Sequence[Part], session: SparkSession, ranges: Sequence[SourceRange]
     ) -> tuple[Sequence[Part], HeadraceError, tuple[str, str]] | None:
-        """The first record on which the query fails, or the smallest ranges that were found in time."""
+        """The first record on which the query fails, or the smallest parts that were found in time."""
         deadline = time.monotonic() + _LIMIT_S
         errors: list[tuple[HeadraceError, tuple[str, str]]] = []
 
@@ -270,40 +310,32 @@ class RecordSearch:
             if df.isStreaming:
                 # The query reads a stream that was built outside of its function, which is not built again.
                 return None
-            df.write.format("noop").mode("overwrite").save()
+            with_checks(df, planned.expectations).write.format("noop").mode("overwrite").save()
         except Exception as failure:
-            error = self.failures.as_error(failure, planned.flow)
+            error = self.failures.as_error(failure, planned.flow, expectations=planned.expectations)
             if isinstance(error, _RAISED):
-                return error, find_reason(text_of(failure), error)
+                return error, find_reason(text_of(failure), error, planned.expectations)
             raise error from failure
         return None
 
 
 def _after(record: Part, parts: Sequence[Part]) -> list[Part]:
-    """The ranges after a record: the search finds the first record that fails."""
-    index = next(
-        n
-        for n, one in enumerate(parts)
-        if (one.source, one.topic, one.partition) == (record.source, record.topic, record.partition)
-    )
+    """The parts after a record: the search finds the first record that fails."""
+    index = next(n for n, one in enumerate(parts) if one.is_beside(record))
     same = replace(parts[index], start=record.until)
     return [*([same] if same.start < same.until else []), *parts[index + 1 :]]
 
 
-def _without(records: Sequence[Part]) -> Callable[[DataFrame], DataFrame]:
-    """Leaves some records out of those that a source gives."""
-
-    def treat(frame: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        if not {"topic", "partition", "offset"} <= {*frame.columns}:
-            return frame
-        for one in records:
-            is_it = (F.col("topic") == one.topic) & (F.col("partition") == one.partition)
-            frame = frame.where(~(is_it & (F.col("offset") == one.start)))
-        return frame
-
-    return treat
+def _without(records: Sequence[Part], parts: Sequence[Part]) -> list[Part]:
+    """The parts without some records, which are in their order."""
+    kept: list[Part] = []
+    rest = list(parts)
+    for record in records:
+        index = next(n for n, one in enumerate(rest) if one.is_beside(record))
+        before = replace(rest[index], until=record.start)
+        kept += [*rest[:index], *([before] if before.start < before.until else [])]
+        rest = _after(record, rest)
+    return [*kept, *rest]
 
 
 def _too_many(error: HeadraceError, found: Sequence[Part]) -> HeadraceError:
@@ -318,14 +350,16 @@ def _too_many(error: HeadraceError, found: Sequence[Part]) -> HeadraceError:
     )
 
 
+def _listed(parts: Sequence[Part]) -> str:
+    kind = "files" if isinstance(parts[-1], FilePart) else "partitions"
+    more = f", and {len(parts) - 3} more {kind}" if len(parts) > 3 else ""
+    return ", ".join(map(str, parts[:3])) + more
+
+
 def _with_parts(error: HeadraceError, found: Sequence[Part]) -> HeadraceError:
     """A failure with the records on which the query fails."""
-    error = error.with_(facts=[*error.facts, f"the query fails on {', '.join(map(str, found))}"])
+    error = error.with_(facts=[*error.facts, f"the query fails on {_listed(found)}"])
     if len(found) != 1 or not found[0].is_record:
         return error
     one = found[0]
-    look = f"headrace consume {one.topic} --partition {one.partition} --from {one.start} --limit 1"
-    return error.with_(
-        remedies=[*error.remedies, f"print the record:   {look}"],
-        params={**error.params, "topic": one.topic, "partition": one.partition, "offset": one.start},
-    )
+    return error.with_(remedies=[*error.remedies, *one.remedies], params={**error.params, **one.place})

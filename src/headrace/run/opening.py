@@ -13,7 +13,7 @@ from headrace.model.remedies import Remedies
 from headrace.plan.stages import PlannedFlow
 from headrace.run.flow_start import FlowStart, prepare_flow, prepare_full_refresh
 from headrace.run.survey import FlowSurveyor, find_unfinished
-from headrace.run.targets import quarantine_of
+from headrace.run.targets import side_tables
 from headrace.sinks.delta.table import TableState
 from headrace.sinks.target import FlowTarget, OpenedGeneration, TableLayout
 from headrace.sources.answers import Seed
@@ -31,7 +31,7 @@ from headrace.state.identity import (
 )
 from headrace.state.lease import Lease
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import seed_files
+from headrace.state.offset_log import SHUFFLE_PARTITIONS, seed_files
 from headrace.storage.location import Location
 from headrace.storage.table_log import LoggedCommit
 
@@ -147,7 +147,7 @@ class FlowOpener:
     def _continue(self, start: FlowStart, identity: CheckpointIdentity) -> OpenedFlow:
         flow = self._planned.flow
         path = self._settings.storage.checkpoint(flow.target, flow.name, identity.generation)
-        (path / QUERY).replace_json({"fingerprint": self._planned.fingerprint})
+        (path / QUERY).replace_json(self._planned.record.to_json())
         return OpenedFlow(
             path=path,
             identity=identity,
@@ -182,7 +182,7 @@ class FlowOpener:
         self._rewind_ledger(table)
         path = storage.checkpoint(flow.target, flow.name, generation)
         seeds = self._seeds(opening, identity)
-        write_checkpoint(path, identity, _contents(opening, identity, seeds))
+        write_checkpoint(path, identity, self._contents(opening, identity, seeds))
         self.target.open_generation(
             OpenedGeneration(
                 pipeline=self._settings.name,
@@ -199,18 +199,14 @@ class FlowOpener:
         )
         if opening.fences is not None:
             held = table.transactions.get(opening.fences, -1)
-            quarantine_of(flow.target, storage).forget(self.spark, opening.fences, held)
-        (path / QUERY).replace_json({"fingerprint": self._planned.fingerprint})
+            for side in side_tables(flow.target, storage):
+                side.forget(self.spark, opening.fences, held)
+        (path / QUERY).replace_json(self._planned.record.to_json())
         return OpenedFlow(path=path, identity=identity, sources=start.sources, checkpoint=None)
 
     def _seeds(self, opening: Open, identity: CheckpointIdentity) -> dict[int, Seed]:
         """What a checkpoint that begins at positions holds of each source; writes what the ledger keeps."""
-        chosen = {**self._settings.configuration, **self._planned.flow.spark_conf}
-        seeding = Seeding(
-            identity.checkpoint,
-            self._ledger().folder,
-            lambda name: chosen.get(name) or self.spark.conf.get(name, None),
-        )
+        seeding = Seeding(identity.checkpoint, self._ledger().folder, self._setting)
         positions = opening.positions or {}
         seeds = {
             source.index: kind_of(source.kind).seed(
@@ -226,6 +222,23 @@ class FlowOpener:
         for name, text in kept.items():
             (seeding.ledger / name).replace(text)
         return seeds
+
+    def _setting(self, name: str) -> str | None:
+        """A setting of Spark in the flow's queries."""
+        chosen = {**self._settings.configuration, **self._planned.flow.spark_conf}
+        return chosen.get(name) or self.spark.conf.get(name, None)
+
+    def _contents(
+        self, opening: Open, identity: CheckpointIdentity, seeds: Mapping[int, Seed]
+    ) -> dict[str, str]:
+        """The files of a checkpoint that begins at positions, by path within it."""
+        contents: dict[str, str] = {}
+        if opening.positions is not None:
+            partitions = self._setting(SHUFFLE_PARTITIONS) or "200"
+            contents = seed_files(opening.positions, identity.sources, partitions)
+        for seed in seeds.values():
+            contents |= seed.contents
+        return contents
 
     def _rewind_ledger(self, table: TableState) -> None:
         """Set aside what the ledger holds of versions that a rolled-back table no longer has."""
@@ -278,14 +291,6 @@ class FlowOpener:
         (checkpoint / FILE).replace_json(identity.with_flow(flow.name).to_json())
         self.surveyor.checkpoints.delete_folder()
         checkpoint.parent.move(self.surveyor.checkpoints)
-
-
-def _contents(opening: Open, identity: CheckpointIdentity, seeds: Mapping[int, Seed]) -> dict[str, str]:
-    """The files of a checkpoint that begins at positions, by path within it."""
-    contents = {} if opening.positions is None else seed_files(opening.positions, identity.sources)
-    for seed in seeds.values():
-        contents |= seed.contents
-    return contents
 
 
 def _seeded_ranges(

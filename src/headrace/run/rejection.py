@@ -1,12 +1,15 @@
-"""The limit of rejected records of a batch."""
+"""The limit of rejected records of a batch or refresh."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
+from headrace.contracts.rejected import describe_record
 from headrace.errors import MaxRejectedExceededError
 from headrace.model.counts import BatchCounts
-from headrace.plan.stages import PlannedFlow
+from headrace.model.declarations import Flow, RefreshFlow
+from headrace.model.rejection_limit import RejectionLimit
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
@@ -14,29 +17,42 @@ if TYPE_CHECKING:
 _SHOWN: Final = 5
 
 
-def check_rejected(planned: PlannedFlow, batch: int, counts: BatchCounts, rejected: DataFrame | None) -> None:
-    """Check that a batch has no more rejected records than its table allows. Nothing is committed yet.
+def check_rejected(
+    flow: Flow,
+    limit: RejectionLimit,
+    counts: BatchCounts,
+    rejected: DataFrame | None,
+    outcome: str,
+    past: Iterable[Mapping[str, Any]] = (),
+) -> None:
+    """Check that no more records are rejected than a dataset allows. Nothing is committed yet.
 
     Args:
-        planned: The flow.
-        batch: The batch's number.
-        counts: The batch's counts.
+        flow: The flow, or the view's flow.
+        limit: The limit.
+        counts: The counts of the batch or refresh.
         rejected: The rows for the quarantine table, if there are any.
+        outcome: What was not written, for the error.
+        past: The counts of the batches before it, as their commits hold them.
 
     Raises:
-        MaxRejectedExceededError: It has more.
+        MaxRejectedExceededError: There are more.
     """
-    limit = planned.max_rejected
-    skipped = sum(one.records for one in counts.bad_records if one.action == "drop")
-    count = counts.quarantined + counts.dropped - skipped
-    if limit is None or limit.allows(count, counts.input):
+    if not _rejected(own := counts.to_json()):
         return
+    judged = [own, *past]
+    count, records = sum(map(_rejected, judged)), sum(one["input"] for one in judged)
+    if limit.allows(count, records):
+        return
+    name, what = f"flow {flow.name}", f"the last {len(judged)} batches" if len(judged) > 1 else "a batch"
+    if isinstance(flow, RefreshFlow):
+        name, what = flow.target.short, "a refresh"
     shown = [] if rejected is None else rejected.select("source", "reasons").limit(_SHOWN).collect()
     failed = [one for one in counts.expectations if one.failed and one.action in ("quarantine", "drop")]
     raise MaxRejectedExceededError(
-        f"flow {planned.flow.name}: {count:,} of {counts.input:,} records of a batch are rejected "
-        f"({count / counts.input:.1%}), and max_rejected is {limit}",
-        location=planned.flow.location,
+        f"{name}: {count:,} of {records:,} records of {what} are rejected "
+        f"({count / records:.1%}), and max_rejected is {limit}",
+        location=flow.location,
         facts=(
             *(f"`{one.name}`: {one.failed:,} rows" for one in failed),
             *(
@@ -45,29 +61,30 @@ def check_rejected(planned: PlannedFlow, batch: int, counts: BatchCounts, reject
                 if one.action == "quarantine"
             ),
             *map(_line, shown),
-            f"batch {batch} was not written",
+            outcome,
         ),
         remedies=(
             "correct the source, the schema or the expectations, and run again:   headrace run",
             "or allow more rejected records: max_rejected",
         ),
         params={
-            "flow": planned.flow.name,
-            "batch": batch,
+            "flow": flow.name,
             "rejected": count,
-            "records": counts.input,
+            "records": records,
             "max_rejected": str(limit),
         },
     )
 
 
+def _rejected(counts: Mapping[str, Any]) -> int:
+    """The rejected records of a batch; tombstones that a reader skips are none."""
+    skipped = sum(one["records"] for one in counts.get("bad_records", ()) if one["action"] == "drop")
+    return int(counts["quarantined"] + counts["dropped"] - skipped)
+
+
 def _line(row: Row) -> str:
     """A rejected row in one line: its coordinates and reasons."""
     source = row["source"]
-    place = ""
-    if source is not None and source["offset"] is not None:
-        place = f"{source['topic']}/{source['partition']} offset {source['offset']}: "
-    elif source is not None and source["path"] is not None:
-        place = f"{source['path']}: "
+    place = "" if source is None else describe_record(source.asDict())
     reasons = (one["message"] or f"`{one['name']}`" for one in row["reasons"])
-    return place + ", ".join(reasons)
+    return (f"{place}: " if place else "") + ", ".join(reasons)

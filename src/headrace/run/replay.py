@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.contracts.split import RowSplit
 from headrace.errors import ReplayImpossibleError
+from headrace.model.declarations import AutoCdcFlow
 from headrace.plan.bounded import can_evaluate_records
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.context import UpdateContext
 from headrace.run.failpoints import reach
 from headrace.run.failures import Failures
-from headrace.run.targets import flow_target
+from headrace.run.targets import flow_target, side_tables
 from headrace.run.trial import BuildRecords, Outcome, Trial, union
 from headrace.sinks.delta.commit import fence_replay, mark_replaying, settle_replay
 from headrace.sinks.delta.row_states import unsettled_replays
@@ -35,6 +36,7 @@ from headrace.storage.location import Location
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
 
 _LOG = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ def refuse_stateful(planned: PlannedFlow) -> None:
         f"rejected rows of flow {flow.name} cannot be replayed: its query keeps state",
         location=flow.location,
         facts=(
-            "what its query returns for a record depends on the records before it, which are not read again",
+            "the result of its query for a record depends on earlier records, which a replay does not read",
             "nothing was changed",
         ),
         remedies=(
@@ -123,7 +125,7 @@ class FlowReplayer:
         trial = Trial(
             session=session,
             planned=planned,
-            schema=session.read.format("delta").load(str(self._table)).schema,
+            schema=self._columns(session),
             build=self.build if can_evaluate_records(planned) else None,
             failures=Failures(kafka=kafka, log_file=self.context.log_file),
         )
@@ -164,7 +166,7 @@ class FlowReplayer:
     def _commit(self, session: SparkSession, outcome: Outcome, stamp: BatchStamp) -> Committed:
         """Mark the rows in the quarantine, and commit what the query returned for them."""
         planned = self.planned
-        target = flow_target(planned, self.context.settings.storage, session, self.context.checkpointer)
+        target = flow_target(planned, self.context.settings, session, self.context.checkpointer)
         split = RowSplit(union(outcome.parts), planned.expectations, str(planned.flow.target))
         writer = target.begin(session, stamp)
         assert writer is not None, "the id of the replay is new"
@@ -196,8 +198,19 @@ class FlowReplayer:
         if stamp.checkpoint not in unsettled_replays(self._quarantine):
             return
         is_missing = fence_replay(session, self._table, stamp)
+        if is_missing:
+            _, tombstones = side_tables(self.planned.flow.target, self.context.settings.storage)
+            tombstones.forget(session, stamp.checkpoint, after=-1)
         state = "quarantined" if is_missing else "replayed"
         settle_replay(self._quarantine, stamp.checkpoint, state=state)
+
+    def _columns(self, session: SparkSession) -> StructType:
+        """The columns of the rows that were kept as JSON: those of change records, or of the table."""
+        if isinstance(self.planned.flow, AutoCdcFlow):
+            from pyspark.sql.types import StructType
+
+            return StructType.fromJson(dict(self.planned.schema))
+        return session.read.format("delta").load(str(self._table)).schema
 
     @property
     def _table(self) -> Location:

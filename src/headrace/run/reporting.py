@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.model.events import BatchCommitted, BatchReplayed, BatchStarted, Emitter
+from headrace.model.events import Backlog, BatchCommitted, BatchReplayed, BatchStarted, Emitter
 from headrace.model.ranges import SourceRange
 from headrace.plan.stages import PlannedFlow
 from headrace.sinks.target import BatchStamp, Committed
@@ -57,7 +57,7 @@ class BatchReporter:
         update: The update's id.
         emit: Takes the events.
         progress: The flow's counts so far.
-        measure_lag: The records that the sources hold beyond these ranges; ``None`` if unknown.
+        measure_lag: What the sources hold beyond these ranges.
         after_batch: Called after each batch.
     """
 
@@ -65,7 +65,7 @@ class BatchReporter:
     update: str
     emit: Emitter
     progress: Progress
-    measure_lag: Callable[[tuple[SourceRange, ...]], int | None]
+    measure_lag: Callable[[tuple[SourceRange, ...]], Backlog]
     after_batch: Mapping[str, AfterBatch]
 
     def began(self, number: int) -> None:
@@ -98,9 +98,9 @@ class BatchReporter:
                 BatchReplayed(update=self.update, flow=flow.name, dataset=flow.target, batch=stamp.batch)
             )
             return
-        lag: int | None = None
+        backlog = Backlog()
         with logged_only(f"flow {flow.name}: the lag after batch {stamp.batch}"):
-            lag = self.measure_lag(stamp.ranges)
+            backlog = self.measure_lag(stamp.ranges)
         self.emit(
             BatchCommitted(
                 update=self.update,
@@ -111,13 +111,16 @@ class BatchReporter:
                 rows=committed.counts.accepted,
                 duration_s=duration_s,
                 ranges=stamp.ranges,
-                lag=lag,
+                lag=backlog.records,
+                lag_bytes=backlog.size_bytes,
                 latency_s=record_ages(committed, self.planned.timestamp),
                 quarantined=committed.counts.quarantined,
                 dropped=committed.counts.dropped,
                 expectations=tuple(one.to_json() for one in committed.counts.expectations),
                 bad_records=tuple(one.to_json() for one in committed.counts.bad_records),
                 checkpoint=stamp.checkpoint,
+                changes=committed.counts.changes,
+                without_index=committed.without_index,
             )
         )
 

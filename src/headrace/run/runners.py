@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from headrace.model.declarations import snapshots_of
 from headrace.model.events import ForeignCommitSeen
+from headrace.plan.once import marker_of
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
+from headrace.run.batch import RecordFeed
 from headrace.run.batch_setup import BatchSetup
 from headrace.run.context import UpdateContext
 from headrace.run.failures import Failures
 from headrace.run.flow import FlowRunner
 from headrace.run.flow_reports import FlowReports
 from headrace.run.gate import OpeningGate
+from headrace.run.once import OnceFeed
 from headrace.run.opening import FlowOpener
 from headrace.run.reporting import Progress
+from headrace.run.snapshots import SnapshotFeed
 from headrace.run.split import RefreshSplit
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of, refresh_target
@@ -46,7 +53,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
     return FlowOpener(
         surveyor=surveyor,
         spark=context.spark,
-        target=flow_target(planned, context.settings.storage, context.spark, context.checkpointer),
+        target=flow_target(planned, context.settings, context.spark, context.checkpointer),
         report=report,
     )
 
@@ -72,6 +79,21 @@ def make_flow(
     others = filter(None, (source.connection for source in planned.sources))
     kafka = next(others, context.settings.kafka)
     failures = Failures(kafka=kafka, log_file=context.log_file)
+    reports = FlowReports(context.update, context.emit)
+    snapshots: RecordFeed | None = None
+    if planned.flow.once:
+        snapshots = OnceFeed(
+            planned=planned,
+            marker=marker_of(context.settings.storage),
+            build=lambda session: context.queries.once(session, planned.flow),
+        )
+    elif snapshots_of(planned.flow) is not None:
+        snapshots = SnapshotFeed(
+            planned=planned,
+            table=opener.surveyor.table,
+            reading=context.queries.snapshots,
+            report=partial(reports.snapshot_skipped, planned),
+        )
     return FlowRunner(
         planned=planned,
         gate=gate,
@@ -85,11 +107,13 @@ def make_flow(
             update=context.update,
             emit=context.emit,
             progress=progress,
+            snapshots=snapshots,
         ),
         session=context.session,
         build=context.queries.build,
         failures=failures,
-        reports=FlowReports(context.update, context.emit),
+        reports=reports,
+        snapshots=snapshots,
         triggered=context.mode == "triggered",
         remedies=context.remedies,
     )
@@ -97,7 +121,8 @@ def make_flow(
 
 def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> ViewRunner:
     """Make the runner of a materialized view."""
-    split = RefreshSplit(stage, quarantine_of(stage.view.name, context.settings.storage))
+    limit = stage.view.max_rejected or context.settings.max_rejected
+    split = RefreshSplit(stage, quarantine_of(stage.view.name, context.settings.storage), limit)
     views = stage.planned.checked_views
     return ViewRunner(
         stage,

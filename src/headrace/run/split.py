@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.contracts.conditions import with_checks
@@ -12,17 +13,21 @@ from headrace.contracts.split import RowSplit
 from headrace.errors import ExpectationFailedError, RowsNotRepeatableError
 from headrace.model.counts import BadRecordCount
 from headrace.model.declarations import Flow
+from headrace.model.rejection_limit import RejectionLimit
 from headrace.plan.stages import Coordinates, PlannedFlow, RefreshViewStage
 from headrace.run.bad_records import BadRecordSearch, union
 from headrace.run.narrowing import RaisingRecord
 from headrace.run.rejection import check_rejected
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.target import BatchStamp, RefreshStamp, SplitRows
+from headrace.storage.location import Location
+from headrace.storage.table_log import batches_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row
 
 _SHOWN_ROWS = 5
+_KEPT = "the view keeps its rows"
 _SHOWN_CHARACTERS = 300
 
 
@@ -55,15 +60,22 @@ class BatchSplit:
         quarantine: The target's quarantine table.
         update: The update's id.
         records: Finds the bad records of a batch.
+        table: The target.
     """
 
     def __init__(
-        self, planned: PlannedFlow, quarantine: QuarantineTable, update: str, records: BadRecordSearch
+        self,
+        planned: PlannedFlow,
+        quarantine: QuarantineTable,
+        update: str,
+        records: BadRecordSearch,
+        table: Location,
     ) -> None:
         self._planned = planned
         self._quarantine = quarantine
         self._update = update
         self._records = records
+        self._table = table
         self._is_first = True
 
     def begin(self, rows: DataFrame, stamp: BatchStamp, raising: Sequence[RaisingRecord] = ()) -> SplitRows:
@@ -127,12 +139,18 @@ class BatchSplit:
             if planned.max_rejected is not None:
                 rejected, records = split.rejected_rows
                 counts = split.counts(records - rejected).with_bad_records(found.counts)
-                check_rejected(planned, stamp.batch, counts, rows)
+                limit = planned.max_rejected
+                batch = f"batch {stamp.batch} was not written"
+                check_rejected(planned.flow, limit, counts, rows, batch, self._past(limit.batches - 1))
             if counted or found.quarantined or (is_first and self._quarantine.holds(split.session, stamp)):
                 written = self._quarantine.write(split.session, rows, stamp)
                 if written != counted + found.quarantined:
                     raise self._not_repeatable(stamp, counted, written - found.quarantined)
             return found.counts
+
+    def _past(self, batches: int) -> Iterator[Mapping[str, Any]]:
+        """The metadata of the flow's last batches in the target."""
+        return islice(batches_of(self._table, self._planned.flow.name), batches) if batches else iter(())
 
     def _rejection(self, stamp: BatchStamp) -> Rejection:
         planned = self._planned
@@ -170,11 +188,15 @@ class RefreshSplit:
     Args:
         stage: The view.
         quarantine: The view's quarantine table; each refresh replaces its rows.
+        max_rejected: The limit of rejected rows, if there is one.
     """
 
-    def __init__(self, stage: RefreshViewStage, quarantine: QuarantineTable) -> None:
+    def __init__(
+        self, stage: RefreshViewStage, quarantine: QuarantineTable, max_rejected: RejectionLimit | None
+    ) -> None:
         self._stage = stage
         self._quarantine = quarantine
+        self._max_rejected = max_rejected
 
     def begin(self, rows: DataFrame, stamp: RefreshStamp) -> SplitRows:
         """Split the rows of a refresh."""
@@ -194,7 +216,11 @@ class RefreshSplit:
     def _settle(self, split: RowSplit, stamp: RefreshStamp) -> None:
         stage = self._stage
         if split.stopping_rows:
-            raise _failed(split, stage.planned.flow, "the view keeps its rows", None)
+            raise _failed(split, stage.planned.flow, _KEPT, None)
+        if self._max_rejected is not None:
+            rejected, rows = split.rejected_rows
+            counts = split.counts(rows - rejected)
+            check_rejected(stage.planned.flow, self._max_rejected, counts, None, _KEPT)
         if split.quarantined_rows or self._quarantine.exists:
             rejection = Rejection(
                 pipeline=stamp.pipeline,

@@ -104,8 +104,7 @@ class FlowSurveyor:
         planned, flow, ledger = self.planned, self.planned.flow, self.ledger
         table = self.read_table(self.table)
         _refuse_unfinished_refresh(planned, table)
-        resume = flow.name in remedies.resume_from_table
-        new_checkpoint = flow.name in remedies.new_checkpoint
+        reset = flow.name in remedies.reset
         current = table.checkpoints.get(flow.name)
         history = load_history(ledger, self.table, table.table_id, table.version, current)
         on_data_loss = self.settings.on_data_loss
@@ -114,7 +113,7 @@ class FlowSurveyor:
             flow=flow,
             history=history,
             ledger=ledger.folder,
-            opens=resume or new_checkpoint or "record" in policies,
+            opens=reset or "record" in policies,
         )
         facts = FlowFacts(
             flow=flow.name,
@@ -125,12 +124,11 @@ class FlowSurveyor:
             stateful=planned.stateful,
             describe=describe_source,
             on_data_loss=on_data_loss,
-            resume=resume,
-            new_checkpoint=new_checkpoint,
+            reset=reset,
             rename_from=remedies.rename_flow.get(flow.name),
         )
         # A damaged checkpoint does not matter if the user asks for a new one.
-        looks = not (resume or new_checkpoint) or facts.rename_from is not None
+        looks = not reset or facts.rename_from is not None
         return Survey(
             flow=facts,
             table=table,

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError, SchemaMismatchError, TableFolderTakenError, TableLostError
+from headrace.errors import (
+    HeadraceError,
+    KeysChangedError,
+    SchemaMismatchError,
+    TableFolderTakenError,
+    TableLostError,
+)
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.alterations import (
@@ -15,6 +21,7 @@ from headrace.plan.alterations import (
     find_alterations,
     layout_schema,
 )
+from headrace.plan.properties import keeps_history, keys_of
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.survey import ReadTable
@@ -22,6 +29,7 @@ from headrace.sinks.delta.table import (
     COMMENT_PROPERTY,
     TableState,
     alter_table,
+    check_name,
     create_table,
     read_state,
     register_table,
@@ -37,12 +45,18 @@ if TYPE_CHECKING:
 
 
 def register_tables(plan: Plan, spark: SparkSession) -> None:
-    """Register the tables that the storage holds and the plan reads in the session's catalog."""
+    """Register the tables that the storage holds and the plan reads in the session's catalog.
+
+    Raises:
+        TableNameTakenError: The catalog has another table with the name of one of them, or of a new view.
+    """
     storage = plan.project.storage
     views = [refresh.flow.target for refresh in plan.refreshes]
     for name in dict.fromkeys([*plan.tables_read, *views]):
         if is_table(storage.table(name)):
             register_table(spark, name, storage.table(name))
+        else:
+            check_name(spark, name, storage.table(name))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +105,7 @@ def check_table(
         return TableOpening()
     if not emptied:
         _refuse_other_types(stage, state)
+        _refuse_other_keys(stage, state)
     alterations = find_alterations(
         table,
         stage.schema,
@@ -201,16 +216,47 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     name = stage.table.name
     if conflicts := columns.refused_changes(stage.schema, state.schema):
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
+        is_inferred = bool(keys_of(stage.properties)) and stage.table.schema is None
         raise SchemaMismatchError(
             f"{name.short} has columns whose types differ from those of its queries",
             location=stage.table.location,
             facts=(*found, "nothing was read or written"),
             remedies=(
                 "cast the columns in the query",
+                *(
+                    ["or, if they are inferred from snapshots, declare them with schema=.."]
+                    if is_inferred
+                    else []
+                ),
                 f"or read everything again:   headrace full-refresh {name.short}",
             ),
             params={"dataset": str(name), "columns": [column for column, _, _ in conflicts]},
         )
+
+
+def _refuse_other_keys(stage: OpenTableStage, state: TableState) -> None:
+    """Refuse a table with rows whose changes were applied in another way, or which rows were appended to."""
+    name = stage.table.name
+    held, wanted = keys_of(state.properties), keys_of(stage.properties)
+    was, now = _how(state.properties), _how(stage.properties)
+    if was == now or not state.transactions:
+        return
+    raise KeysChangedError(
+        f"{name.short} has rows that were {was}, and is declared with rows that are {now}",
+        location=stage.table.location,
+        facts=("nothing was read or written",),
+        remedies=(
+            "change the declaration back",
+            f"or read everything again:   headrace full-refresh {name.short}",
+        ),
+        params={"dataset": str(name), "before": list(held), "keys": list(wanted)},
+    )
+
+
+def _how(properties: Mapping[str, str]) -> str:
+    keys = ", ".join(keys_of(properties))
+    kept = f"kept as the history of {keys}" if keeps_history(properties) else f"merged by {keys}"
+    return kept if keys else "appended"
 
 
 def set_coordinates(stage: OpenTableStage, path: Location, spark: SparkSession) -> None:

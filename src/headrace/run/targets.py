@@ -4,39 +4,88 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+import psutil
+
 from headrace.contracts.rejected import COLUMNS
-from headrace.model.declarations import AppendFlow
+from headrace.model.changes import ChosenColumns
+from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups
 from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.plan.stages import PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta.groups import GroupsTarget
+from headrace.sinks.delta.hidden_events import HiddenEvents
+from headrace.sinks.delta.history import HistoryTarget
+from headrace.sinks.delta.keyed import SharedTables
+from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.replace import ReplaceTarget
+from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.outside import SinkTarget
 from headrace.sinks.target import FlowTarget, RefreshStamp, Target
 from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_SHARED = SharedTables()
+
 
 def flow_target(
-    planned: PlannedFlow, storage: Storage, spark: SparkSession, checkpointer: LogCheckpointer
+    planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, checkpointer: LogCheckpointer
 ) -> FlowTarget:
     """The target of a flow.
 
     Args:
         planned: The flow.
-        storage: The pipeline's storage.
+        settings: The pipeline's settings.
         spark: The session that reads and changes the target's metadata.
         checkpointer: Writes Delta's checkpoints of tables.
     """
     match planned.flow:
-        case AppendFlow():
-            return AppendTarget(
+        case AppendFlow(groups=Groups(keys=keys, only_new=only_new), target=target):
+            return GroupsTarget(
                 spark=spark,
-                path=storage.table(planned.flow.target),
+                path=settings.storage.table(target),
+                keys=keys,
+                only_new=only_new,
+                tombstones=Tombstones(path=settings.storage.tombstones(target), keys=keys),
+                checkpointer=checkpointer,
+                shared=_SHARED.of(settings.storage.table(target)),
+            )
+        case AppendFlow():
+            table = AppendTarget(
+                spark=spark,
+                path=settings.storage.table(planned.flow.target),
                 reads_target=planned.reads_target,
                 checkpointer=checkpointer,
+            )
+            if planned.sink is None:
+                return table
+            connection = settings.kafka.for_spark() if planned.sink.writer == "kafka" else {}
+            return SinkTarget(table=table, sink=planned.sink, connection=connection)
+        case AutoCdcFlow(keys=keys, target=table, history=ChosenColumns() as tracked):
+            return HistoryTarget(
+                spark=spark,
+                path=settings.storage.table(table),
+                keys=keys,
+                tracked=tracked,
+                tombstones=HiddenEvents(path=settings.storage.tombstones(table), keys=keys),
+                checkpointer=checkpointer,
+                shared=_SHARED.of(settings.storage.table(table)),
+            )
+        case AutoCdcFlow(keys=keys, target=table, truncates=truncates, kept_if_null=kept):
+            return MergeTarget(
+                spark=spark,
+                path=settings.storage.table(table),
+                keys=keys,
+                truncates=truncates,
+                is_partial=kept is not None,
+                tombstones=Tombstones(path=settings.storage.tombstones(table), keys=keys),
+                checkpointer=checkpointer,
+                shared=_SHARED.of(settings.storage.table(table)),
+                index_memory=index_memory(settings),
             )
         case _:
             assert_never(planned.flow)
@@ -58,6 +107,17 @@ def refresh_target(stage: RefreshViewStage, storage: Storage) -> Target[RefreshS
     )
 
 
+def index_memory(settings: ProjectSettings) -> int:
+    """How many bytes the index of the keys of a table may need; 0 for no index."""
+    given = settings.index_memory
+    return int(psutil.virtual_memory().total) // 4 if given is None else given
+
+
 def quarantine_of(dataset: TableName, storage: Storage) -> QuarantineTable:
     """The quarantine table of a dataset."""
     return QuarantineTable(path=storage.quarantine(dataset), columns=COLUMNS)
+
+
+def side_tables(dataset: TableName, storage: Storage) -> tuple[QuarantineTable, QuarantineTable]:
+    """The tables whose rows belong to the batches of a dataset: its quarantine, and its deleted keys."""
+    return quarantine_of(dataset, storage), QuarantineTable(path=storage.tombstones(dataset), columns="")

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from operator import add, and_
+from operator import add
 from typing import TYPE_CHECKING, Protocol
 
-from headrace.contracts.conditions import check_name, with_checks
+from headrace.contracts.conditions import is_passed, with_checks
 from headrace.contracts.rejected import REASONS
 from headrace.contracts.replayed import ID, PROBLEM, Rejected, has_record, row_as_json, rows_of_json
 from headrace.contracts.split import RowSplit
@@ -21,9 +21,12 @@ from headrace.errors import (
     ReplayImpossibleError,
     text_of,
 )
-from headrace.plan.stages import PlannedFlow
+from headrace.model.expectations import Expectation
+from headrace.model.names import quoted_path
+from headrace.plan.stages import Coordinates, PlannedFlow
 from headrace.run.failures import Failures
 from headrace.run.narrowing import find_reason
+from headrace.runtime.active_session import new_frame
 from headrace.sources.bad_records import CODE, BadRecords
 from headrace.sources.records import CARRIED
 
@@ -116,7 +119,7 @@ class Trial:
         """
         from pyspark.sql import functions as F
 
-        traced = self.planned.coordinates is not None
+        traced = self._coordinates is not None
         held = self._with_ids(rejected, ids).persist()
         outcome.kept.append(held)
         as_record = has_record() & (F.col("row").isNull() | F.lit(traced))
@@ -132,6 +135,12 @@ class Trial:
         if chosen := routes.get("record"):
             readable = self._readable(held, chosen, outcome)
             self._try_records(held, self._without_bad(held, readable, outcome), outcome)
+
+    @property
+    def _coordinates(self) -> Coordinates | None:
+        """The coordinate columns of the rows, if the records of the sources have coordinates too."""
+        have_them = all(one.has_coordinates for one in self.planned.sources)
+        return self.planned.coordinates if have_them else None
 
     def _try_rows(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> None:
         """Check rows that were kept as JSON."""
@@ -154,7 +163,7 @@ class Trial:
             error = self.failures.as_error(failure, self.planned.flow)
             if not isinstance(error, FlowFailedError | RecordUnparseableError | RecordNotUtf8Error):
                 raise error from failure
-            reason = _failed(ids[0], error, text_of(failure))
+            reason = _failed(ids[0], error, text_of(failure), self.planned.expectations)
         if len(ids) == 1:
             outcome.searches += 1
             if reason is not None:
@@ -188,13 +197,13 @@ class Trial:
         rows = self.build(self.session, self.planned, mine.select("source.*"))
         if rows.isStreaming:
             raise _read_outside(self.planned)
-        coordinates = self.planned.coordinates
+        coordinates = self._coordinates
         if coordinates is not None:
             paths = coordinates.to_json()
             places = {name: f"{ID}_{name}" for name in paths}
             parts = (F.col(f"source.{name}").alias(place) for name, place in places.items())
             keys = mine.select(F.col("id").alias(ID), *parts)
-            same = [F.col(_quoted(path)) == F.col(places[name]) for name, path in paths.items()]
+            same = [F.col(quoted_path(path)) == F.col(places[name]) for name, path in paths.items()]
             self._check(rows.join(F.broadcast(keys), same).drop(*places.values()), set(ids), outcome)
             return True
         return self._check_untraced(rows, ids, outcome)
@@ -236,18 +245,16 @@ class Trial:
 
     def _passing(self, checked: DataFrame) -> DataFrame:
         """The other rows, with their checks; those that are dropped too."""
-        from pyspark.sql import functions as F
-
         deciding = [
             n for n, one in enumerate(self.planned.expectations) if one.action in ("quarantine", "fail")
         ]
-        return checked.where(reduce(and_, (F.col(check_name(n)) for n in deciding), F.lit(True)))
+        return checked.where(is_passed(*deciding))
 
     def _with_ids(self, rejected: DataFrame, ids: Sequence[str] | pa.Array) -> DataFrame:
         import pyarrow as pa
         from pyspark.sql import functions as F
 
-        chosen = self.session.createDataFrame(pa.table({"id": pa.array(ids, pa.string())}))
+        chosen = new_frame(self.session, pa.table({"id": pa.array(ids, pa.string())}))
         return rejected.join(F.broadcast(chosen), "id")
 
     def _readable(self, rejected: DataFrame, ids: Sequence[str], outcome: Outcome) -> list[str]:
@@ -256,7 +263,7 @@ class Trial:
 
         records = self._with_ids(rejected, ids).select("id", "source.*")
         owners = (F.coalesce(one.owns(), F.lit(False)).cast("int") for one in self.planned.sources)
-        place = F.concat_ws("/", "topic", "partition", "offset")
+        place = F.concat_ws("/", "topic", "partition", "path", "offset")
         record = F.when(F.col("offset").isNull(), F.col("id")).otherwise(place)
         readable = records.where(reduce(add, owners) == 1)
         first = readable.groupBy(record).agg(F.min("id").alias("id")).select("id")
@@ -295,11 +302,7 @@ def _read_outside(planned: PlannedFlow) -> ReplayImpossibleError:
     )
 
 
-def _failed(id: str, error: HeadraceError, text: str) -> Rejected:
+def _failed(id: str, error: HeadraceError, text: str, expectations: Sequence[Expectation]) -> Rejected:
     """A record on which the query fails; ``text`` is Spark's message."""
     kind = "exception" if isinstance(error, FlowFailedError) else "record"
-    return Rejected.because(id, kind, *find_reason(text, error))
-
-
-def _quoted(path: str) -> str:
-    return ".".join("`" + part.replace("`", "``") + "`" for part in path.split("."))
+    return Rejected.because(id, kind, *find_reason(text, error, expectations))

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from headrace.contracts.views import with_declared_columns
 from headrace.errors import HeadraceError, ViewInputMissingError
 from headrace.model.declarations import RefreshFlow
 from headrace.model.events import (
@@ -28,9 +29,10 @@ from headrace.run.readiness import FeedState
 from headrace.run.split import RefreshSplit
 from headrace.run.tables import alter, new_clustering
 from headrace.run.view_counts import ViewCountingRefreshSplit
+from headrace.run.work import refresh_jobs
 from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
-from headrace.state.lease import Heart
+from headrace.state.lease import VIEW, Heart
 from headrace.state.ledger import record_view
 from headrace.storage.table_log import commit_mark, is_table, newest_version
 
@@ -138,7 +140,7 @@ class ViewRunner:
         """Refresh the view if its query or an input has changed; errors become results."""
         name = self.view.name
         try:
-            lease = self._heart.acquire(self._settings.storage.lease(name, "view"), str(name))
+            lease = self._heart.acquire(self._settings.storage.lease(name, VIEW), str(name))
             try:
                 self.result = self._refresh()
             finally:
@@ -185,8 +187,8 @@ class ViewRunner:
         started = time.monotonic()
         session = self._session(dict(self._flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
-        df = self._build(session, self._flow)
-        with writer, self._split.begin(df, stamp) as rows:
+        df = with_declared_columns(self._build(session, self._flow), self._planned.schema)
+        with writer, refresh_jobs(session, str(view.name)), self._split.begin(df, stamp) as rows:
             writer.write(rows)
             rows.settle()
             committed = writer.commit()

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+_CATALOG_SETTING = "spark.sql.catalogImplementation"
 CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
 _MASTER_CHOSEN = "spark.headrace.masterChosen"
@@ -68,6 +69,9 @@ def build_settings(
         **build_session_settings(master),
     }
     settings |= conf
+    if settings[_CATALOG_SETTING] == "hive" and "spark.sql.warehouse.dir" not in conf:
+        # A metastore keeps the folders of its schemas: they must not be in a folder that is removed.
+        settings["spark.sql.warehouse.dir"] = Path("spark-warehouse").absolute().as_uri()
     if master is None or is_local(master):
         return _local_settings(scratch) | settings
     added = [*map(str, jars), *filter(None, [conf.get("spark.jars")])]
@@ -80,7 +84,7 @@ def _static_settings() -> dict[str, str]:
         "spark.sql.extensions": EXTENSION,
         "spark.sql.catalog.spark_catalog": CATALOG,
         # A storage root describes itself, so no metastore is opened (Derby would lock a folder).
-        "spark.sql.catalogImplementation": "in-memory",
+        _CATALOG_SETTING: "in-memory",
         # One flow with a large backlog must not starve the others.
         "spark.scheduler.mode": "FAIR",
         **{f"spark.hadoop.{key}": value for key, value in WRITER_CHECKS.items()},
@@ -93,8 +97,9 @@ def _static_settings() -> dict[str, str]:
         "spark.python.sql.dataFrameDebugging.enabled": "false",
         # Every batch of every flow is an SQL execution; the default keeps 1,000 of their plans.
         "spark.sql.ui.retainedExecutions": "10",
-        "spark.ui.retainedJobs": "50",
-        "spark.ui.retainedStages": "50",
+        # The event log reads once a second what the jobs of each batch have used.
+        "spark.ui.retainedJobs": "200",
+        "spark.ui.retainedStages": "200",
         "spark.ui.retainedTasks": "1000",
     }
 

@@ -122,11 +122,13 @@ class Committed:
         version: The target's version with this batch.
         counts: What became of the batch's rows.
         statistics: Delta's statistics of each added file, where the writer has them.
+        without_index: Why the changes of the batch were applied without the index of the keys.
     """
 
     version: int
     counts: BatchCounts
     statistics: tuple[Mapping[str, Any], ...] = ()
+    without_index: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,14 +45,20 @@ class Lag:
     Args:
         count: Records, rows or files.
         size_bytes: Their bytes, where they are known.
+        counts_files: Whether they are files.
     """
 
     count: int
     size_bytes: int | None = None
+    counts_files: bool = False
 
     def __add__(self, other: Lag) -> Lag:
         sizes = [size for size in (self.size_bytes, other.size_bytes) if size is not None]
-        return Lag(self.count + other.count, sum(sizes) if sizes else None)
+        return Lag(
+            self.count + other.count,
+            sum(sizes) if sizes else None,
+            self.counts_files or other.counts_files,
+        )
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,9 @@ TombstoneRule = Literal["quarantine", "skip", "keep"]
 MAX_VALUE_BYTES: Final = 8 << 20
 """The default for the longest value that is decoded: eight times what a Kafka broker accepts by default."""
 
+VALUE_LIMIT: Final = "headrace.maxValueBytes"
+"""An option that Spark ignores: the longest value that a read decodes, if it is not `MAX_VALUE_BYTES`."""
+
 METRICS: Final = "headrace:records:"
 """How the name of the counts of a read begins; Spark keeps them with each batch of a query."""
 SEEN, GOOD, SKIPPED = "seen", "good", "skipped"

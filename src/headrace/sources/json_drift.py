@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace.model.drift import RESCUED, Drift, DriftAction
+from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
 from headrace.sources.decoders import DRIFTED, UNPARSEABLE, JsonDecoder
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import StructField, StructType
+    from pyspark.sql.types import DataType, StructField, StructType
 
 _WRONG = "_headrace_wrong"
 _UNKNOWN = "unknown"
@@ -34,8 +35,8 @@ class DriftingJsonDecoder(JsonDecoder):
     def unknown(self, value: Column) -> Column:
         """The names of the fields that the schema does not have, as an array; dotted below the top level.
 
-        Fields without a value are left out, and objects within arrays and maps are not looked at. Without
-        any action for drift, one record of `_SAMPLE` is looked at.
+        Fields without a value are left out, and objects within maps are not looked at. Without any action for
+        drift, one record of `_SAMPLE` is looked at.
         """
         from pyspark.sql import functions as F
 
@@ -46,7 +47,7 @@ class DriftingJsonDecoder(JsonDecoder):
 
     def _unknown(self, json: Column, schema: StructType, path: tuple[str, ...]) -> Iterator[Column]:
         from pyspark.sql import functions as F
-        from pyspark.sql.types import StructType
+        from pyspark.sql.types import ArrayType, StructType
 
         known = F.array(*(F.lit(one.name) for one in schema.fields)).cast("array<string>")
         found = F.coalesce(F.array_except(F.json_object_keys(json), known), _no_names())
@@ -54,11 +55,17 @@ class DriftingJsonDecoder(JsonDecoder):
         valued = F.map_keys(F.map_filter(values, lambda _, value: value.isNotNull()))
         found = F.when(F.size(found) > 0, F.array_intersect(found, valued)).otherwise(_no_names())
         prefix = "".join(f"{name}." for name in path)
-        yield F.transform(found, lambda name: F.concat(F.lit(prefix), name)) if path else found
+        yield F.transform(found, lambda name: F.concat(F.lit(prefix), _quoted(name)))
         for one in schema.fields:
-            if isinstance(one.dataType, StructType) and not set(one.name) & set("'\\"):
-                inner = F.get_json_object(json, f"$['{one.name}']")
-                yield from self._unknown(inner, one.dataType, (*path, one.name))
+            kind, within = one.dataType, (*path, field_name(one.name))
+            if set(one.name) & set("'\\"):
+                continue
+            inner = F.get_json_object(json, f"$['{one.name}']")
+            if isinstance(kind, StructType):
+                yield from self._unknown(inner, kind, within)
+            elif isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType):
+                elements = F.from_json(inner, "array<string>", _PERMISSIVE)
+                yield _names_within(elements, partial(self._unknown, schema=kind.elementType, path=within))
 
     def problem(self, value: Column) -> Column:
         from pyspark.sql import functions as F
@@ -102,20 +109,46 @@ class DriftingJsonDecoder(JsonDecoder):
         from pyspark.sql import functions as F
 
         drift = self.drift
-        named = F.array(*(F.lit(name) for name, action in drift.columns.items() if (action in actions))).cast(
-            "array<string>"
-        )
-        if drift.default in actions:
-            others = [name for name, action in drift.columns.items() if action not in actions]
-            return F.array_except(names, F.array(*map(F.lit, others)).cast("array<string>"))
-        return F.array_intersect(names, named)
+        if any(_is_object(self.schema, name) for name in drift.columns):
+            return F.filter(names, lambda name: F.coalesce(self._action(name).isin(*actions), F.lit(False)))
+        is_taken = drift.default in actions
+        other = [name for name, action in drift.columns.items() if (action in actions) != is_taken]
+        forms = F.array(*(F.lit(form) for name in other for form in _forms(name))).cast("array<string>")
+        return F.array_except(names, forms) if is_taken else F.array_intersect(names, forms)
 
-    def _wrong(self, text: Column) -> Column:
-        """The names of the columns whose values have another type; computed for such records only."""
+    def _action(self, name: Column) -> Column:
+        """The action for a field: its own, that of the innermost object around it, or the default."""
         from pyspark.sql import functions as F
 
-        names = [F.when(self._is_wrong(text, one), F.lit(one.name)) for one in self.schema.fields]
-        return F.filter(F.array(*names), lambda name: name.isNotNull())
+        columns = self.drift.columns
+        action = F.lit(self.drift.default)
+        for one in sorted((one for one in columns if _is_object(self.schema, one)), key=len):
+            action = F.when(F.startswith(name, F.lit(f"{one}.")), F.lit(columns[one])).otherwise(action)
+        for one, own in columns.items():
+            action = F.when(name.isin(*_forms(one)), F.lit(own)).otherwise(action)
+        return action
+
+    def _wrong(self, text: Column) -> Column:
+        """The names of the fields whose values have another type; computed for such records only."""
+        from pyspark.sql import functions as F
+
+        return F.concat(
+            *(self._wrong_in(text, one, field_name(one.name)) for one in self.schema.fields), _no_names()
+        )
+
+    def _wrong_in(self, text: Column, field: StructField, name: str) -> Column:
+        """The names of the fields of another type within a field: the object itself, or fields of it."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        own, kind = F.array(F.lit(name)), field.dataType
+        if isinstance(kind, StructType) and not set(field.name) & set("'\\"):
+            inner = F.get_json_object(text, f"$['{field.name}']")
+            names = {one: f"{name}.{field_name(one.name)}" for one in kind.fields}
+            within = F.concat(*(self._wrong_in(inner, one, its) for one, its in names.items()))
+            is_object = F.json_object_keys(inner).isNotNull()
+            own = F.when(is_object & (F.size(within) > 0), within).otherwise(own)
+        return F.when(self._is_wrong(text, field), own).otherwise(_no_names())
 
     def _is_wrong(self, text: Column, column: StructField) -> Column:
         from pyspark.sql import functions as F
@@ -130,6 +163,7 @@ class DriftingJsonDecoder(JsonDecoder):
         from pyspark.sql import functions as F
 
         def is_kept(name: Column, _: Column) -> Column:
+            name = _quoted(name)
             inner = F.exists(names, lambda one: F.startswith(one, F.concat(name, F.lit("."))))
             return F.array_contains(names, name) | inner
 
@@ -140,6 +174,41 @@ class DriftingJsonDecoder(JsonDecoder):
         typed = F.to_json(kept(F.from_json(text, "map<string, variant>", _PERMISSIVE)))
         plain = F.to_json(kept(F.from_json(text, "map<string, string>", _PERMISSIVE)))
         return F.when(F.size(names) > 0, F.coalesce(typed, plain))
+
+
+def _quoted(name: Column) -> Column:
+    """A field within a dotted name; see `field_name`."""
+    from pyspark.sql import functions as F
+
+    return F.when(F.contains(name, F.lit(".")), F.concat(F.lit("`"), name, F.lit("`"))).otherwise(name)
+
+
+def _forms(name: str) -> tuple[str, ...]:
+    """The names of fields that a key means: of a nested field, or of one whose name has a dot."""
+    return (name, field_name(name)) if "." in name and "`" not in name else (name,)
+
+
+def _is_object(schema: StructType, name: str) -> bool:
+    """Whether a field, by its dotted name, has fields of its own."""
+    from pyspark.sql.types import ArrayType, StructType
+
+    def fields(kind: DataType) -> StructType | None:
+        kind = kind.elementType if isinstance(kind, ArrayType) else kind
+        return kind if isinstance(kind, StructType) else None
+
+    found: StructType | None = schema
+    for part in name.split("."):
+        kinds = {} if found is None else {one.name: one.dataType for one in found.fields}
+        found = fields(kinds[part]) if part in kinds else None
+    return found is not None
+
+
+def _names_within(elements: Column, names: Callable[[Column], Iterable[Column]]) -> Column:
+    """The names in all elements of an array, each once."""
+    from pyspark.sql import functions as F
+
+    found = F.transform(elements, lambda one: F.concat(*names(one)))
+    return F.coalesce(F.array_distinct(F.flatten(found)), _no_names())
 
 
 def _no_names() -> Column:

@@ -43,9 +43,51 @@ def find_problem(record: str, schema: Mapping[str, Any] | None, *, is_cut: bool 
         return None
     if schema is None:
         return None
+    if schema["type"] == "debezium":
+        return next(_event_problems(value, schema), None)
     found = list(_mismatches(value, schema, ""))
     certain = [one for one in found if one.is_certain]
     return next((one.text for one in certain or found), None)
+
+
+def _event_problems(value: Any, expected: Mapping[str, Any]) -> Iterator[str]:
+    """Why a record is not a change event of Debezium with the declared columns."""
+    has_schema = isinstance(value, dict) and isinstance(value.get("payload"), dict)
+    event = value["payload"] if has_schema else value
+    if not isinstance(event, dict) or "op" not in event:
+        yield "the record is not a change event of Debezium: it has no field `op`"
+        return
+    op, name = event["op"], "before" if event["op"] == "d" else "after"
+    row = event.get(name)
+    if op not in ("c", "u", "d", "r", "t"):
+        yield f"the change event has the operation {json.dumps(op)}; known are c, u, d, r and t"
+    elif not isinstance(event.get("source"), dict):
+        yield "the change event has no object `source`"
+    elif op != "t" and not isinstance(row, dict):
+        yield f"the change event has the operation {op}, but no row in `{name}`"
+    elif isinstance(row, dict):
+        yield from _row_problems(row, name, expected, has_schema=has_schema)
+
+
+def _row_problems(
+    row: Mapping[str, Any], name: str, expected: Mapping[str, Any], *, has_schema: bool
+) -> Iterator[str]:
+    ambiguous = []
+    for field in expected["row"]["fields"]:
+        kind, value, path = field["type"], row.get(field["name"]), f".{name}.{field['name']}"
+        if not (isinstance(kind, str) and kind.startswith(("date", "timestamp", "decimal"))):
+            yield from (one.text for one in _mismatches(value, kind, path))
+        elif value is not None:
+            ambiguous.append((_describe(path, kind.upper(), value), kind, value))
+    for text, kind, value in ambiguous:
+        if has_schema or kind == "date":
+            yield text
+        elif kind.startswith("decimal") and isinstance(value, str) and expected["decimals"] is None:
+            yield f'{text}; it may be base64 or a number: set decimals to "precise" or "string"'
+        elif kind.startswith("timestamp") and isinstance(value, int) and expected["timestamp_unit"] is None:
+            yield f"{text}, a number without a unit: set timestamp_unit"
+    if ambiguous:
+        yield f"one of these values is not valid: {'; '.join(text for text, _, _ in ambiguous)}"
 
 
 def find_unknown(record: str, schema: Mapping[str, Any] | None) -> list[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Lag, Seed, Unrecoverable
 from headrace.sources.guard import Guard
+from headrace.sources.parts import Part
 from headrace.sources.reader import Reader
 from headrace.sources.source import Source
 from headrace.sources.systems import Seeding, StreamRead, Systems
@@ -16,6 +17,9 @@ from headrace.state.facts import ListOrigin, SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 class SourceKind(ABC):
@@ -144,3 +148,30 @@ class SourceKind(ABC):
             group: The name of the consumer group.
         """
         return
+
+    # -- parts of a range
+
+    def parts(
+        self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location
+    ) -> Sequence[Part] | None:
+        """The parts of a range that can be read by themselves; ``None`` if it cannot be read again.
+
+        Args:
+            one: The range.
+            source: The source that has read it.
+            session: The session of the batch.
+            checkpoint: The checkpoint that has read it.
+        """
+        return None
+
+    def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:
+        """A range with only some of its parts; `Source.read_range` reads it."""
+        raise NotImplementedError(self.name)
+
+    def leave_out(self, frame: DataFrame, records: Sequence[Part]) -> DataFrame:
+        """The records of a source without single records that a range cannot leave out."""
+        return frame
+
+    def as_record(self, frame: DataFrame, record: Part) -> DataFrame:
+        """A record as the source gives it, with the columns of the quarantine's ``source``."""
+        return frame

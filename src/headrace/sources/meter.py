@@ -19,6 +19,11 @@ class Meter(ABC):
     least: ClassVar[int] = 1
     """What every batch may read, unless its records are too large."""
 
+    @property
+    def record_bytes(self) -> float | None:
+        """The mean size of a record, from a sample; ``None`` where there is none."""
+        return None
+
     @abstractmethod
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
         """How much the first batch may read."""

@@ -54,6 +54,8 @@ class Source(ABC):
     """Whether the source cannot be read while no Kafka broker answers."""
     rereads: ClassVar[bool] = False
     """Whether `read_range` can read a range again."""
+    has_coordinates: ClassVar[bool] = False
+    """Whether each record has a topic, a partition and an offset."""
     reads_records: ClassVar[bool] = False
     """Whether `read_records` can give records of the quarantine to a query, and `owns` tells which."""
 
@@ -103,6 +105,11 @@ class Source(ABC):
         return cls(location=location, options=value["options"], **own)
 
     # -- what a plan says
+
+    @property
+    def feed(self) -> TableName | None:
+        """The dataset whose change data feed is read; ``None`` if the source is something else."""
+        return None
 
     @abstractmethod
     def describe(self) -> str:

@@ -21,7 +21,7 @@ ListOrigin = tuple[str, int]
 Losses = tuple[Mapping[str, Any], ...]
 """Records or files that a source has lost before they were read, in the form of the ledger."""
 
-Reason = Literal["first", "resume-from-table", "new-checkpoint", "data-loss", "full-refresh", "renamed"]
+Reason = Literal["first", "reset", "data-loss", "full-refresh", "renamed"]
 
 
 class SourceFacts(Protocol):
@@ -161,8 +161,7 @@ class FlowFacts:
     stateful: bool
     describe: Callable[[SourceIdentity], str] = field(default=lambda source: source.kind)
     on_data_loss: OnDataLoss = "refuse"
-    resume: bool = False
-    new_checkpoint: bool = False
+    reset: bool = False
     rename_from: str | None = None
 
     @property

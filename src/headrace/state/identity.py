@@ -14,7 +14,7 @@ from headrace.storage.location import Location
 
 FILE = "headrace.json"
 QUERY = "headrace-query.json"
-"""The file with the fingerprint of the last query that used the checkpoint."""
+"""The file with the last query that used the checkpoint."""
 FORMAT = 1
 
 
@@ -108,6 +108,22 @@ class CheckpointIdentity:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class QueryRecord:
+    """What is known of the last query that used a checkpoint.
+
+    Args:
+        fingerprint: The hash of its logical plan.
+        schema: Its columns, as ``StructType.jsonValue()`` gives them.
+    """
+
+    fingerprint: str
+    schema: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"fingerprint": self.fingerprint, "schema": self.schema}
+
+
 def load_identity(checkpoint: Location) -> CheckpointIdentity:
     """Read the identity of a checkpoint.
 
@@ -136,10 +152,11 @@ def load_identity(checkpoint: Location) -> CheckpointIdentity:
         raise corrupt(path, error) from error
 
 
-def load_query(checkpoint: Location) -> str | None:
-    """The fingerprint of the last query that used a checkpoint, or ``None`` if it is not known."""
+def load_query(checkpoint: Location) -> QueryRecord | None:
+    """The last query that used a checkpoint, or ``None`` if it is not known."""
     try:
-        return str((checkpoint / QUERY).read_json()["fingerprint"])
+        value = (checkpoint / QUERY).read_json()
+        return QueryRecord(fingerprint=str(value["fingerprint"]), schema=value.get("schema"))
     except (OSError, ValueError, LookupError, TypeError):
         return None
 
@@ -159,9 +176,17 @@ def corrupt(path: Location, error: Exception) -> CheckpointCorruptError:
 
 
 def generations(flow_checkpoints: Location) -> tuple[Location, ...]:
-    """Return the flow's checkpoints, oldest first."""
-    names = flow_checkpoints.list_folders()
-    return tuple(flow_checkpoints / name for name in names if name.isdigit())
+    """Return the flow's checkpoints, oldest first.
+
+    A process that is killed while it creates one can leave a folder without any file, which is none.
+    """
+    folders = (flow_checkpoints / name for name in flow_checkpoints.list_folders() if name.isdigit())
+    return tuple(folder for folder in folders if (folder / FILE).exists() or _has_content(folder))
+
+
+def _has_content(folder: Location) -> bool:
+    # A hidden file is one that was not written to its end.
+    return bool(folder.list_folders()) or any(not name.startswith(".") for name in folder.list_files())
 
 
 def write_checkpoint(checkpoint: Location, identity: CheckpointIdentity, seed: Mapping[str, str]) -> None:

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import KeptSchemaUnreadableError, StorageNewerError
+from headrace.state.schema_records import FORMAT, read_schema_file, refuse_unreadable
 from headrace.storage.location import Location
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,24 +43,14 @@ def load_schema(folder: Location, key: SchemaKey) -> Mapping[str, Any] | None:
         StorageNewerError: A newer version of Headrace wrote the schema.
     """
     path = key.file(folder)
-    try:
-        value = path.read_json()
-        if value["headrace"] > FORMAT:
-            raise StorageNewerError(
-                f"the schema {path} was written by a newer version of Headrace",
-                params={"path": str(path), "format": value["headrace"]},
-            )
-        schema: Mapping[str, Any] = value["schema"]
+    with refuse_unreadable(
+        path, f"the inferred schema of {key.path}", "the next run infers the schema again"
+    ):
+        try:
+            schema: Mapping[str, Any] = read_schema_file(path)["schema"]
+        except FileNotFoundError:
+            return None
         return schema
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise KeptSchemaUnreadableError(
-            f"the inferred schema of {key.path} cannot be read from {path}",
-            facts=(f"{type(error).__name__}: {error}",),
-            remedies=("restore the file, or remove it: the next run infers the schema again",),
-            params={"path": str(path)},
-        ) from error
 
 
 def keep_schema(folder: Location, key: SchemaKey, schema: Mapping[str, Any]) -> None:

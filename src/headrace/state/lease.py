@@ -13,17 +13,22 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
 from headrace.errors import LeaseLostError, SecondDriverError
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 HEARTBEAT_S = 2.0
 EXPIRES_S = 20.0
 """A driver without a heartbeat for this long has ended."""
+VIEW = "view"
+"""The name under which the refreshes of a view have their lease."""
 EXPIRES_VARIABLE = "HEADRACE_LEASE_EXPIRES_S"
 """The environment variable that overrides `EXPIRES_S`."""
 
@@ -168,6 +173,28 @@ class Heart:
                     # A heartbeat that cannot be written lets the lease expire: the fence holds.
                     with contextlib.suppress(Exception):
                         lease.beat()
+
+
+@contextlib.contextmanager
+def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
+    """Hold the leases of all flows of tables, and of views, for the block.
+
+    Args:
+        storage: The storage.
+        names: The tables and views.
+
+    Raises:
+        SecondDriverError: Another process runs one of the flows.
+    """
+    heart = Heart()
+    try:
+        for name in names:
+            # A view has no checkpoint.
+            for flow in storage.checkpoints(name).list_folders() or (VIEW,):
+                heart.acquire(storage.lease(name, flow), str(name) if flow == VIEW else flow)
+        yield
+    finally:
+        heart.stop()
 
 
 def _read(location: Location) -> bytes | None:

@@ -18,6 +18,7 @@ from headrace.storage.location import Location
 _VERSION = "v1"
 _UNSET = "-"
 """Spark's mark for a source that has no offset yet."""
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 _SEEDED_MS = 0
 """The timestamp of a batch that Headrace has written; Spark's batches have the time of the clock."""
 
@@ -81,13 +82,24 @@ def check_readable(checkpoint: Location) -> None:
 
 
 def seed_files(
-    positions: Mapping[int, Position], sources: Sequence[SourceIdentity], watermark_ms: int = 0
+    positions: Mapping[int, Position],
+    sources: Sequence[SourceIdentity],
+    shuffle_partitions: str,
+    watermark_ms: int = 0,
 ) -> dict[str, str]:
     """The files of a checkpoint whose batch 0 has ended at ``positions``, in Spark's format.
 
     A source without a position starts at its beginning.
+
+    Args:
+        positions: The positions, by the index of the source.
+        sources: The sources.
+        shuffle_partitions: The number of shuffle partitions. When Spark repeats a batch, it compares its
+            number with that of the batch before, and fails if the batch before has none.
+        watermark_ms: The watermark.
     """
-    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": {}}
+    conf = {SHUFFLE_PARTITIONS: shuffle_partitions}
+    metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": conf}
     lines = [_VERSION, json.dumps(metadata)]
     lines += [
         # Spark compares positions as text: with spaces it would take this one for another.

@@ -30,7 +30,7 @@ from headrace.state.facts import (
     TableFacts,
 )
 from headrace.state.identity import CheckpointIdentity, SourceIdentity
-from headrace.state.starting_positions import check_positions, open_after, open_next, resume_impossible
+from headrace.state.starting_positions import check_positions, open_after, open_next
 
 
 def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | None) -> Opening:
@@ -46,11 +46,9 @@ def decide(flow: FlowFacts, table: TableFacts, checkpoint: CheckpointFacts | Non
         raise _restored(flow, table, current)
     if flow.rename_from is not None and (current is None or checkpoint is None):
         return _rename_flow(flow, flow.rename_from)
-    if flow.new_checkpoint:
-        return open_next(flow, table, current, "new-checkpoint")
-    if flow.resume and current is not None:
-        return _resume(flow, table, current)
-    if checkpoint is None or flow.resume:
+    if flow.reset:
+        return open_next(flow, table, current, "reset")
+    if checkpoint is None:
         if current is not None:
             raise _lost(flow, current)
         _refuse_rename(flow, table)
@@ -147,19 +145,6 @@ def _compare_sources(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> None:
             raise _sources_changed(flow, known)
 
 
-def _resume(flow: FlowFacts, table: TableFacts, current: str) -> Opening:
-    if flow.stateful:
-        raise resume_impossible(flow, "its query is stateful, and only the checkpoint holds the state")
-    if table.transactions.get(current) is None:
-        # It has read nothing yet; what checkpoints before it have read is not read again.
-        return open_next(flow, table, current, "resume-from-table")
-    if table.positions is None:
-        raise resume_impossible(flow, "neither the table's log nor the ledger has its last offsets")
-    _compare_sources(flow, tuple(ReadBefore(checkpoint=current, source=one) for one in table.sources))
-    positions, losses = check_positions(flow, table, table.positions)
-    return open_after(flow, "resume-from-table", positions, losses, fences=current)
-
-
 def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
     orphans = sorted(set(table.checkpoints) - flow.declared_flows)
     if not orphans:
@@ -173,7 +158,7 @@ def _refuse_rename(flow: FlowFacts, table: TableFacts) -> None:
         ),
         remedies=(
             f"if the flow was renamed:   headrace run --rename-flow {orphans[0]}={flow.flow}",
-            f"if it is another flow:   headrace run --new-checkpoint {flow.flow}",
+            f"if it is another flow:   headrace reset {flow.flow}",
         ),
         params={"flow": flow.flow, "orphans": orphans},
     )
@@ -243,7 +228,7 @@ def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
 
 def resume_command(flow: str) -> str:
     """The remedy that opens a new checkpoint at the table's positions."""
-    return f"continue from the table:   headrace run --resume-from-table {flow}"
+    return f"continue from the table:   headrace reset {flow}"
 
 
 def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> HeadraceError:
@@ -259,7 +244,7 @@ def _sources_changed(flow: FlowFacts, known: tuple[ReadBefore, ...]) -> Headrace
             "nothing was read or written",
         ),
         remedies=(
-            f"keep the rows and continue with these sources:   headrace run --new-checkpoint {flow.flow}",
+            f"keep the rows and continue with these sources:   headrace reset {flow.flow}",
             f"read everything again:   headrace full-refresh {flow.short_dataset}",
         ),
         params={"flow": flow.flow},

@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from headrace.errors import KeptSchemaUnreadableError, StorageNewerError
+from headrace.state.schema_records import FORMAT, read_schema_file, refuse_unreadable
 from headrace.storage.location import Location
-
-FORMAT = 1
 
 
 def _now() -> str:
@@ -84,19 +82,9 @@ class SchemaVersions:
         return self.path / f"{number:06d}.json"
 
     def _load(self, path: Location) -> SchemaVersion:
-        try:
-            value = path.read_json()
-            if value["headrace"] > FORMAT:
-                raise StorageNewerError(
-                    f"the schema {path} was written by a newer version of Headrace",
-                    params={"path": str(path), "format": value["headrace"]},
-                )
+        with refuse_unreadable(
+            path, f"the schema of {self.source}", "the next new field adds the version again"
+        ):
+            value = read_schema_file(path)
             known = {name: value[name] for name in SchemaVersion.__dataclass_fields__}
             return SchemaVersion(**{**known, "added": tuple(value["added"])})
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise KeptSchemaUnreadableError(
-                f"the schema of {self.source} cannot be read from {path}",
-                facts=(f"{type(error).__name__}: {error}",),
-                remedies=("restore the file, or remove it: the next new field adds the version again",),
-                params={"path": str(path)},
-            ) from error

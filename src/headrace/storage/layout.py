@@ -54,6 +54,11 @@ class Storage:
     def schemas(self) -> Location:
         return self.root / "schemas"
 
+    @property
+    def streams(self) -> Location:
+        """What `headrace sql` has defined."""
+        return self.root / "streams"
+
     def table(self, dataset: TableName) -> Location:
         return self.tables / dataset.schema / dataset.name
 
@@ -73,6 +78,19 @@ class Storage:
     def quarantine(self, dataset: TableName) -> Location:
         """The table of a dataset's rejected rows."""
         return self.quarantines / dataset.schema / dataset.name
+
+    def tombstones(self, dataset: TableName) -> Location:
+        """The table of the keys that were deleted from a dataset."""
+        return self.root / "tombstones" / dataset.schema / dataset.name
+
+    def snapshots(self, dataset: TableName) -> Location:
+        """The folder with a file for each snapshot that is applied to a table, which one flow does."""
+        return self.root / "snapshots" / str(dataset)
+
+    @property
+    def once(self) -> Location:
+        """The folder with the one file that the flows read whose batch query is applied once."""
+        return self.root / "once"
 
     def checkpoints(self, dataset: TableName) -> Location:
         """The folder of the checkpoints of all flows of a table."""

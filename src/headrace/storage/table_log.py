@@ -16,7 +16,7 @@ LOG = "_delta_log"
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\..*(?:parquet|json)")
 _NEWEST = 1000
-"""The number of newest commits that are searched for a transaction id."""
+"""The number of newest commits that are searched for a transaction id, or for the batches of a flow."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,16 @@ def newest_commits(table: Location, most: int | None = None) -> Iterator[LoggedC
         yield load_commit(table, version)
 
 
+def batches_of(table: Location, flow: str) -> Iterator[Mapping[str, Any]]:
+    """The metadata of a flow's batches among the last commits of a table, the newest first."""
+    for commit in newest_commits(table, _NEWEST):
+        held = commit.metadata
+        if held is None or not commit.is_ours or held.get("flow") != flow:
+            continue
+        if "batch" in held and "input" in held:
+            yield held
+
+
 def iter_commits(table: Location, first: int = 0, last: int | None = None) -> Iterator[LoggedCommit]:
     """The commits of a range of versions that the log still has."""
     for version in versions(table):
@@ -209,6 +219,12 @@ def load_commit(table: Location, version: int) -> LoggedCommit:
         properties=properties,
         declares_erasure=_declares_erasure(info),
     )
+
+
+def added_bytes(table: Location, version: int) -> int:
+    """The size of the data files that a commit adds."""
+    actions = read_actions(commit_file(table, version), "add")
+    return sum(int(action["size"]) for _, action in actions if action.get("dataChange"))
 
 
 def checksum_matches_log(

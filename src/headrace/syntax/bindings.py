@@ -17,7 +17,7 @@ from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from headrace.errors import SourceLocation
-from headrace.model.queries import PythonQuery
+from headrace.model.queries import PythonQuery, Query, SqlQuery
 from headrace.syntax.locations import function_location, is_installed
 
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
@@ -79,13 +79,15 @@ def bind(function: Callable[[], Any], location: SourceLocation) -> PythonQuery:
     )
 
 
-def find_rebound(query: PythonQuery, root: Any) -> Iterator[ReboundGlobal]:
+def find_rebound(query: Query, root: Any) -> Iterator[ReboundGlobal]:
     """The globals that a query's helpers read and that have another value than at its declaration.
 
     Args:
         query: The query.
         root: The pipeline's folder, for the locations.
     """
+    if isinstance(query, SqlQuery):
+        return
     reached = [one for one in _reachable(query.function) if not isinstance(one.__globals__, DeclaredGlobals)]
     written = {(id(one.__globals__), name) for one in reached for name in _names(one, _WRITES)}
     for helper in reached:

@@ -6,7 +6,9 @@ import linecache
 import re
 import sys
 import sysconfig
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -18,15 +20,18 @@ _LIBRARIES = frozenset({"headrace", "pyspark", "py4j", "delta"})
 """Packages between a user's line and Spark, by name: on a cluster they can be installed anywhere."""
 
 _INSTALLED = tuple(
-    str(Path(path).resolve())
+    form
     for key, path in sysconfig.get_paths().items()
     if key in {"stdlib", "platstdlib", "purelib", "platlib"}
+    # A virtual environment may be a symbolic link.
+    for form in (path, str(Path(path).resolve()))
 )
 _DEF = re.compile(r"\s*(async\s+)?def\s")
 _DECORATOR_LINES = 50
 """How far below its first decorator the `def` of a function is searched."""
 _STATEMENT_LINES = 60
 """How far below its first line a statement is searched for a name."""
+_located: ContextVar[SourceLocation | None] = ContextVar("headrace_located", default=None)
 
 
 def display_path(path: str | Path, root: Path | None) -> str:
@@ -45,8 +50,20 @@ def is_installed(filename: str) -> bool:
     return filename.startswith(("<frozen", *_INSTALLED))
 
 
+@contextmanager
+def located_at(location: SourceLocation | None) -> Iterator[None]:
+    """Give `caller` a location for the code within; ``None`` lets it search the stack."""
+    token = _located.set(location)
+    try:
+        yield
+    finally:
+        _located.reset(token)
+
+
 def caller(root: Path | None) -> SourceLocation:
-    """The innermost line of the user's code that led to this call."""
+    """The innermost line of the user's code that led to this call, or the location of `located_at`."""
+    if (located := _located.get()) is not None:
+        return located
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if _is_users(frame):
@@ -102,12 +119,16 @@ def pinpoint_sql(
     """The location of characters of an SQL text, if the file contains the text once; else the call's line.
 
     Args:
-        location: The line of the call.
+        location: The line of the call; with a column, the text begins there.
         sql: The text, as Spark got it.
         start: The first character's index in ``sql``.
         stop: The last character's index, inclusive.
         root: The pipeline's folder.
     """
+    if location.column is not None:
+        above = sql.count("\n", 0, start)
+        column = start - sql.rfind("\n", 0, start) if above else location.column + start
+        return replace(location, line=location.line + above, column=column, length=stop - start + 1)
     content = "".join(_lines(location, root))
     if content.count(sql) != 1:
         return location

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SourceLocation
+from headrace.model.edits import Edit, edited, original_index
 from headrace.syntax.locations import pinpoint_sql
 
 if TYPE_CHECKING:
@@ -85,27 +86,35 @@ class SqlStatement:
     writes: str | None = None
 
 
-@dataclass(frozen=True, order=True)
-class Edit:
-    """Characters of a text and their replacement; ``stop`` is exclusive."""
-
-    start: int
-    stop: int
-    text: str
-
-
 @dataclass(frozen=True)
 class SqlText:
-    """An SQL text as the user wrote it, and the edits that were made before Spark got it."""
+    """An SQL text and its edits.
+
+    Args:
+        text: The text before the edits.
+        location: The line of the call that has the text; with a column, the text begins there.
+        edits: The edits.
+        source: The text that ``text`` was edited from; ``None`` if ``text`` is the user's.
+    """
 
     text: str
     location: SourceLocation
     edits: tuple[Edit, ...] = ()
+    source: SqlText | None = None
 
     @property
     def edited(self) -> str:
         """The text that Spark gets."""
         return edited(self.text, self.edits)
+
+    @property
+    def is_of_file(self) -> bool:
+        """Whether the text is from an SQL file, so that the location of each character is known."""
+        return self.location.column is not None
+
+    def with_edits(self, *edits: Edit) -> SqlText:
+        """The edited text, with further edits."""
+        return SqlText(self.edited, self.location, edits, source=self)
 
     def locate(self, start: int, stop: int, root: Path | None) -> SourceLocation:
         """The location in the user's file of characters of the edited text.
@@ -116,7 +125,13 @@ class SqlText:
             root: The pipeline's folder.
         """
         first, last = original_index(start, self.edits), original_index(stop, self.edits)
-        return pinpoint_sql(self.location, self.text, first, max(first, last), root)
+        return self.locate_unedited(first, max(first, last), root)
+
+    def locate_unedited(self, start: int, stop: int, root: Path | None) -> SourceLocation:
+        """The location in the user's file of characters of the text before the edits."""
+        if self.source is not None:
+            return self.source.locate(start, stop, root)
+        return pinpoint_sql(self.location, self.text, start, stop, root)
 
 
 _WITH = re.compile(r"\bwith\b", re.IGNORECASE)
@@ -129,25 +144,6 @@ def expression_end(text: str, relation: SqlRelation) -> int:
         return relation.ends
     found = _REST_OF_OPTIONS.match(text, relation.options_at)
     return found.end() if found else relation.ends
-
-
-def edited(text: str, edits: Iterable[Edit]) -> str:
-    """The text with all edits made; they do not overlap."""
-    for edit in sorted(edits, reverse=True):
-        text = text[: edit.start] + edit.text + text[edit.stop :]
-    return text
-
-
-def original_index(index: int, edits: Iterable[Edit]) -> int:
-    """The index in the original text of a character of the edited text; in an edit, its start."""
-    shift = 0
-    for edit in sorted(edits):
-        if index < edit.start + shift:
-            break
-        if index < edit.start + shift + len(edit.text):
-            return edit.start
-        shift += len(edit.text) - (edit.stop - edit.start)
-    return index - shift
 
 
 def parse_sql(session: SparkSession, text: str) -> SqlStatement:

@@ -9,7 +9,10 @@ from __future__ import annotations
 import difflib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -17,15 +20,19 @@ from headrace.errors import RowsMissingError, SourceLocation, UnusedTestInputErr
 from headrace.model.folders import FileFolder
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.ranges import SourceRange
 from headrace.plan.intercept import LOCATION_OPTION
 from headrace.plan.modes import TableAccess
 from headrace.plan.names import shown
 from headrace.plan.stored import load_stored
+from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.batches import kafka_columns
+from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.subscription import Subscription, matching, shown as shown_pattern
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest, SourceRead
 from headrace.storage.layout import Storage
+from headrace.storage.locate import locate
 from headrace.testing.files import FileFormat, file_format
 from headrace.testing.rows import Batches, infer_schema, kafka_rows, kafka_schema, table_rows
 
@@ -33,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 class Source(ABC):
@@ -176,6 +183,24 @@ class FakeSources:
             case other:
                 assert_never(other)
 
+    def read_again(self, read: SourceRead, ranges: Sequence[SourceRange]) -> DataFrame | None:
+        """The rows of the test in the ranges of a batch, in place of a source of a query."""
+        is_topic = kind_for(read.request.format).reader.stand_in == "topic"
+        if not is_topic or not read.request.streaming:
+            return self.read(read)
+        batch = replace(read, request=replace(read.request, streaming=False))
+        return self._read_kafka(batch, self.as_topics(ranges))
+
+    def as_topics(self, ranges: Sequence[SourceRange]) -> Sequence[SourceRange]:
+        """The ranges of a batch; those of tables that replace topics as offsets of the topics."""
+        topics = {locate(one.path): one for one in self._sources.values() if isinstance(one, Topic)}
+        return [
+            _as_topic(topics[path], one)
+            if isinstance(one.until, DeltaPosition) and (path := locate(one.identity["path"])) in topics
+            else one
+            for one in ranges
+        ]
+
     def find_table(self, access: TableAccess) -> None:
         """Create a table that no file of the pipeline declares.
 
@@ -194,9 +219,9 @@ class FakeSources:
             self._add(Table(name, self._given[name], path, schema))
 
     def _is_table(self, text: str, name: TableName) -> bool:
-        return str(TableName.parse(text, self._settings.database)).casefold() == str(name).casefold()
+        return str(self._settings.table_name(text)).casefold() == str(name).casefold()
 
-    def _read_kafka(self, read: SourceRead) -> DataFrame:
+    def _read_kafka(self, read: SourceRead, ranges: Sequence[SourceRange] | None = None) -> DataFrame:
         subscription = Subscription.of(read.request.options)
         topics = subscription.topics
         if subscription.pattern is not None:
@@ -207,7 +232,10 @@ class FakeSources:
             columns.append("headers")
         frame: DataFrame | None = None
         for topic in topics:
-            records = self._reader(read, self._topic(topic, read).path).select(columns)
+            records = self._reader(read, self._topic(topic, read).path)
+            if ranges is not None:
+                records = records.where(_within(topic, ranges))
+            records = records.select(columns)
             if assigned := subscription.partitions.get(topic):
                 records = records.where(records["partition"].isin([*assigned]))
             frame = records if frame is None else frame.unionAll(records)
@@ -310,6 +338,9 @@ class FakeSources:
         raise self._without_rows(path, location, facts)
 
     def _resolved(self, path: str) -> Path:
+        """The path of a table or a folder, which a test can name as the query does."""
+        mapped = self._settings.tables.find(tuple(path.split(".")))
+        path = (mapped and mapped.path) or self._settings.paths.map(path)
         return (self._settings.root / path.removeprefix("file://").removeprefix("file:")).resolve()
 
     def _path_for(self, kind: str) -> Path:
@@ -362,11 +393,40 @@ def _append(path: Path, rows: pa.Table) -> None:
     write_deltalake(path, rows, mode="append")
 
 
-def _next_offsets(path: Path) -> dict[int, int]:
-    """The next offset of each partition, in the storage of an earlier test."""
+def _within(topic: str, ranges: Sequence[SourceRange]) -> Column:
+    """Whether a record of a topic is in the ranges."""
+    from pyspark.sql import functions as F
+
+    parts = [
+        (F.col("partition") == partition) & (F.col("offset") >= first) & (F.col("offset") < end)
+        for one in ranges
+        if isinstance(one.until, KafkaOffsets)
+        for name, partition, first, end in one.until.since(one.start)
+        if name == topic
+    ]
+    return reduce(or_, parts, F.lit(False))
+
+
+def _as_topic(topic: Topic, one: SourceRange) -> SourceRange:
+    """A range of the table of a topic as offsets of the topic."""
+    assert isinstance(one.until, DeltaPosition)
+    start = one.start if isinstance(one.start, DeltaPosition) else None
+    before = -1 if start is None or start.is_snapshot else start.last_version
+    # Version 0 has no rows.
+    first, last = _next_offsets(topic.path, max(0, before)), _next_offsets(topic.path, one.until.last_version)
+    return replace(
+        one,
+        kind="kafka",
+        start=KafkaOffsets({topic.name: {partition: first.get(partition, 0) for partition in last}}),
+        until=KafkaOffsets({topic.name: last}),
+    )
+
+
+def _next_offsets(path: Path, version: int | None = None) -> dict[int, int]:
+    """The next offset of each partition; a storage that is kept has those of earlier tests."""
     from deltalake import DeltaTable
 
-    rows = DeltaTable(path).to_pyarrow_table(columns=["partition", "offset"])
+    rows = DeltaTable(path, version=version).to_pyarrow_table(columns=["partition", "offset"])
     found: dict[int, int] = {}
     for partition, offset in _pairs(rows):
         found[partition] = max(found.get(partition, 0), offset + 1)

@@ -150,6 +150,8 @@ def _run(
         overrides = SourceOverrides(
             running=RunningSpark(session, owned=False, log_file=running.log_file),
             sources=stage.read,
+            ranges=stage.read_again,
+            as_records=stage.as_topics,
             folders=stage.folder,
             find_table=stage.find_table,
         )

@@ -14,7 +14,9 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import read_rows
 from headrace.project.pipeline import Pipeline
+from headrace.runtime.active_session import new_frame
 from headrace.storage.locate import locate
+from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -81,6 +83,21 @@ class Tables(Mapping[str, list[Row]]):
     def __repr__(self) -> str:
         return f"Tables({', '.join(self._names)})"
 
+    def quarantine(self, name: str) -> list[Row]:
+        """The rejected rows and bad records of a table or a view, as rows of its quarantine table.
+
+        Raises:
+            DatasetUnknownError: The pipeline stores no dataset of this name.
+        """
+        self._path(name)
+        found = self._find(name)
+        assert found is not None
+        path = self._settings.storage.quarantine(found)
+        if not is_table(path):
+            return []
+        rows = read_rows(path)
+        return [dict(zip(rows.columns, row, strict=True)) for row in rows.rows]
+
     def frame(self, name: str) -> DataFrame:
         """A table as a DataFrame of this process's session; it can be used after the files were removed.
 
@@ -91,7 +108,7 @@ class Tables(Mapping[str, list[Row]]):
 
         spark = open_spark(self._settings.name).spark
         stored = spark.read.format("delta").load(str(self._path(name)))
-        return spark.createDataFrame(stored.toArrow(), stored.schema)
+        return new_frame(spark, stored.toArrow(), stored.schema)
 
     def verify(self) -> Proof:
         """The proof that every row of the sources is in the tables exactly once."""
@@ -115,7 +132,7 @@ class Tables(Mapping[str, list[Row]]):
         )
 
     def _find(self, name: str) -> TableName | None:
-        wanted = str(TableName.parse(name, self._settings.database)).casefold()
+        wanted = str(self._settings.table_name(name)).casefold()
         return next((known for known in self._names.values() if str(known).casefold() == wanted), None)
 
     def _short(self, name: TableName) -> str:

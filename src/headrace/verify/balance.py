@@ -9,6 +9,7 @@ from statistics import median
 from headrace.verify.commits import CommitClaims, Role, declares_erasure, is_erasure
 from headrace.verify.data_files import FileFacts
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
+from headrace.verify.equations import RowCounts
 from headrace.verify.ledger import Other
 from headrace.verify.wording import counted
 
@@ -39,6 +40,10 @@ class RowDelta:
     @property
     def net(self) -> int:
         return self.added - self.removed
+
+    def agrees(self, counts: RowCounts) -> bool:
+        """Whether the commit added as many rows as it states; a merge states its net."""
+        return (self.net if counts.by_key else self.added) == counts.added
 
     @property
     def is_erasure(self) -> bool:
@@ -88,7 +93,7 @@ class RowBalance:
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """Where the balance of a table begin, and what must be there then.
+    """The version that the balance of a table begins with, and the rows that it must have.
 
     Args:
         version: The state after this version is the first that counts; -1 is the empty table.

@@ -33,6 +33,7 @@ from headrace.verify.delta_log import LogDamagedError
 from headrace.verify.evidence import Evidence, load_evidence
 from headrace.verify.file_lists import judge_lists
 from headrace.verify.file_records import judge_folder
+from headrace.verify.keys import keys_of
 from headrace.verify.last_records import compare_marks, find_marks, newest_marks
 from headrace.verify.layout import Storage, find_upstream
 from headrace.verify.offsets import Topic
@@ -100,7 +101,11 @@ class RecordsJudge:
         except CoordinatesUnreadableError as error:
             return self._unjudged(evidence, str(error))
         if columns is None:
-            reason = "the table keeps no coordinates of its records (table property headrace.coordinates)"
+            reason = (
+                "a row is not one record: changes are applied by key"
+                if keys_of(evidence.log)
+                else "the table keeps no coordinates of its records (table property headrace.coordinates)"
+            )
             return self._unjudged(evidence, reason, applies=False)
         claims: dict[str, Claims] = {}
         for lineage in evidence.lineages:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from headrace.errors import BrokerUnreachableError
 from headrace.model.connections import KafkaConnection
@@ -12,6 +13,9 @@ from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.offsets import Topic, load_offsets, load_topics
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
 
 
 @dataclass
@@ -44,18 +48,24 @@ class Broker:
             self._note_silence(error)
 
     def load(
-        self, asked: Mapping[TopicPartition, Spans], watched: Mapping[TopicPartition, Set[int]]
+        self,
+        asked: Mapping[TopicPartition, Spans],
+        watched: Mapping[TopicPartition, Set[int]],
+        take: Callable[[Message], None] | None = None,
     ) -> Mapping[TopicPartition, Spans] | None:
         """The offsets that hold a record; ``None`` if it has stopped answering.
 
         Args:
             asked: The offsets that are asked for.
             watched: The offsets whose marks are kept in ``marks``.
+            take: Gets each of the records.
         """
         if not asked:
             return {}
         try:
-            found = load_offsets(self.connection, asked, self.answer_s * 2, self.explain, watched=watched)
+            found = load_offsets(
+                self.connection, asked, self.answer_s * 2, self.explain, watched=watched, take=take
+            )
         except BrokerUnreachableError as error:
             self._note_silence(error)
             return None

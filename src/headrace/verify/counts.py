@@ -194,17 +194,17 @@ def _judge_equations(batch: Batches, found: Judgement) -> None:
 
 
 def _judge_delta(batch: Batches, delta: RowDelta, found: Judgement) -> None:
-    """A batch added the rows that its commit states, and removed none."""
+    """A batch added the rows that its commit states; only a merge removes rows."""
     if delta.unknown:
         missing = f"{delta.unknown[0]} has no statistics and is gone"
         found.reasons.append(f"{batch.name} cannot be counted: {missing}")
-    elif delta.added != batch.counts.added:
+    elif not delta.agrees(batch.counts):
         text = (
             f"{batch.name} states that it added {counted(batch.counts.added, 'row')}; "
-            f"the files of version {batch.first_version} hold {delta.added:,}"
+            f"version {batch.first_version} added {delta.added:,} and removed {delta.removed:,}"
         )
         found.find("COUNTS_DIFFER", text, **batch.place)
-    if delta.removed and delta.role == "batch":
+    if delta.removed and delta.role == "batch" and not batch.counts.by_key:
         text = f"{batch.name} removed {counted(delta.removed, 'row')} of the table"
         found.find("BATCH_REMOVES", text, **batch.place)
 

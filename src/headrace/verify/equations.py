@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self, assert_never, get_args
 
-FlowKind = Literal["append"]
+from headrace.verify.wording import counted
+
+FlowKind = Literal["append", "merge", "history", "send"]
 """What a commit's metadata names as ``kind``; a commit that names none is an append."""
 
 
@@ -27,6 +29,16 @@ class Equation:
         return f"{counts[self.total]:,} {total} {'=' if self.holds(counts) else '≠'} {terms}"
 
 
+_ROWS: Mapping[FlowKind, tuple[str, ...]] = {
+    "merge": ("truncated",),
+    "history": ("rows_added", "rows_removed"),
+}
+"""Counts of rows, which are in no equation of records."""
+_WORDS = {"truncated": "truncated", "rows_added": "added", "rows_removed": "removed"}
+
+_INPUT = Equation("input", ("accepted", "quarantined", "dropped"))
+
+
 @dataclass(frozen=True)
 class RowCounts:
     """The rows of one batch, or of several, as their commits count them."""
@@ -45,19 +57,33 @@ class RowCounts:
         if kind not in get_args(FlowKind):
             raise ValueError(f"unknown kind of flow: {kind!r}")
         names = {name for one in equations_of(kind) for name in (one.total, *one.terms)}
+        names |= set(_ROWS.get(kind, ()))
         return cls(kind, {name: int(metadata.get(name, 0)) for name in sorted(names)})
 
     def plus(self, other: RowCounts, sign: int = 1) -> RowCounts:
         """The sums of two batches of one flow; with ``sign=-1`` the differences."""
-        sums = {name: number + sign * other.by_name.get(name, 0) for name, number in self.by_name.items()}
-        return RowCounts(self.kind, sums)
+        names = sorted({*self.by_name, *other.by_name})
+        sums = {name: self.by_name.get(name, 0) + sign * other.by_name.get(name, 0) for name in names}
+        # A sum begins with no batch, whose kind is that of an append.
+        return RowCounts(other.kind if self.kind == "append" else self.kind, sums)
+
+    @property
+    def by_key(self) -> bool:
+        """Whether change records were applied by key, so that a batch can remove rows."""
+        return self.kind in ("merge", "history")
 
     @property
     def added(self) -> int:
-        """The rows that the batch adds to its table."""
+        """By how many rows the table has grown; a merge can also make it smaller."""
         match self.kind:
             case "append":
                 return self.by_name["accepted"]
+            case "send":
+                return 0
+            case "merge":
+                return self.by_name["inserted"] - self.by_name["deleted"] - self.by_name["truncated"]
+            case "history":
+                return self.by_name["rows_added"] - self.by_name["rows_removed"]
             case _:
                 assert_never(self.kind)
 
@@ -76,13 +102,17 @@ class RowCounts:
 
     @property
     def text(self) -> str:
-        return ", ".join(one.text(self.by_name) for one in equations_of(self.kind))
+        texts = [one.text(self.by_name) for one in equations_of(self.kind)]
+        rows = ((self.by_name.get(name, 0), did) for name, did in _WORDS.items())
+        return ", ".join([*texts, *(f"{counted(number, 'row')} {did}" for number, did in rows if number)])
 
 
 def equations_of(kind: FlowKind) -> tuple[Equation, ...]:
     """What must hold for each batch of a flow of this kind."""
     match kind:
-        case "append":
-            return (Equation("input", ("accepted", "quarantined", "dropped")),)
+        case "append" | "send":
+            return (_INPUT,)
+        case "merge" | "history":
+            return (_INPUT, Equation("accepted", ("inserted", "updated", "deleted", "superseded")))
         case _:
             assert_never(kind)

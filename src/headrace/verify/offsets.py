@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +123,7 @@ def load_offsets(
     explain: Explain = unexplained,
     *,
     watched: Mapping[TopicPartition, Set[int]] | None = None,
+    take: Callable[[Message], None] | None = None,
 ) -> HeldOffsets:
     """The offsets within ``asked`` that hold a committed record.
 
@@ -133,6 +134,7 @@ def load_offsets(
         stall_s: Give up when the broker sends nothing for so long.
         explain: Explains why it turns this client away.
         watched: The offsets whose marks are wanted.
+        take: Gets each of the records.
 
     Raises:
         BrokerUnreachableError: It stopped answering.
@@ -156,7 +158,7 @@ def load_offsets(
         try:
             while todo := {key: spans for key, spans in todo.items() if spans}:
                 wanted = {key: spans.pop(0) for key, spans in todo.items()}
-                _read_round(consumer, wanted, found, stall_s, watched or {}, marks)
+                _read_round(consumer, wanted, found, stall_s, watched or {}, marks, take)
         finally:
             consumer.close()
     except (KafkaException, TimeoutError) as error:
@@ -185,6 +187,7 @@ def _read_round(
     stall_s: float,
     watched: Mapping[TopicPartition, Set[int]],
     marks: Mapping[TopicPartition, dict[int, RecordMark]],
+    take: Callable[[Message], None] | None,
 ) -> None:
     """Read one span of each partition, all partitions at once."""
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -212,6 +215,8 @@ def _read_round(
                 offset = message.offset()
                 if offset < left[key][1]:
                     offsets[key].append(offset)
+                    if take is not None:
+                        take(message)
                     if offset in watched.get(key, ()):
                         marks[key][offset] = _mark(message)
                 if offset >= left[key][1] - 1:

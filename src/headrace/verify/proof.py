@@ -42,6 +42,7 @@ from headrace.verify.expected import (
     prove_unread,
 )
 from headrace.verify.file_lists import judge_lists
+from headrace.verify.keys import judge_keys
 from headrace.verify.layout import Storage, find_upstream
 from headrace.verify.quarantine import (
     describe_pending,
@@ -74,6 +75,7 @@ def verify_pipeline(
     datasets: Sequence[TableName] = (),
     since: datetime | int | None = None,
     require: Grade | None = None,
+    sample: int | None = None,
     connection: KafkaConnection,
     explain: Explain = unexplained,
     others: Sequence[KafkaConnection] = (),
@@ -85,6 +87,7 @@ def verify_pipeline(
         datasets: What to judge; by default every dataset in the storage.
         since: A version, or a time: older commits are not checked.
         require: The grade that must be judged for every flow.
+        sample: The number of keys whose newest records are compared with their rows.
         connection: How to reach the broker.
         explain: Finds the coded error behind what a Kafka client reports.
         others: How to reach other Kafka clusters that the pipeline reads, where their logins are known.
@@ -96,6 +99,7 @@ def verify_pipeline(
     """
     from headrace.verify.broker_side import RecordsJudge
     from headrace.verify.brokers import Brokers
+    from headrace.verify.sampled_keys import judge_sample
 
     storage = Storage(settings.storage.root.local_path)
     tables = _load_tables(storage, settings, datasets, since)
@@ -113,7 +117,11 @@ def verify_pipeline(
         evidence = tables.evidence[name]
         judged = records.judge(evidence)
         proof = judge.judge(evidence, judged, records.compare_marks(evidence))
-        proofs.append(replace(proof, table=proof.table.with_findings(tables.replaced.get(name, []))))
+        replayed = None
+        if sample is not None:
+            replayed = judge_sample(evidence, storage.table(name), brokers, sample)
+        table = proof.table.with_findings(tables.replaced.get(name, []))
+        proofs.append(replace(proof, table=table, sample=replayed))
     return Proof(pipeline=settings.name, datasets=(*proofs, *tables.unread), require=require)
 
 
@@ -204,6 +212,7 @@ class _DatasetJudge:
         for refresh in evidence.metadata.refreshes[-1:]:
             judge_refresh(refresh, evidence.quarantine, found)
         judge_missing_replays(evidence.quarantine, found)
+        unread_keys = judge_keys(self._storage.table(evidence.dataset), evidence.log, found)
         for file, reason in evidence.ledger.damaged.items():
             found.find("LEDGER_UNREADABLE", f"the ledger file {file} cannot be read: {reason}", file=file)
         table = judge_table(evidence.balance, evidence.baseline, evidence.metadata, evidence.judged, files)
@@ -218,7 +227,7 @@ class _DatasetJudge:
                 for one in evidence.judged
             ),
             view=view,
-            notes=tuple(_notes(evidence, undecoded)),
+            notes=(*_notes(evidence, undecoded), *([] if unread_keys is None else [unread_keys])),
             undecoded=undecoded,
         )
 

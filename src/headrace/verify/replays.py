@@ -32,7 +32,8 @@ def judge_replays(
         for equation in one.counts.broken:
             found.find("COUNTS_UNBALANCED", f"replay {one.id}: {equation}", **place)
         delta = balance.deltas.get(one.version)
-        if delta is not None and (delta.added, delta.removed) != (one.counts.added, 0) and not delta.unknown:
+        removes = delta is not None and delta.removed and not one.counts.by_key
+        if delta is not None and not delta.unknown and (removes or not delta.agrees(one.counts)):
             text = f"replay {one.id} states that it added {counted(one.counts.added, 'row')}; version "
             text += f"{one.version} added {delta.added:,} and removed {delta.removed:,}"
             found.find("COUNTS_DIFFER", text, **place)

@@ -181,6 +181,7 @@ class DatasetProof:
         version: The table version that was judged; nothing newer was read.
         table: The equation of the whole table: every row in it accounted for.
         undecoded: Older files of a large table whose strings were not decoded.
+        sample: The newest records of some keys against their rows, if this was asked for.
     """
 
     dataset: TableName
@@ -191,11 +192,13 @@ class DatasetProof:
     view: ViewProof | None = None
     notes: tuple[str, ...] = ()
     undecoded: int = 0
+    sample: GradeReport | None = None
 
     @property
     def reports(self) -> tuple[GradeReport, ...]:
-        """The grades of all flows, and the equation of the table."""
-        return (self.table, *(report for flow in self.flows for report in flow.grades))
+        """The grades of all flows, the equation of the table, and the sample."""
+        sample = () if self.sample is None else (self.sample,)
+        return (self.table, *(report for flow in self.flows for report in flow.grades), *sample)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -216,6 +219,7 @@ class DatasetProof:
             "view": None if self.view is None else self.view.to_json(),
             "notes": list(self.notes),
             "undecoded": self.undecoded,
+            "sample": None if self.sample is None else self.sample.to_json(),
         }
 
 

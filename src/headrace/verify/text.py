@@ -91,6 +91,8 @@ def _dataset_lines(dataset: DatasetProof, default_schema: str) -> Iterator[Line]
     is_plain = dataset.table.verdict == "proven" and not dataset.notes
     if dataset.view is not None or not is_plain or not dataset.flows:
         yield from _grade_lines("" if dataset.flows or dataset.view else name, "table", dataset.table)
+    if dataset.sample is not None:
+        yield from _grade_lines("", "sample", dataset.sample)
     for note in dataset.notes:
         yield Line("", "", note)
 

@@ -17,7 +17,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from disk import Disk
-from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.activation import activate
+from headrace.declare.registry import ActivePipeline
 from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
@@ -264,6 +265,7 @@ class DeltaHarness(Harness):
     read = 'spark.readStream.format("delta").load("{root}/upstream")'
     waiting = None
     grades: ClassVar = {"ranges": "proven", "counts": "proven", "records": "unjudged"}
+    rereads = True
     missing = "TABLE_NOT_FOUND"
 
     @property

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from headrace.run import narrowing
+
 if TYPE_CHECKING:
     from behaviour.sources.conftest import Harness
 
+pytestmark = pytest.mark.proof
 
-def test_a_batch_that_was_not_committed_is_read_again_with_the_same_records(source: Harness) -> None:
-    # A few records on which the query fails would be quarantined.
-    many = range(1, 13)
-    source.append(*many)
+
+def test_a_batch_that_was_not_committed_is_read_again_with_the_same_records(
+    source: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Otherwise the records on which the query fails would be quarantined.
+    monkeypatch.setattr(narrowing, "MOST_RAISING", 0)
+    source.append(1, 2)
     source.fails.touch()
     assert source.error().code == "FLOW_FAILED"
     source.fails.unlink()
-    source.append(13)
+    source.append(3)
     source.run_after_replay()
-    assert source.ids() == [*many, 13]
-    assert source.batches()[0]["input"] == len(many)
+    assert source.ids() == [1, 2, 3]
+    assert source.batches()[0]["input"] == 2
 
 
 def test_a_batch_that_spark_has_not_marked_as_finished_is_not_written_again(source: Harness) -> None:
@@ -41,14 +49,14 @@ def test_after_a_lost_checkpoint_the_table_says_where_to_continue_or_all_is_read
     source.append(3)
     lost = source.error()
     assert lost.code == "CHECKPOINT_LOST"
-    resumed = any("--resume-from-table events" in remedy for remedy in lost.remedies)
+    resumed = any("reset events" in remedy for remedy in lost.remedies)
     assert resumed == source.resumes
     if source.resumes:
-        source.run_well(resume_from_table=frozenset(["events"]))
+        source.run_well(reset=frozenset(["events"]))
         assert source.ids() == [1, 2, 3]
         assert source.verdicts() == source.grades
     else:
-        refused = source.error(resume_from_table=frozenset(["events"]))
+        refused = source.error(reset=frozenset(["events"]))
         assert refused.code == "RESUME_IMPOSSIBLE"
         assert any("full-refresh" in remedy for remedy in (*lost.remedies, *refused.remedies))
         assert source.ids() == [1, 2]

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Any
 import deltalake
 import pytest
 
+from headrace.contracts.changes import ChangeColumns, as_changes
 from headrace.model.counts import BatchCounts
 from headrace.model.expectations import ExpectationCount
 from headrace.model.ranges import SourceRange
 from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.delta.keyed import SharedTable
+from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.replace import ReplaceTarget
+from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.target import (
     BatchStamp,
     BatchWriter,
@@ -104,8 +108,10 @@ class Harness(ABC):
     def rows(self) -> list[Row]:
         if not (self.path / "_delta_log").is_dir():
             return []
-        found = deltalake.DeltaTable(self.path).to_pyarrow_table().to_pylist()
-        return sorted((row["id"], row["name"]) for row in found)
+        # Other readers of deltalake refuse deletion vectors.
+        table = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(self.path))
+        found = table.execute("SELECT id, name FROM t").read_all()
+        return sorted(zip(found["id"].to_pylist(), found["name"].to_pylist(), strict=True))
 
     @property
     def commits(self) -> int:
@@ -175,6 +181,44 @@ class PublicAppendHarness(AppendHarness):
     reads_target = True
 
 
+class MergeHarness(FlowHarness):
+    """Apply changes to a Delta table by key; each target is another process."""
+
+    index_memory = 0
+
+    def __init__(self, spark: SparkSession, path: Path) -> None:
+        super().__init__(spark, path)
+        sequence = "STRUCT<value: BIGINT, partition: BIGINT, source: STRING, position: BIGINT>"
+        columns = f"id BIGINT, name STRING, _sequence {sequence}"
+        spark.sql(
+            f"CREATE TABLE target_{next(_NUMBERS)} ({columns}) USING delta LOCATION '{path}' "
+            "TBLPROPERTIES (delta.enableDeletionVectors = true)"
+        )
+
+    @property
+    def target(self) -> FlowTarget:
+        return MergeTarget(
+            spark=self.spark,
+            path=locate(self.path),
+            keys=("id",),
+            tombstones=Tombstones(path=locate(self.path.with_name("deleted")), keys=("id",)),
+            shared=SharedTable(),
+            index_memory=self.index_memory,
+        )
+
+    def frame(self, *rows: Row) -> DataFrame:
+        return as_changes(super().frame(*rows), ChangeColumns(keys=("id",), sequence_by="id"))
+
+    def visible(self, *batches: list[Row]) -> list[Row]:
+        return sorted(itertools.chain(*batches))
+
+
+class IndexHarness(MergeHarness):
+    """The same with an index of the keys."""
+
+    index_memory = 1 << 30
+
+
 class ReplaceHarness(Harness):
     """Replace the rows of a materialized view; a batch is a new version of its input."""
 
@@ -198,6 +242,8 @@ class ReplaceHarness(Harness):
 HARNESSES: dict[str, type[Harness]] = {
     "append": AppendHarness,
     "append, public writer": PublicAppendHarness,
+    "merge": MergeHarness,
+    "merge, by an index": IndexHarness,
     "replace": ReplaceHarness,
 }
 

@@ -22,7 +22,7 @@ def test_a_code_is_explained(headrace: Call, code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("TOPIC_RECREATD", "TOPIC_RECREATED"), ("watermark", "AGGREGATE_WITHOUT_WATERMARK")]
+    ("typed", "meant"), [("TOPIC_RECREATD", "TOPIC_RECREATED"), ("kinds", "FLOW_KINDS_DIFFER")]
 )
 def test_an_unknown_code_gets_near_ones(headrace: Call, typed: str, meant: str) -> None:
     called = headrace("explain", typed)

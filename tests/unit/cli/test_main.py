@@ -120,6 +120,13 @@ def test_a_wrong_command_line_is_named_with_what_was_meant(
     assert suggestion is None or f"did you mean {suggestion}" in called.err.replace("mean headrace ", "mean ")
 
 
+@pytest.mark.parametrize("other", ["--refresh", "--full-refresh"])
+def test_a_full_refresh_of_all_datasets_names_no_single_ones(headrace: Call, other: str) -> None:
+    called = headrace("run", "--full-refresh-all", other, "orders,items", "--json")
+    assert (called.exit_code, called.data["error"]["code"]) == (2, "CONFLICTING_PIPELINE_REFRESH_OPTIONS")
+    assert called.data["error"]["params"] == {"conflicting_option": other}
+
+
 def test_a_wrong_command_line_is_answered_in_json_too(headrace: Call) -> None:
     called = headrace("palan", "--json")
     assert called.exit_code == 2
@@ -189,7 +196,7 @@ def test_a_narrow_terminal_breaks_neither_words_nor_commands(monkeypatch: pytest
         RefusedError(
             "flow orders: the topic is another one than before",
             facts=["the checkpoint read the topic with another id"],
-            remedies=["keep the rows:   headrace run --new-checkpoint orders", "headrace plan"],
+            remedies=["keep the rows:   headrace reset orders", "headrace plan"],
         )
     )
     assert err.getvalue().splitlines() == [
@@ -198,7 +205,7 @@ def test_a_narrow_terminal_breaks_neither_words_nor_commands(monkeypatch: pytest
         "  the checkpoint read the topic with",
         "    another id",
         "  help: keep the rows:",
-        "        headrace run --new-checkpoint orders",
+        "        headrace reset orders",
         "        headrace plan",
         "  more: headrace explain REFUSED",
     ]

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -195,6 +196,13 @@ class TestDiscard:
         assert shown(headrace, "--state", "pending") == [13]
         again = headrace("quarantine", "discard", "orders", "--reason", "small", "--yes")
         assert (again.exit_code, again.out) == (0, "No quarantined row matches.\n")
+        events = [json.loads(line) for line in headrace("events", "--json").out.splitlines()]
+        assert [one["details"] for one in events if one["details"]["status"] == "COMPLETED"] == [
+            {"type": "QUARANTINE_DISCARD", "status": "COMPLETED", "discarded": 2, "duration_ms": ANY}
+        ]
+        assert {(one["event_type"], one["dataset"]) for one in events} == {
+            ("operation_progress", "default.orders")
+        }
 
     def test_other_columns_are_kept(self, headrace: Call) -> None:
         def rows() -> list[dict[str, Any]]:

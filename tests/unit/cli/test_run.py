@@ -119,12 +119,12 @@ def result(outcome: str, error: RefusedError | None = None) -> RunResult:
 
 def test_exit_codes_of_an_update() -> None:
     output = TextOutput(stdout=io.StringIO(), stderr=io.StringIO())
-    refused = RefusedError("no", remedies=["headrace run --new-checkpoint orders"])
+    refused = RefusedError("no", remedies=["headrace reset orders"])
     assert show_outcome(output, result("completed"), []).exit_code == 0
     assert show_outcome(output, result("stopped"), [15]).exit_code == 143
     # A failure is a failure, also when a signal came.
     assert show_outcome(output, result("failed", refused), [2]).exit_code == 1
-    assert "headrace run --new-checkpoint orders" in output.stderr.getvalue()  # type: ignore[attr-defined]
+    assert "headrace reset orders" in output.stderr.getvalue()  # type: ignore[attr-defined]
 
 
 def test_json_lines_are_events_and_then_the_result(

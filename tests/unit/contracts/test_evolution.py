@@ -76,6 +76,28 @@ def test_only_columns_that_evolve_are_added() -> None:
     assert found.added == ("city",)
 
 
+def test_an_action_by_dotted_name_is_that_of_the_nested_field() -> None:
+    def added(columns: dict[str, Any], default: Any = None) -> set[str]:
+        known = _schema(to=_schema(city="string"), plain="long")
+        found = _schema(to=_schema(zip="long", street="string"), fresh=_schema(a="long", b="long"))
+        return {*evolve(known, found, Drift(default, columns)).added}
+
+    assert added({}, "evolve") == {"to.zip", "to.street", "fresh"}
+    assert added({"to.zip": "evolve"}) == {"to.zip"}
+    assert added({"to.zip": "quarantine"}, "evolve") == {"to.street", "fresh"}
+    assert added({"to": "evolve", "to.zip": "fail"}) == {"to.street"}
+    assert added({"to": "quarantine", "to.zip": "evolve"}, "evolve") == {"to.zip", "fresh"}
+    found = evolve(
+        _schema(id="long"), _schema(fresh=_schema(a="long", b="long")), Drift("evolve", {"fresh.a": "fail"})
+    )
+    assert [one["name"] for one in _types(found.schema)["fresh"]["fields"]] == ["b"]
+    # A name with a dot is a name of its own.
+    other = evolve(
+        _schema(to=_schema(city="string")), _schema(**{"to.zip": "long"}), Drift(None, {"to": "evolve"})
+    )
+    assert other.added == ()
+
+
 def test_the_same_records_change_a_schema_once() -> None:
     records = _schema(city="string", within=_schema(a="long"))
     once = evolve(_schema(id="long"), records, EVOLVES)

@@ -67,6 +67,24 @@ def europe(): ...
     assert expectations(declared) == [("a", "warn", "x > 0"), ("b", "quarantine", "y > 0")]
 
 
+def test_a_table_of_append_flows_takes_checks_as_an_argument(load: Load) -> None:
+    declared = load(
+        HEAD
+        + """
+hr.create_streaming_table("orders", checks=[
+    hr.expect_unique("id", fail=True), hr.expect_fresh("at", within="1 hour"), hr.expect_row_count(like="raw")
+])
+"""
+    )
+    (dataset,) = declared.datasets
+    assert isinstance(dataset, StreamingTable)
+    assert [(one.name, one.fails, one.location.line) for one in dataset.checks] == [
+        ("unique id", True, 4),
+        ("at within 3600 s", False, 4),
+        ("as many rows as raw", False, 4),
+    ]
+
+
 def test_files_of_spark_pipelines_may_use_them(load: Load) -> None:
     declared = load(
         HEAD
@@ -114,6 +132,12 @@ def orders(): ...
 def test_a_wrong_check_is_refused(load: Load, call: str) -> None:
     with pytest.raises(ArgumentInvalidError):
         load(f"{HEAD}@hr.table\n@hr.{call}\ndef orders(): ...\n")
+
+
+@pytest.mark.parametrize("checks", ['hr.expect_unique("id")', '[hr.expect("a", "x > 0")]', '["id"]', "1"])
+def test_checks_of_a_table_are_a_list(load: Load, checks: str) -> None:
+    with pytest.raises(ArgumentInvalidError, match="checks"):
+        load(f'{HEAD}hr.create_streaming_table("orders", checks={checks})\n')
 
 
 def test_a_temporary_view_has_no_checks(load: Load) -> None:

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from headrace.declare.activation import activate
 from headrace.declare.loader import load_declarations
-from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.registry import ActivePipeline
 from headrace.declare.session import spark
 from headrace.declare.spec import load_project
 from headrace.errors import (
+    ArgumentInvalidError,
     DuplicateNameError,
     FeatureUnsupportedError,
     NoActivePipelineError,
@@ -23,7 +25,8 @@ from headrace.errors import (
     PipelineFileFailedError,
     PipelineFilesMissingError,
 )
-from headrace.model.declarations import Declarations
+from headrace.model.changes import ChosenColumns
+from headrace.model.declarations import AutoCdcFlow, Declarations
 from headrace.plan.evaluate import loading
 
 Write = Callable[..., Path]
@@ -57,6 +60,39 @@ def test_files_import_modules_beside_the_spec_and_each_other(load: Load) -> None
     assert all(flow.query.function.__globals__["spark"] is spark for flow in declared.flows)
 
 
+def test_files_import_modules_of_their_own_folder_last(load: Load) -> None:
+    table = "import headrace as hr\n@hr.table(name={0})\ndef {1}(): return spark\n"
+    declared = load(
+        {
+            "names.py": "NAME = 'beside_the_spec'\n",
+            "transformations/bronze/names.py": "NAME = 'hidden'\n",
+            "transformations/bronze/other.py": "OTHER = 'beside_the_file'\n",
+            "transformations/bronze/x.py": "import names, other\n"
+            + table.format("names.NAME", "a")
+            + table.format("other.OTHER", "b"),
+        }
+    )
+    assert names(declared) == ["beside_the_spec", "beside_the_file"]
+
+
+def test_files_import_modules_beside_the_folder_transformations(write: Write) -> None:
+    spec = "name: shop\nlibraries: [{glob: {include: src/transformations/**}}]\n"
+    files = {
+        "headrace.yml": spec,
+        "src/common.py": "NAME = 'from_common'\n",
+        "src/utilities/more.py": "NAME = 'from_utilities'\n",
+        "src/transformations/bronze/a.py": "from common import NAME\nimport utilities.more\n"
+        "import headrace as hr\n@hr.table(name=NAME)\ndef a(): ...\n"
+        "@hr.table(name=utilities.more.NAME)\ndef b(): ...\n",
+    }
+    settings = load_project(write(files, spec))
+    assert names(load_declarations(settings, Session)) == ["from_common", "from_utilities"]  # type: ignore[arg-type]
+    shop = "name: shop\nlibraries: [{glob: {include: ../src/transformations/**}}]\n"
+    outside = load_project(write({"shop/headrace.yml": shop}) / "shop")
+    assert names(load_declarations(outside, Session)) == ["from_common", "from_utilities"]  # type: ignore[arg-type]
+    assert outside.code_folders == (outside.root, outside.root.parent / "src")
+
+
 def test_a_second_load_sees_what_has_changed(load: Load) -> None:
     files = {
         "shapes.py": "NAME = 'one'\n",
@@ -80,7 +116,7 @@ def test_the_import_path_has_the_folder_of_the_last_pipeline_once(load: Load, tm
     folder = Path.cwd()
     for _ in range(2):
         load({"late.py": "value = 1", "transformations/a.py": TABLE.format("x")})
-    assert sys.path == [str(tmp_path), *before]
+    assert sys.path == [str(tmp_path), *before, str(tmp_path / "transformations")]
     assert Path.cwd() == folder
 
 
@@ -128,27 +164,44 @@ def test_a_helper_module_that_asks_spark_for_a_session_gets_the_pipelines(write:
 NEEDS_SESSION = """
 from pathlib import Path
 from pyspark.errors import PySparkRuntimeError
+from pyspark.sql.functions import col
 import headrace as hr
 
 @hr.table
 def first(): ...
 
-if not Path("{marker}").exists():  # as PySpark does for F.udf("string")
-    raise PySparkRuntimeError(errorClass="SESSION_OR_CONTEXT_NOT_EXISTS", messageParameters={{}})
+if not Path("{marker}").exists():
+    {call}
 
 @hr.table
 def second(): ...
 """
 
 
-def test_a_file_that_needs_spark_while_it_is_loaded_gets_it(write: Write, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        # As PySpark does for F.udf("string").
+        'raise PySparkRuntimeError(errorClass="SESSION_OR_CONTEXT_NOT_EXISTS", messageParameters={})',
+        'col("id")',
+    ],
+)
+def test_a_file_that_needs_spark_while_it_is_loaded_gets_it(write: Write, tmp_path: Path, call: str) -> None:
     marker = tmp_path / "started"
-    root = write({"transformations/a.py": NEEDS_SESSION.format(marker=marker)})
+    root = write({"transformations/a.py": NEEDS_SESSION.format(marker=marker, call=call)})
     settings = load_project(root)
     assert names(load_declarations(settings, marker.touch)) == ["first", "second"]  # type: ignore[arg-type]
     marker.unlink()
     with pytest.raises(PipelineFileFailedError):
         load_declarations(settings, Session)  # type: ignore[arg-type]
+
+
+def test_the_error_of_a_file_outside_of_the_folder_has_its_line(write: Write) -> None:
+    spec = "name: shop\nlibraries: [{file: ../shared/a.py}]\n"
+    root = write({"shop/headrace.yml": spec, "shared/a.py": "x = 1\n\nmissing.table()\n"})
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load_declarations(load_project(root / "shop"), Session)  # type: ignore[arg-type]
+    assert str(caught.value.location) == f"{root}/shared/a.py:3:1"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +211,6 @@ def test_a_file_that_needs_spark_while_it_is_loaded_gets_it(write: Write, tmp_pa
         ("@hr.tabel\ndef x(): ...", "did you mean `table`?"),
         ("@hr.materialized_view(bogus=1)\ndef x(): ...", "materialized_view takes name, comment"),
         ('@hr.expect_drop("an id", "id > 0")\ndef x(): ...', "did you mean `expect_or_drop`?"),
-        ("import dlt", "write `import headrace as hr`"),
     ],
 )
 def test_what_was_probably_meant_is_said(write: Write, line: str, remedy: str) -> None:
@@ -262,6 +314,20 @@ def test_a_module_that_is_missing_is_named_in_the_remedy(load: Load) -> None:
     assert any("no_such_module" in remedy for remedy in caught.value.remedies)
 
 
+def test_libraries_lead_out_of_the_folder_and_files_run_in_it(load: Load, tmp_path: Path) -> None:
+    shared = tmp_path.with_name(f"{tmp_path.name}_shared")
+    (shared / "more").mkdir(parents=True)
+    (shared / "more" / "a.py").write_text(
+        f"from pathlib import Path\nassert Path('headrace.yml').exists()\n{TABLE.format('a')}"
+    )
+    (shared / "one.py").write_text(TABLE.format("b"))
+    before = Path.cwd()
+    libraries = f"[{{glob: {{include: ../{shared.name}/more/**}}}}, {{file: ../{shared.name}/one.py}}]"
+    declared = load({"x.py": ""}, f"name: a\nlibraries: {libraries}\n")
+    assert [str(one.name) for one in declared.datasets] == ["default.a", "default.b"]
+    assert Path.cwd() == before
+
+
 @pytest.mark.parametrize(
     "libraries",
     ["{glob: {include: nothing/**}}", "{file: a.py}", "{file: transformations}", "{file: ../a.py}"],
@@ -281,12 +347,6 @@ def test_a_flow_whose_table_is_declared_nowhere_is_told_so_later(load: Load) -> 
     """With its place and the table that was meant: not that nothing is declared."""
     declared = load('import headrace as hr\n@hr.append_flow(target="nope")\ndef a(): ...\n')
     assert [flow.name for flow in declared.flows] == ["a"]
-
-
-def test_sql_files_are_refused_by_name(load: Load) -> None:
-    with pytest.raises(FeatureUnsupportedError) as caught:
-        load({"transformations/a.py": TABLE.format("x"), "transformations/big.sql": "SELECT 1"})
-    assert caught.value.params["files"] == ["transformations/big.sql"]
 
 
 SPARKS = """
@@ -319,18 +379,77 @@ def test_files_of_sparks_declarative_pipelines_declare_the_same(load: Load) -> N
     assert all(f.location.path == "transformations/tables.py" for f in theirs.flows)
 
 
+def test_an_auto_cdc_flow_of_spark_is_one_of_ours(load: Load) -> None:
+    flow = """dp.create_streaming_table("t")
+dp.create_auto_cdc_flow("t", "s", ["k"], "n", apply_as_deletes="op = 'd'", except_column_list=["op"])
+"""
+    (theirs,) = load(f"from pyspark import pipelines as dp\n{flow}").flows
+    (ours,) = load(f"import headrace as dp\n{flow}").flows
+    assert isinstance(theirs, AutoCdcFlow) and isinstance(ours, AutoCdcFlow)
+    assert (theirs.name, theirs.target, theirs.keys, theirs.sequence_by) == ("t", ours.target, ("k",), "n")
+    assert theirs.location == ours.location
+
+
+HISTORY = """import headrace as hr
+hr.create_streaming_table("t")
+hr.create_auto_cdc_flow("t", "s", ["k"], "n", except_column_list=["op"], stored_as_scd_type="2"{more})
+"""
+
+
+def test_a_history_has_tracked_columns(load: Load) -> None:
+    for more, expected in (
+        ("", ChosenColumns()),
+        (', track_history_column_list=["a"]', ChosenColumns(included=("a",))),
+        (', track_history_except_column_list=["a", "b"]', ChosenColumns(excluded=("a", "b"))),
+    ):
+        (flow,) = load(HISTORY.replace("{more}", more)).flows
+        assert isinstance(flow, AutoCdcFlow) and flow.history == expected
+    assert ChosenColumns(included=("A",)).of(["a", "b"]) == ["a"]
+    assert ChosenColumns(excluded=("A",)).of(["a", "b"]) == ["b"]
+
+
 @pytest.mark.parametrize(
-    "call",
+    ("code", "argument"),
     [
-        "dp.create_sink('s', 'kafka')",
-        "dp.create_auto_cdc_flow(target='t', source='s', keys=['k'], sequence_by='n')",
+        (HISTORY.replace("{more}", ', apply_as_truncates="true"'), "apply_as_truncates"),
+        (
+            HISTORY.replace(
+                "{more}", ', track_history_column_list=["a"], track_history_except_column_list=["b"]'
+            ),
+            "track_history_column_list",
+        ),
+        (
+            HISTORY.replace('"2"{more}', '1, track_history_except_column_list=["b"]'),
+            "track_history_except_column_list",
+        ),
+        (HISTORY.replace('"2"{more}', "3"), "stored_as_scd_type"),
     ],
 )
-def test_what_spark_has_and_we_have_not_is_refused_with_its_place(load: Load, call: str) -> None:
-    with pytest.raises(FeatureUnsupportedError) as caught:
-        load(f"from pyspark import pipelines as dp\n{call}\n")
-    assert caught.value.location is not None
-    assert (caught.value.location.path, caught.value.location.line) == ("transformations/tables.py", 2)
+def test_arguments_of_a_history_that_do_not_fit_are_refused(load: Load, code: str, argument: str) -> None:
+    with pytest.raises(ArgumentInvalidError) as caught:
+        load(code)
+    assert caught.value.params["argument"] == argument
+
+
+PARTIAL = HISTORY.replace('stored_as_scd_type="2"{more}', "{more}")
+
+
+def test_a_null_can_leave_columns_as_they_are(load: Load) -> None:
+    for more, expected in (
+        ("", None),
+        ("ignore_null_updates=True", ChosenColumns()),
+        ('ignore_null_updates_column_list=["a"]', ChosenColumns(included=("a",))),
+        (
+            'ignore_null_updates=True, ignore_null_updates_except_column_list=["a"]',
+            ChosenColumns(excluded=("a",)),
+        ),
+    ):
+        (flow,) = load(PARTIAL.replace("{more}", more)).flows
+        assert isinstance(flow, AutoCdcFlow) and flow.kept_if_null == expected
+    for more in ("stored_as_scd_type=2", 'apply_as_truncates="true"'):
+        with pytest.raises(FeatureUnsupportedError) as caught:
+            load(PARTIAL.replace("{more}", f"ignore_null_updates=True, {more}"))
+        assert caught.value.params["what"] == "ignore_null_updates"
 
 
 def test_names_taken_twice_are_found_across_both_ways_of_declaring(load: Load) -> None:
@@ -339,3 +458,79 @@ def test_names_taken_twice_are_found_across_both_ways_of_declaring(load: Load) -
             "from pyspark import pipelines as dp\nimport headrace as hr\n"
             "@dp.table\ndef x(): ...\n@hr.table\ndef X(): ...\n"
         )
+
+
+LIVE_TABLES = """
+import dlt
+from databricks import pipelines as db
+from pyspark import pipelines as dp
+
+@dlt.table(private=True, temporary=False)
+@dlt.expect_or_drop("an id", "id > 0")
+def one(): ...
+
+@dlt.view
+def two(): ...
+
+@db.materialized_view(cluster_by_auto=True)
+def three(): ...
+
+dlt.create_streaming_live_table("four", expect_all={"an id": "id > 0"})
+
+@dp.append_flow(target="four", comment="all of one")
+def into_four():
+    return dlt.read_stream("one")
+
+dlt.create_target_table("five")
+dlt.apply_changes(target="five", source="two", keys=["id"], sequence_by="at", stored_as_scd_type="2")
+"""
+
+
+def test_files_of_delta_live_tables_and_lakeflow_declare_the_same(load: Load) -> None:
+    declared = load(LIVE_TABLES)
+    kinds = [(type(one).__name__, one.name.name) for one in declared.datasets]
+    assert kinds == [
+        ("StreamingTable", "one"),
+        ("TemporaryView", "two"),
+        ("MaterializedView", "three"),
+        ("StreamingTable", "four"),
+        ("StreamingTable", "five"),
+    ]
+    assert [len(one.expectations) for one in declared.datasets] == [1, 0, 0, 1, 0]
+    assert [flow.name for flow in declared.flows] == ["one", "default.three", "into_four", "five"]
+    notes = [(note.text.partition(" has")[0], note.location.line) for note in declared.notes]
+    assert notes == [("@dp.table: `private`", 6), ("@dp.materialized_view: `cluster_by_auto`", 13)]
+    assert "dlt" not in sys.modules and "databricks.pipelines" not in sys.modules
+
+
+@pytest.mark.parametrize("argument", ['path="/mnt/x"', 'row_filter="f"'])
+def test_arguments_of_databricks_that_would_change_results_are_refused(load: Load, argument: str) -> None:
+    with pytest.raises(FeatureUnsupportedError) as caught:
+        load(f"import dlt\n\n@dlt.table({argument})\ndef x(): ...\n")
+    assert caught.value.location is not None and caught.value.location.line == 3
+
+
+@pytest.mark.parametrize(
+    ("call", "remedy"),
+    [
+        ("dp.create_auto_cdc_flow('t', 's', ['k'], 'n', apply_as_delete_when='x')", "`apply_as_deletes`"),
+        ("dp.apply_changes('t', 's', ['k'], 'n', aply_as_deletes='x')", "`apply_as_deletes`"),
+        ("dp.create_streaming_table('t', expect_all_or_dropp={})", "`expect_all_or_drop`"),
+        ("dp.streaming_table('t')", "`create_streaming_table`"),
+    ],
+)
+def test_a_misspelt_argument_is_an_error_that_names_the_right_one(load: Load, call: str, remedy: str) -> None:
+    with pytest.raises(PipelineFileFailedError) as caught:
+        load(f"from databricks import pipelines as dp\n{call}\n")
+    assert remedy in caught.value.remedies[0]
+    assert caught.value.location is not None and caught.value.location.line == 2
+
+
+@pytest.mark.parametrize(
+    "flow", ["replace_flow(target='t', replace_using=['a'], sequence_by='b')", "update_flow()"]
+)
+def test_flows_of_databricks_that_are_not_supported_are_refused_by_name(load: Load, flow: str) -> None:
+    with pytest.raises(FeatureUnsupportedError) as caught:
+        load(f"from pyspark import pipelines as dp\n@dp.{flow}\ndef f(): ...\n")
+    assert caught.value.params["what"] == f"dp.{flow.partition('(')[0]}"
+    assert str(caught.value.location) == "transformations/tables.py:2"

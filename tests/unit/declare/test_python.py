@@ -126,11 +126,11 @@ def revenue(): ...
     assert str(orders.location) == "transformations/tables.py:4"
     assert isinstance(large, TemporaryView)
     assert isinstance(revenue, MaterializedView)
-    assert revenue.name == TableName("sales", "revenue")
+    assert revenue.name == TableName("main__sales", "revenue")
     assert [(flow.name, str(flow.target)) for flow in declared.flows] == [
         ("from_europe", "sales.orders"),
         ("asia", "sales.orders"),
-        ("sales.revenue", "sales.revenue"),
+        ("main__sales.revenue", "main__sales.revenue"),
     ]
     assert [type(flow) for flow in declared.flows] == [AppendFlow, AppendFlow, RefreshFlow]
 
@@ -243,4 +243,28 @@ def test_our_decorators_take_every_argument_of_sparks() -> None:
         expected = {argument.arg for argument in (*arguments.args, *arguments.kwonlyargs)}
         ours = set(inspect.signature(getattr(hr, name)).parameters)
         added = {one for one in ours - expected if not one.startswith("expect_all")}
-        assert expected <= ours and added <= {"trigger", "max_rejected"}, name
+        assert expected <= ours and added <= {"trigger", "max_rejected", "checks", "once"}, name
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "problem"),
+    [
+        ("console", "{}", "must be one of delta, kafka, parquet, json, csv, orc, not 'console'"),
+        ("orc", "{}", "has no path"),
+        ("delta", "{'tableName': 'a.b.c'}", "names the table a.b.c, which has no path in headrace.yml"),
+    ],
+)
+def test_a_sink_that_cannot_be_written_is_refused(
+    load: Load, format: str, options: str, problem: str
+) -> None:
+    with pytest.raises(ArgumentInvalidError) as caught:
+        load(f"import headrace as hr\nhr.create_sink('a', '{format}', {options})\n")
+    assert problem in caught.value.summary
+
+
+def test_a_sink_to_a_table_of_another_system_has_the_path_of_the_spec(load: Load) -> None:
+    options = "{'tableName': 'lake.x.T', 'mergeSchema': 'true'}"
+    code = f"import headrace as hr\nhr.create_sink('a', 'delta', {options})\n"
+    (sink,) = load(code, "name: shop\ntables: {lake.*: /data}\n").datasets
+    assert isinstance(sink, StreamingTable) and sink.sink is not None
+    assert sink.sink.options == {"path": "/data/x/T", "mergeSchema": "true"}

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import headrace as hr
-from headrace.declare.registry import ActivePipeline, activate
+from headrace.declare.activation import activate
+from headrace.declare.registry import ActivePipeline
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, NoActivePipelineError, SpecInvalidError
 from headrace.sources.avro_decoder import AvroDecoder
@@ -35,6 +37,17 @@ def test_the_connection_comes_from_the_profile(write: Write, monkeypatch: pytest
     ((session, connection, kafka, _),) = seen
     assert (session, connection.bootstrap_servers, kafka.topics) == ("the session", "h:1", "orders")
     assert (kafka.format, kafka.schema) == ("json", fields)
+
+
+@pytest.mark.parametrize(("spec", "argument", "limit"), [("", None, 2**23), ("7", None, 7), ("7", 9, 9)])
+def test_the_longest_value_is_the_readers_or_the_specs(
+    write: Write, monkeypatch: pytest.MonkeyPatch, spec: str, argument: int | None, limit: int
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("headrace.sources.kafka.read.read", lambda *given: seen.append(given))
+    setting = f"max_value_bytes: {spec}\n" if spec else ""
+    read(write({}, f"name: a\nkafka: {{bootstrap.servers: 'h:1'}}\n{setting}"), max_value_bytes=argument)
+    assert seen[0][2].max_value_bytes == limit
 
 
 @pytest.mark.parametrize(
@@ -122,3 +135,78 @@ def test_a_profile_without_a_broker_is_told_so(write: Write) -> None:
 def test_outside_of_a_pipeline_it_says_so() -> None:
     with pytest.raises(NoActivePipelineError):
         hr.read_kafka("orders")
+
+
+@pytest.mark.parametrize(
+    ("call", "arguments", "argument"),
+    [
+        (hr.read_changes, {"images": "pre"}, "images"),
+        (hr.read_changes, {"starting_version": -1}, "starting_version"),
+        (hr.read_changes, {"starting_version": "first"}, "starting_version"),
+        (
+            hr.read_table_stream,
+            {"starting_version": 1, "starting_timestamp": "2026-01-01"},
+            "starting_timestamp",
+        ),
+        (hr.read_table_stream, {"starting_timestamp": "yesterday"}, "starting_timestamp"),
+        (hr.read_table_stream, {"max_files_per_trigger": 0}, "max_files_per_trigger"),
+        (hr.read_table_stream, {"max_bytes_per_trigger": "1g"}, "max_bytes_per_trigger"),
+    ],
+)
+def test_a_wrong_argument_of_a_table_s_stream_is_named(
+    write: Write, call: Callable[..., Any], arguments: dict[str, Any], argument: str
+) -> None:
+    active = ActivePipeline(load_project(write({})), lambda: "the session")  # type: ignore[arg-type, return-value]
+    with activate(active), pytest.raises(ArgumentInvalidError) as caught:
+        call("orders", **arguments)
+    assert caught.value.params["argument"] == argument
+
+
+class Reader:
+    """A stream reader that notes what is asked of it."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str] = {}
+
+    @property
+    def readStream(self) -> Reader:
+        return self
+
+    def options(self, **options: str) -> Reader:
+        self.seen |= options
+        return self
+
+    def format(self, format: str) -> Reader:
+        return self
+
+    def table(self, name: str) -> str:
+        return name
+
+    load = table
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, {}),
+        ({"starting_version": "latest"}, {"startingVersion": "latest"}),
+        (
+            {"starting_version": 3, "max_files_per_trigger": 5, "max_bytes_per_trigger": 9},
+            {"startingVersion": "3", "maxFilesPerTrigger": "5", "maxBytesPerTrigger": "9"},
+        ),
+        ({"starting_timestamp": "2026-01-01T01:00:00+01:00"}, {"startingTimestamp": "2026-01-01T00:00:00Z"}),
+        ({"starting_timestamp": datetime(2026, 1, 1, 2)}, {"startingTimestamp": "2026-01-01T02:00:00Z"}),
+    ],
+)
+def test_a_table_s_stream_starts_and_is_limited_as_asked(
+    write: Write, arguments: dict[str, Any], expected: dict[str, str]
+) -> None:
+    reader = Reader()
+    with activate(ActivePipeline(load_project(write({})), lambda: reader)):  # type: ignore[arg-type, return-value]
+        assert [hr.read_table_stream(name, **arguments) for name in ("orders", "/data/x")] == [
+            "orders",
+            "/data/x",
+        ]  # type: ignore[comparison-overlap]
+        assert reader.seen == expected
+        hr.read_changes("orders", images="all", **{k: v for k, v in arguments.items() if "max" not in k})
+    assert reader.seen == {**expected, "readChangeFeed": "true"}

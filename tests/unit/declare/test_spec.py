@@ -11,6 +11,7 @@ from headrace.declare.spec import find_spec, load_project
 from headrace.errors import (
     HeadraceError,
     ProfileUnknownError,
+    SpecAmbiguousError,
     SpecInvalidError,
     SpecNotFoundError,
     SpecUnknownKeyError,
@@ -49,6 +50,9 @@ views: {interval: 1 minute}
 kafka: {bootstrap.servers: "h:9092", fetch.min.bytes: 10}
 on_data_loss: record
 consumer_groups: false
+max_rejected: 5% of 20 batches
+upsert: {index_memory: 512m}
+max_value_bytes: 100
 runtime: {master: "local[2]", memory: 2g}
 """
     settings = load_project(write({}, spec))
@@ -62,6 +66,8 @@ runtime: {master: "local[2]", memory: 2g}
     assert settings.kafka.settings == {"bootstrap.servers": "h:9092", "fetch.min.bytes": "10"}
     assert settings.on_data_loss == "record"
     assert settings.consumer_groups is False
+    assert (str(settings.max_rejected), settings.max_value_bytes) == ("5% of 20 batches", 100)
+    assert settings.index_memory == 512 << 20
     assert (settings.master, settings.memory) == ("local[2]", "2g")
 
 
@@ -219,6 +225,7 @@ def test_settings_of_kafka_that_we_do_not_know_pass(write: Write) -> None:
         ("name: a\nkafka:\n  auto.offset.reset: latest\n", "kafka.auto.offset.reset", 3),
         ("name: a\non_data_loss: ignore\n", "on_data_loss", 2),
         ("name: a\nconsumer_groups: maybe\n", "consumer_groups", 2),
+        ("name: a\nmax_value_bytes: 0\n", "max_value_bytes", 2),
         ("name: a\nruntime: {memory: lots}\n", "runtime.memory", 2),
         ("name: a\ndatabase: my-db\n", "database", 2),
         ("name: a\nlibraries: []\n", "libraries", 2),
@@ -284,3 +291,57 @@ def test_a_spec_that_cannot_be_read_is_an_error_of_ours(tmp_path: Path) -> None:
     with pytest.raises(HeadraceError) as caught:
         load_project(tmp_path)
     assert caught.value.code == "SPEC_INVALID"
+
+
+def test_the_spec_of_sparks_pipelines_is_one_of_ours(write: Write) -> None:
+    root = write({"spark-pipeline.yml": "name: a\nschema: silver\nstorage: ./lake\n"})
+    (root / "headrace.yml").unlink(missing_ok=True)
+    assert load_project(root).database == "silver"
+    (root / "spark-pipeline.yaml").write_text("name: b\n")
+    with pytest.raises(SpecAmbiguousError):
+        load_project(root)
+    assert load_project(root / "spark-pipeline.yaml").name == "b"
+    (root / "headrace.yml").write_text("name: c\n")
+    assert load_project(root).name == "c"
+    (root / "headrace.yaml").write_text("name: d\n")
+    with pytest.raises(SpecAmbiguousError):
+        load_project(root)
+
+
+MAPPED = """
+name: a
+configuration: {spark.sql.catalog.glue: org.example.Catalog}
+tables: {project.source.*: ../source, samples.x.y: /data/y, old.*: glue, hive.*: spark_catalog}
+paths: {"dbfs:/": ./dbfs, /Volumes/main: s3a://main}
+"""
+
+
+def test_names_and_paths_of_other_systems_are_relative_to_the_spec(write: Write) -> None:
+    root = write({}, MAPPED)
+    settings = load_project(root)
+    assert settings.tables.targets == {
+        "project.source.*": str(root.parent / "source"),
+        "samples.x.y": "/data/y",
+        "old.*": "glue",
+        "hive.*": "spark_catalog",
+    }
+    assert settings.paths.targets == {"dbfs:/": str(root / "dbfs"), "/Volumes/main": "s3a://main"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "key"),
+    [
+        ("tables: {a.b.c: trips}", "tables.a.b.c"),
+        ('tables: {"*": ./x}', "tables.*"),
+        ("tables: {a..b: ./x}", "tables.a..b"),
+        ("tables: {a.b.c.d: ./x}", "tables.a.b.c.d"),
+        ("paths: {landing: ./x}", "paths.landing"),
+        ("paths: {/: ./x}", "paths./"),
+    ],
+)
+def test_an_entry_that_could_never_apply_is_an_error(write: Write, entry: str, key: str) -> None:
+    with pytest.raises(SpecInvalidError) as caught:
+        load_project(write({}, f"name: a\n{entry}\n"))
+    assert caught.value.params == {"key": key}
+    assert caught.value.location is not None
+    assert caught.value.location.line == 2

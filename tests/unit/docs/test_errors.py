@@ -15,7 +15,7 @@ import click
 import pytest
 
 import headrace.errors
-from headrace.cli.main import COMMANDS
+from headrace.cli.main import ALIASES, COMMANDS
 from headrace.errors import HeadraceError
 
 ROOT = Path(__file__).parents[3]
@@ -69,7 +69,9 @@ def strings(file: Path) -> Iterator[str]:
 
 
 def options(command: click.Command) -> set[str]:
-    found = {option for parameter in command.params for option in parameter.opts}
+    found = {
+        option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
+    }
     if isinstance(command, click.Group):
         for below in command.commands.values():
             found |= options(below)
@@ -106,7 +108,7 @@ def test_every_code_of_the_docs_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_that_the_docs_name_exists(page: Path) -> None:
     for verb, given in commands_named(page.read_text()):
-        assert verb in COMMANDS, f"headrace {verb}"
-        module = f"headrace.cli.commands.{verb.replace('-', '_')}"
+        assert ALIASES.get(verb, verb) in COMMANDS, f"headrace {verb}"
+        module = f"headrace.cli.commands.{ALIASES.get(verb, verb).replace('-', '_')}"
         if given and importlib.util.find_spec(module):
             assert set(given) <= options(importlib.import_module(module).command), f"headrace {verb} {given}"

@@ -13,18 +13,16 @@ def test_lines_are_broken_between_words() -> None:
 
 
 def test_commands_stay_whole() -> None:
-    assert wrap("write `headrace run --new-checkpoint orders` to go on", 24) == [
+    assert wrap("write `headrace reset orders` to go on", 24) == [
         "write",
-        "`headrace run --new-checkpoint orders`",
+        "`headrace reset orders`",
         "to go on",
     ]
-    assert wrap("keep the rows:   headrace run --new-checkpoint orders", 24) == [
+    assert wrap("keep the rows:   headrace reset orders", 24) == [
         "keep the rows:",
-        "headrace run --new-checkpoint orders",
+        "headrace reset orders",
     ]
-    assert wrap("headrace run --new-checkpoint orders", 20, "  help: ") == [
-        "  help: headrace run --new-checkpoint orders"
-    ]
+    assert wrap("headrace reset orders", 20, "  help: ") == ["  help: headrace reset orders"]
 
 
 def test_columns_keep_their_gaps_and_styles_take_no_room() -> None:

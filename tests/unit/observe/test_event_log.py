@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from headrace.observe.event_reading import EventFilter, LoggedEvent, read_events
 from headrace.observe.event_rows import Origin, RowBuilder
 from headrace.observe.event_table import FOLD_FILES, EventTable, event_schema
 from headrace.storage.layout import Storage
+from waiting import until
 
 ORDERS = TableName("default", "orders")
 GOLD = TableName("default", "gold")
@@ -73,13 +74,6 @@ def read(storage: Storage, **chosen: Any) -> list[LoggedEvent]:
     return list(read_events(storage, EventFilter(pipeline="shop", schema="default", **chosen)))
 
 
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 ONE_UPDATE: list[Event] = [
     started(),
     FlowStarted(update="u1", flow="orders", dataset=ORDERS, checkpoint="c"),
@@ -104,6 +98,12 @@ def test_a_flow_goes_through_its_statuses(storage: Storage) -> None:
         ("update_progress", "RUNNING"),
         ("update_progress", "COMPLETED"),
     ]
+
+
+def test_the_reason_why_a_flow_did_not_use_the_index_of_the_keys_is_logged_once(storage: Storage) -> None:
+    write(storage, started(), batch(0, without_index="too large"), batch(1, without_index="too large"))
+    (event,) = (event for event in read(storage, flow="orders") if event.type == "planning_information")
+    assert event.message == "Flow 'orders' applies changes without the index of the keys: too large."
 
 
 def test_a_batch_has_metrics_and_data_quality(storage: Storage) -> None:
@@ -250,6 +250,31 @@ def test_small_files_are_folded(storage: Storage) -> None:
     assert table.fold() == FOLD_FILES
     assert table.fold() == 0
     assert read(storage) == before
+
+
+def test_events_are_kept_for_90_days(storage: Storage) -> None:
+    table, builder = EventTable(storage.events), RowBuilder(Origin("shop", "s", "u1"))
+    now = datetime.now(UTC)
+    for number, days in enumerate([91, 89, *[0] * (FOLD_FILES - 2)]):
+        table.append(builder.rows(batch(number, at=now - timedelta(days=days))))
+    table.fold()
+    assert [event.batch for event in read(storage)] == list(range(1, FOLD_FILES))
+
+
+def test_a_flow_that_waits_for_records_is_idle(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log_module, "_IDLE_S", 0.05)
+    monkeypatch.setattr(event_log_module, "_APPEND_S", 0.05)
+
+    def newest_status() -> str:
+        found = read(storage, flow="orders")
+        return str(found[-1].details["status"]) if found else ""
+
+    with EventLog(storage, "shop", "u1") as log:
+        log(BatchStarted(update="u1", flow="orders", dataset=ORDERS, batch=0))
+        log(batch(0))
+        until(lambda: newest_status() == "IDLE", "the flow is idle")
+        log(BatchStarted(update="u1", flow="orders", dataset=ORDERS, batch=1))
+        until(lambda: newest_status() == "RUNNING", "the flow runs again")
 
 
 class TestCompletion:

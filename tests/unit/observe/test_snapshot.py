@@ -313,3 +313,22 @@ def delta_source(table: LakeTable, version: int) -> dict[str, Any]:
     until = {"reservoirId": table.id, "reservoirVersion": version, "index": -1, "isStartingVersion": False}
     identity = {"table_id": table.id, "path": str(table.path)}
     return {"index": 0, "kind": "delta", "identity": identity, "from": None, "until": until}
+
+
+def test_what_is_no_longer_declared_is_orphaned(lake: Lake, flow: HandFlow) -> None:
+    flow.append({0: (0, 10)})
+    assert not dataset(lake).orphaned, "no run has recorded what is declared"
+    record = {"pipeline": lake.settings.name, "flows": [], "views": []}
+    storage = lake.settings.storage
+
+    def orphaned(*flows: str) -> tuple[bool, bool]:
+        declared = [{"flow": name, "dataset": ["default", "bronze"]} for name in flows]
+        (storage.plans / "last.json").replace_json({**record, "flows": declared})
+        return dataset(lake).orphaned, status(lake).orphaned
+
+    assert orphaned("bronze") == (False, False)
+    assert orphaned("other") == (False, True)
+    assert orphaned() == (True, True)
+    for name in ("table.default.bronze", "stream.bronze"):
+        (storage.streams / "statements" / f"{name}.sql").replace("CREATE ..")
+    assert orphaned() == (False, False), "headrace sql has defined them"

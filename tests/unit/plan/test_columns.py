@@ -58,6 +58,8 @@ def test_what_delta_cannot_store_is_found(schema: dict[str, Any]) -> None:
 
 
 def test_what_delta_can_store_passes() -> None:
+    assert columns.unstorable(struct(**{"a b": "long"})) is not None
+    assert columns.unstorable(struct(**{"a b": "long"}), maps_names=True) is None
     assert columns.unstorable(struct(a="long", s=struct(x="decimal(12,2)"), v="variant")) is None
 
 

@@ -6,10 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.errors import SourceLocation
+from headrace.model.changes import ALL_COLUMNS, ChosenColumns
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import (
     AppendFlow,
+    AutoCdcFlow,
     MaterializedView,
     RefreshFlow,
     StreamingTable,
@@ -18,6 +22,7 @@ from headrace.model.declarations import (
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.queries import PythonQuery
+from headrace.model.rejection_limit import RejectionLimit
 from headrace.plan.drawing import Graph, Node, draw_text
 from headrace.plan.explain import Explanation, type_text
 from headrace.plan.stages import (
@@ -33,6 +38,7 @@ from headrace.plan.stages import (
     TableRead,
 )
 from headrace.sources.answers import Found
+from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.delta.source import DeltaSource
 from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.source import Source
@@ -178,6 +184,54 @@ def test_a_new_pipeline_as_text() -> None:
     assert Explanation(replace(away, is_broker_stopped=True)).to_json()["warnings"] == [
         "the embedded broker is not running; topics were not checked. Start it:   headrace broker start"
     ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "text"),
+    [
+        ({}, "merged by id, the greatest at wins"),
+        (
+            {"kept_if_null": ChosenColumns(excluded=("b",))},
+            "merged by id, the greatest at wins · a NULL changes nothing, in all but b",
+        ),
+        ({"kept_if_null": ALL_COLUMNS}, "merged by id, the greatest at wins · a NULL changes nothing"),
+        ({"history": ALL_COLUMNS}, "history of id by at"),
+        ({"history": ChosenColumns(included=("a", "b"))}, "history of id by at, tracks a, b"),
+    ],
+)
+def test_what_change_records_do_is_said(columns: dict[str, Any], text: str) -> None:
+    declared = AutoCdcFlow(
+        name="orders",
+        target=name("orders"),
+        query=PythonQuery(lambda: None, place(6)),
+        keys=("id",),
+        sequence_by="at",
+        **columns,
+    )
+    planned = replace(flow("orders", 6, kafka("orders"), ORDERS), flow=declared)
+    levels = ((OpenTableStage(table=table("orders", 6), schema=ORDERS, properties={}, flows=()),),)
+    plan = replace(
+        build_plan(),
+        datasets=(table("orders", 6),),
+        views=(),
+        all_levels=(*levels, (RunFlowStage(planned=planned),)),
+    )
+    shown = " ".join(Explanation(plan).to_text(width=200).split())
+    assert f"from Kafka orders, earliest · {text} " in f"{shown} "
+
+
+def test_the_limits_of_rejected_records_and_of_values_are_shown() -> None:
+    plan = build_plan()
+    limit = RejectionLimit.parse("5% of 20 batches")
+    source = replace(kafka("orders"), options={VALUE_LIMIT: "100000"})
+    orders = replace(plan.flows[0], sources=(source,), max_rejected=limit)
+    view = replace(plan.datasets[3], max_rejected=RejectionLimit.parse(7))
+    levels = ((RunFlowStage(planned=orders),), *plan.all_levels[2:])
+    shown = Explanation(replace(plan, datasets=(*plan.datasets[:3], view), all_levels=levels))
+    text = " ".join(shown.to_text().split())
+    assert "latest, values up to 100,000 bytes · append" in text
+    assert "max_rejected: 5% of 20 batches" in text
+    assert "has a new version · max_rejected: 7" in text
 
 
 def test_a_pattern_shows_its_matches_and_a_start_its_moment() -> None:

@@ -18,6 +18,7 @@ def rules(tmp_path: Path) -> NameRules:
         storage=Storage.at(tmp_path / "lake"),
         root=tmp_path / "pipeline",
         catalogs=frozenset({"iceberg"}),
+        catalog="main",
     )
 
 
@@ -43,6 +44,9 @@ def test_names_are_split_as_spark_splits_them(text: str, parts: tuple[str, ...] 
         (("orders",), TableName("shop", "orders")),
         (("sales", "orders"), TableName("sales", "orders")),
         (("main", "sales", "orders"), TableName("sales", "orders")),
+        (("spark_catalog", "sales", "orders"), TableName("sales", "orders")),
+        (("bronze", "sales", "orders"), TableName("bronze__sales", "orders")),
+        (("silver", "sales", "orders"), TableName("silver__sales", "orders")),
         (("LIVE", "orders"), TableName("shop", "orders")),
         (("iceberg", "sales", "orders"), None),
         (("parquet", "/data/x"), None),

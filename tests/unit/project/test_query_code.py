@@ -12,7 +12,7 @@ import pytest
 
 from headrace.declare.loader import load_declarations
 from headrace.declare.spec import load_project
-from headrace.plan.fingerprint import python_files
+from headrace.plan.fingerprint import code_files
 from headrace.project.query_code import UnknownCode, describe_query
 from headrace.project.template import template_files
 
@@ -46,10 +46,10 @@ def load(root: Path) -> list[Any]:
 
     settings = load_project(root)
     declarations = load_declarations(settings, session)
-    files = frozenset(python_files(settings.root, settings.storage.root))
+    files = frozenset(code_files(settings.root, settings.storage.root))
     queries = [flow.query for flow in declarations.flows]
     queries += [dataset.query for dataset in declarations.datasets if hasattr(dataset, "query")]
-    return [describe_query(query.function, files) for query in queries]
+    return [describe_query(query, files) for query in queries]
 
 
 VIEW = """

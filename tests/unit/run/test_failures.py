@@ -15,6 +15,7 @@ from headrace.model.names import TableName
 from headrace.model.queries import PythonQuery
 from headrace.model.ranges import SourceRange
 from headrace.run.failures import Reading, as_error
+from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.kafka.position import KafkaOffsets
 
 HERE = SourceLocation("sales.py", 7)
@@ -78,6 +79,36 @@ def test_a_full_disk_is_named() -> None:
     assert "disk" in error.summary
 
 
+def test_a_heap_that_is_too_small_is_named_with_its_setting() -> None:
+    error = as_error(Exception("Caused by: java.lang.OutOfMemoryError: Java heap space"), None, FLOW, None)
+    assert (error.code, error.transient) == ("OUT_OF_MEMORY", False)
+    assert "runtime: {memory: 4g}" in error.remedies[0]
+
+
+@pytest.mark.parametrize(
+    ("message", "summary"),
+    [
+        (
+            "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint pos (id > 0) violated by row with "
+            "values:\n - id : -1\n\tat org.apache.spark",
+            "sales: CHECK constraint pos (id > 0) violated by row with values",
+        ),
+        (
+            "[DELTA_NOT_NULL_CONSTRAINT_VIOLATED] NOT NULL constraint violated for column: id.\n",
+            "sales: NOT NULL constraint violated for column: id",
+        ),
+        (
+            '[DELTA_EXCEED_CHAR_VARCHAR_LIMIT] Value "ada" exceeds char/varchar type length limitation.',
+            'sales: Value "ada" exceeds char/varchar type length limitation',
+        ),
+    ],
+)
+def test_a_row_that_violates_a_constraint_of_the_table_is_named(message: str, summary: str) -> None:
+    error = as_error(Exception(message), None, FLOW, None)
+    assert (error.code, error.transient, error.summary) == ("CONSTRAINT_VIOLATED", False, summary)
+    assert "expect_or_quarantine" in error.remedies[1]
+
+
 def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease() -> None:
     assert code("[CONCURRENT_STREAM_LOG_UPDATE] Concurrent update to the log")[0] == "LEASE_LOST"
 
@@ -86,7 +117,6 @@ def test_a_flow_whose_checkpoint_somebody_else_goes_on_with_has_lost_its_lease()
     "message",
     [
         "[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012",
-        "java.lang.OutOfMemoryError: Java heap space",
         "[DELTA_FAILED_TO_MERGE_FIELDS] Failed to merge fields 'a' and 'a'",
     ],
 )
@@ -143,6 +173,23 @@ def test_a_record_that_spark_s_own_parser_refuses_is_named_by_its_batch() -> Non
     assert (error.code, error.transient, error.location) == ("RECORD_UNPARSEABLE", False, HERE)
     assert "the record is in batch 17: orders/0 offsets 120 to 163, orders/2 offsets 0 to 2" in error.facts
     assert error.params == {"flow": "sales", "batch": 17}
+
+
+@pytest.mark.parametrize(
+    ("start", "until", "versions"),
+    [((4, -1), (6, 2), "versions 4 to 6"), ((4, -1), (5, -1), "version 4"), (None, (6, -1), "version 5")],
+)
+def test_a_query_that_failed_is_told_with_its_last_batch(
+    start: tuple[int, int] | None, until: tuple[int, int], versions: str
+) -> None:
+    ends = [
+        None if at is None else DeltaPosition(table_id="t", version=at[0], index=at[1])
+        for at in (start, until)
+    ]
+    source = SourceRange(0, "delta", {"path": "/lake/raw"}, *ends)
+    error = as_error(Exception("[CAST_INVALID_INPUT]"), None, FLOW, None, reading=Reading(17, (source,)))
+    assert error.code == "FLOW_FAILED"
+    assert f"the last batch that started is batch 17: delta /lake/raw, {versions}" in error.facts
 
 
 @pytest.mark.parametrize(

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from headrace.errors import FlowFailedError, RecordUnparseableError
+from headrace.errors import FlowFailedError, RecordUnparseableError, SourceLocation
+from headrace.model.expectations import Expectation
 from headrace.model.ranges import SourceRange
-from headrace.run.narrowing import Part, find_first, find_reason, parts_of, ranges_of
-from headrace.sources.delta.position import DeltaPosition
+from headrace.run.narrowing import _after, _without, find_first, find_reason, ranges_of
+from headrace.sources.files.position import FilePosition
+from headrace.sources.kafka.parts import KafkaPart, parts_of
 from headrace.sources.kafka.position import KafkaOffsets
+from headrace.sources.parts import FilePart, FileParts, Part
 
 
-def batch(*sizes: int) -> list[Part]:
-    return [Part("orders", number, 100, 100 + size) for number, size in enumerate(sizes)]
+def batch(*sizes: int) -> list[KafkaPart]:
+    return [
+        KafkaPart(topic="orders", partition=number, start=100, until=100 + size)
+        for number, size in enumerate(sizes)
+    ]
 
 
 class Query:
@@ -26,17 +33,28 @@ class Query:
 
     def __call__(self, parts: Sequence[Part]) -> bool:
         self.asked += 1
-        return any(
-            part.partition == p and part.start <= o < part.until for part in parts for p, o in self.bad
-        )
+        return any(_number(part) == p and part.start <= o < part.until for part in parts for p, o in self.bad)
+
+
+def _number(part: Part) -> int:
+    """The number of a partition, or of a file such as ``f3``."""
+    return part.partition if isinstance(part, KafkaPart) else int(part.place["path"][1:])
 
 
 @pytest.mark.parametrize("place", [(0, 100), (0, 199), (3, 100), (3, 500_099), (2, 107)])
 def test_one_record_is_found_in_few_looks(place: tuple[int, int]) -> None:
     query = Query(place)
     found = find_first(batch(100, 7, 300_000, 500_000), query, lambda: True)
-    assert [(one.partition, one.start, one.is_record) for one in found] == [(*place, True)]
+    assert [(_number(one), one.start, one.is_record) for one in found] == [(*place, True)]
     assert query.asked <= 22
+
+
+@pytest.mark.parametrize("place", [(0, 0), (2, 15), (2, 16), (5, 1_000_000)])
+def test_a_row_of_a_file_is_found_though_the_length_of_the_file_is_not_known(place: tuple[int, int]) -> None:
+    query = Query(place)
+    found = find_first([FilePart(path=f"f{n}") for n in range(6)], query, lambda: True)
+    assert [(_number(one), one.start, one.is_record) for one in found] == [(*place, True)]
+    assert query.asked <= (12 if place[1] < 17 else 30)
 
 
 def test_of_several_the_first_of_a_partition_is_found() -> None:
@@ -50,7 +68,7 @@ def test_without_time_the_narrowest_place_is_told() -> None:
     assert [str(one) for one in found] == ["topic orders, partition 1, offsets 475 to 599"]
 
 
-def test_a_batch_is_what_it_has_read_of_kafka() -> None:
+def test_a_batch_is_cut_into_partitions_and_files() -> None:
     kafka = SourceRange(
         0,
         "kafka",
@@ -58,15 +76,36 @@ def test_a_batch_is_what_it_has_read_of_kafka() -> None:
         KafkaOffsets({"orders": {0: 5}}),
         KafkaOffsets({"orders": {0: 9, 1: 3}}),
     )
-    delta = SourceRange(1, "delta", {}, None, DeltaPosition(table_id="t", version=1, index=-1))
-    parts = parts_of([kafka, delta])
-    assert parts == (Part("orders", 0, 5, 9), Part("orders", 1, 0, 3))
-    (some,) = ranges_of(parts[1:], [kafka, delta])
+    files = SourceRange(1, "files", {}, None, FilePosition(1))
+    parts = parts_of(kafka)
+    assert parts == [
+        KafkaPart(topic="orders", partition=0, start=5, until=9),
+        KafkaPart(topic="orders", partition=1, start=0, until=3),
+    ]
+    a, b = FilePart(path="a", source=1), FilePart(path="b", source=1)
+    some, rest = ranges_of([parts[1], b], [kafka, files])
     assert (some.index, some.start, some.until) == (
         0,
         KafkaOffsets({"orders": {1: 0}}),
         KafkaOffsets({"orders": {1: 3}}),
     )
+    assert rest.until == FileParts(FilePosition(1), (b,))
+    assert ranges_of([a], [kafka, files]) == [replace(files, until=FileParts(FilePosition(1), (a,)))]
+
+
+def test_records_are_left_out_of_the_middle_of_a_partition_or_file() -> None:
+    a, b = FilePart(path="a"), FilePart(path="b")
+    first, second = replace(a, start=3, until=4), replace(a, start=4, until=5)
+    third = replace(b, start=0, until=1)
+    assert _after(first, [a, b]) == [replace(a, start=4), b]
+    assert _without([first, second, third], [a, b]) == [
+        replace(a, until=3),
+        replace(a, start=5),
+        replace(b, start=1),
+    ]
+    assert str(first) == "file a, row 3" and str(a) == "file a"
+    of_table = replace(first, of="table bronze, version 7")
+    assert str(of_table) == "table bronze, version 7, file a, row 3"
 
 
 CAST = """An error occurred while calling o1.save.
@@ -87,6 +126,15 @@ ValueError: invalid literal for int() with base 10: 'x'
 """
 
 
+SQL = "cast(v as int) > 0"
+LINE = SourceLocation("shop.py", 3)
+CONDITION = """[CAST_INVALID_INPUT] The value 'x' cannot be cast. SQLSTATE: 22018
+== SQL (line 1, position 1) ==
+cast(v as int) > 0
+^^^^^^^^^^^^^^
+"""
+
+
 def test_the_exception_of_the_query_is_the_reason() -> None:
     failed = FlowFailedError("orders failed", facts=("something else",))
     name, message = find_reason(CAST, failed)
@@ -97,4 +145,9 @@ def test_the_exception_of_the_query_is_the_reason() -> None:
         "invalid literal for int() with base 10: 'x'",
     )
     assert find_reason("other", failed) == ("FLOW_FAILED", "something else")
+    raising = Expectation(name="a number", condition=SQL, text=SQL, action="warn", location=LINE)
+    assert find_reason(CONDITION, failed, [raising]) == (
+        "CAST_INVALID_INPUT",
+        "expectation `a number`: The value 'x' cannot be cast.",
+    )
     assert find_reason(CAST, RecordUnparseableError("bad")) == ("RECORD_UNPARSEABLE", "bad")

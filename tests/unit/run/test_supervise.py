@@ -12,6 +12,7 @@ import pytest
 from headrace.run.flow_reports import FlowResult
 from headrace.run.stop import StopSignal
 from headrace.run.supervise import RunFlow, Supervisor
+from waiting import until
 
 LIMIT_S = 10.0
 
@@ -52,10 +53,9 @@ def flows() -> Iterator[Flows]:
 
 
 def wait_for_end(flows: Flows, name: str) -> FlowResult:
-    deadline = time.monotonic() + LIMIT_S
-    while (result := flows.supervisor.result(name)) is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    until(lambda: flows.supervisor.result(name) is not None, f"{name} ends", LIMIT_S)
+    result = flows.supervisor.result(name)
+    assert result is not None
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,16 +52,18 @@ def storage(tmp_path: Path) -> Storage:
     return Storage.at(tmp_path)
 
 
-def check(storage: Storage, held: TableState | None = None, *, emptied: bool = False) -> TableOpening:
+def check(
+    storage: Storage, held: TableState | None = None, *, emptied: bool = False, stage: OpenTableStage = STAGE
+) -> TableOpening:
     def read(path: Location) -> TableState:
         assert held is not None
         return held
 
     if held is not None:
         log = storage.table(NAME).local_path / "_delta_log"
-        log.mkdir(parents=True)
+        log.mkdir(parents=True, exist_ok=True)
         (log / f"{0:020d}.json").write_text("")
-    return check_table(STAGE, [FLOW], storage, read, emptied=emptied)
+    return check_table(stage, [FLOW], storage, read, emptied=emptied)
 
 
 def state(**given: Any) -> TableState:
@@ -112,6 +115,9 @@ def test_columns_of_another_type_are_refused_unless_the_table_is_emptied(storage
     with pytest.raises(SchemaMismatchError) as caught:
         check(storage, state(schema=schema(id="string")))
     assert caught.value.params["columns"] == ["id"]
+    keyed = replace(STAGE, properties={"headrace.keys": '["id"]'})
+    with pytest.raises(SchemaMismatchError, match="inferred from snapshots"):
+        check(storage, state(schema=schema(id="string")), stage=keyed)
 
 
 def test_an_emptied_table_may_have_other_types(storage: Storage) -> None:

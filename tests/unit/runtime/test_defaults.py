@@ -123,3 +123,10 @@ def test_java_sees_files_of_any_name_also_in_a_bare_environment(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert jvm_environment("local[2]", Redactor()).get("LC_ALL") == given
+
+
+def test_the_schemas_of_a_metastore_are_in_no_folder_that_is_removed(tmp_path: Path) -> None:
+    hive = {"spark.sql.catalogImplementation": "hive"}
+    assert str(tmp_path) not in build_settings("x", None, tmp_path, hive)["spark.sql.warehouse.dir"]
+    given = {**hive, "spark.sql.warehouse.dir": "/srv/lake"}
+    assert build_settings("x", None, tmp_path, given)["spark.sql.warehouse.dir"] == "/srv/lake"

@@ -11,6 +11,7 @@ from headrace.errors import (
     OptionUnknownError,
     OptionUnsupportedError,
     SourceLocation,
+    SourceUnsupportedError,
     StorageUnsupportedError,
 )
 from headrace.sources.files.read import FORMAT_OPTION
@@ -181,3 +182,10 @@ def test_only_a_stream_over_a_table_needs_a_supported_kind_of_storage() -> None:
     with pytest.raises(StorageUnsupportedError) as caught:
         given("delta", path="s3://bucket/orders")
     assert caught.value.location == HERE
+
+
+def test_a_source_that_only_databricks_has_is_refused_by_name() -> None:
+    request = ReadRequest(streaming=True, format="kinesis")
+    with pytest.raises(SourceUnsupportedError) as caught:
+        kind_for("kinesis").reader.options(request, SourceLocation("a.py", 1), ReaderDefaults())
+    assert caught.value.params == {"format": "kinesis"}

@@ -81,7 +81,7 @@ def test_each_topic_is_known_as_far_as_the_last_checkpoint_that_read_it(flow: Fl
         source("eu", 5),
     )
     flow.batch("one", 1, source("eu", 9))
-    flow.opens("two", "new-checkpoint", "one")
+    flow.opens("two", "reset", "one")
     flow.batch("two", 0, source("us", 3))
     flow.batch("other", 0, source("asia", 7), flow="beside")
     if folded:
@@ -102,7 +102,7 @@ def test_nothing_is_known_of_what_was_read_before_a_full_refresh(flow: Flow) -> 
 def test_a_flow_knows_what_it_has_read_under_another_name(flow: Flow) -> None:
     flow.opens("one", "first", None, flow="old")
     flow.batch("one", 0, source("eu", 5), flow="old")
-    flow.opens("two", "new-checkpoint", "one", flow="old")
+    flow.opens("two", "reset", "one", flow="old")
     flow.batch("two", 0, source("us", 3), flow="old")
     flow.ledger("old").fold(locate(flow.table.path), TABLE_ID, join_marks)
     flow.opens("two", "renamed", None)
@@ -148,7 +148,7 @@ def test_what_the_ledger_holds_of_versions_that_were_taken_back_is_not_known(flo
 
 
 def test_a_chain_with_a_checkpoint_that_nobody_knows_is_not_whole(flow: Flow) -> None:
-    flow.opens("two", "new-checkpoint", "one")
+    flow.opens("two", "reset", "one")
     flow.batch("two", 0, source("us", 3))
     assert not flow.history("two").whole
     flow.opens("three", "full-refresh", "two")

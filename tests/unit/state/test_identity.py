@@ -81,6 +81,12 @@ def test_the_newest_generation_comes_last_and_other_folders_do_not_count(locatio
         (location / name / "headrace.json").replace("{}")
     assert [path.name for path in generations(location)] == ["0001", "0002", "0010"]
     assert generations(location / "nowhere") == ()
+    # What a process leaves that is killed before its first file, or while it writes that file.
+    (location / "0012").make_folder()
+    (location / "0013" / ".headrace.json.1.tmp").replace("{")
+    assert len(generations(location)) == 3
+    (location / "0014" / "metadata").replace("of plain Spark")
+    assert generations(location)[-1].name == "0014"
 
 
 def test_a_checkpoint_of_plain_spark_is_refused(location: Location) -> None:

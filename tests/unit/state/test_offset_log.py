@@ -172,7 +172,7 @@ def test_a_small_file_that_spark_cannot_read_is_found_first(
 
 
 def seed(checkpoint: Location, positions: dict[int, Any]) -> None:
-    for name, text in seed_files(positions, [KAFKA, DELTA]).items():
+    for name, text in seed_files(positions, [KAFKA, DELTA], "8").items():
         write(checkpoint, name, text)
 
 
@@ -190,6 +190,12 @@ def test_a_seeded_checkpoint_has_finished_batch_0_at_its_positions(checkpoint: L
 def test_a_source_without_a_position_is_seeded_at_its_beginning(checkpoint: Location) -> None:
     seed(checkpoint, {1: UPSTREAM})
     assert load_offsets(checkpoint, 0) == (None, UPSTREAM_TEXT)
+
+
+def test_a_seeded_batch_has_the_number_of_partitions_that_spark_compares(checkpoint: Location) -> None:
+    seed(checkpoint, {1: UPSTREAM})
+    lines = (checkpoint / "offsets" / "0").read_text().splitlines()
+    assert json.loads(lines[1])["conf"] == {"spark.sql.shuffle.partitions": "8"}
 
 
 def test_a_seeded_batch_is_told_from_spark_s(checkpoint: Location) -> None:

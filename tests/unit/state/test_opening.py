@@ -184,8 +184,7 @@ def test_a_second_flow_of_a_table_opens_its_first_checkpoint() -> None:
 # What is refused.
 
 LOST_LISTS = {"unlisted": frozenset({(OURS, 0)})}
-UNLISTED = replace(TABLE, positions={0: FilePosition(3)}, sources=(FILES,))
-"""A table whose ledger has lost the names of files that were read."""
+FOLDER = fed_by((FILES, FilePosition(3)))
 RENAMED = replace(TABLE, checkpoints={"old": OLDER}, transactions={OLDER: 3})
 ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
 
@@ -193,40 +192,40 @@ ANEW = replace(TABLE, table_id="another", checkpoints={}, transactions={})
 @pytest.mark.parametrize(
     ("code", "table", "checkpoint", "remedy"),
     [
-        pytest.param("CHECKPOINT_LOST", TABLE, None, "run --resume-from-table sales", id="checkpoint lost"),
+        pytest.param("CHECKPOINT_LOST", TABLE, None, "reset sales", id="checkpoint lost"),
         pytest.param(
             "CHECKPOINT_BEHIND_TABLE",
             replace(TABLE, transactions={OURS: 9}),
             CHECKPOINT,
-            "run --resume-from-table sales",
+            "reset sales",
             id="an older copy was restored",
         ),
         pytest.param(
             "CHECKPOINT_BEHIND_TABLE",
             replace(TABLE, checkpoints={"sales": "headrace-newer"}),
             CHECKPOINT,
-            "run --resume-from-table sales",
+            "reset sales",
             id="another checkpoint feeds the table now",
         ),
         pytest.param(
             "CHECKPOINT_BEHIND_TABLE",
             replace(TABLE, checkpoints={"sales": "headrace-newer"}, transactions={OURS: FENCED}),
             CHECKPOINT,
-            "run --resume-from-table sales",
+            "reset sales",
             id="the checkpoint was fenced",
         ),
         pytest.param(
             "CHECKPOINT_BEHIND_TABLE",
             TABLE,
             replace(CHECKPOINT, positions={0: KafkaOffsets({"sales": {0: 39, 1: 50}})}),
-            "run --resume-from-table sales",
+            "reset sales",
             id="the last batch was planned with other ranges",
         ),
         pytest.param(
             "TABLE_BEHIND_CHECKPOINT",
             replace(TABLE, transactions={OURS: 5}),
             CHECKPOINT,
-            "run --resume-from-table sales",
+            "reset sales",
             id="the table went back",
         ),
         pytest.param("TABLE_LOST", ANEW, CHECKPOINT, "full-refresh sales", id="the table was made anew"),
@@ -255,7 +254,7 @@ def test_a_topic_that_was_created_again_is_refused_however_long_it_is(latest: in
     error = refused(change(FLOW, sources=(again,), kafka=kafka), TABLE, CHECKPOINT)
     assert error.code == "TOPIC_RECREATED"
     assert (error.params["topic"], error.params["was"], error.params["is"]) == ("sales", "id-1", "id-2")
-    assert any("run --new-checkpoint sales" in line for line in error.remedies)
+    assert any("reset sales" in line for line in error.remedies)
 
 
 def test_a_topic_that_is_gone_is_refused() -> None:
@@ -326,7 +325,7 @@ def test_a_broker_that_lost_what_was_read_is_refused() -> None:
     assert (error.params["topic"], error.params["partition"]) == ("sales", 0)
 
 
-@pytest.mark.parametrize("asked", [{}, {"new_checkpoint": True}, {"resume": True}], ids=str)
+@pytest.mark.parametrize("asked", [{}, {"reset": True}], ids=str)
 def test_a_log_that_was_rolled_back_and_used_again_is_refused(asked: dict[str, bool]) -> None:
     read = LastRecord(39, RecordMark(1_700_000_000_000))
     reused = ReusedOffset("sales", 0, read, RecordMark(1_700_000_001_234))
@@ -380,45 +379,33 @@ def test_a_stateful_flow_cannot_go_on_behind_losses() -> None:
     assert refused(flow, TABLE, CHECKPOINT).code == "RESUME_IMPOSSIBLE"
 
 
-RESUME = change(FLOW, resume=True)
+RESUME = change(FLOW, reset=True)
 
 
 def test_a_resumed_flow_starts_where_the_table_ends() -> None:
-    assert decide(RESUME, TABLE, None) == Open(reason="resume-from-table", positions=READ, fences=OURS)
+    assert decide(RESUME, TABLE, None) == Open(reason="reset", positions=READ, fences=OURS)
 
 
 def test_a_resumed_flow_that_never_committed_starts_at_the_beginning() -> None:
     opening = decide(RESUME, replace(TABLE, transactions={}, positions=None, history=History()), None)
-    assert opening == Open(reason="resume-from-table", fences=OURS)
-
-
-def test_a_resume_of_a_flow_that_never_ran_is_a_first_start() -> None:
-    assert decide(RESUME, replace(TABLE, checkpoints={}, transactions={}), None) == Open(reason="first")
+    assert opening == Open(reason="reset", fences=OURS)
 
 
 @pytest.mark.parametrize(
     ("flow", "table", "code"),
     [
         (change(RESUME, stateful=True), TABLE, "RESUME_IMPOSSIBLE"),
-        (change(RESUME, sources=(FILES,), files=LOST_LISTS), UNLISTED, "RESUME_IMPOSSIBLE"),
+        (change(RESUME, sources=(FILES,), files=LOST_LISTS), FOLDER, "RESUME_IMPOSSIBLE"),
         (RESUME, replace(TABLE, positions=None), "RESUME_IMPOSSIBLE"),
-        (RESUME, RENAMED, "FLOW_RENAMED"),
         (change(RESUME, kafka=EXPIRED), TABLE, "OFFSETS_EXPIRED"),
         (change(RESUME, kafka=broker(latest={"sales": {0: 1, 1: 1}})), TABLE, "OFFSETS_BEYOND_END"),
-        (change(RESUME, sources=(DELTA,), kafka={}), TABLE, "SOURCES_CHANGED"),
     ],
-    ids=["stateful", "files", "no positions", "renamed", "expired", "beyond the end", "other sources"],
+    ids=["stateful", "files", "no positions", "expired", "beyond the end"],
 )
 def test_a_resume_that_would_lose_or_double_records_is_refused(
     flow: FlowFacts, table: TableFacts, code: str
 ) -> None:
     assert refused(flow, table, None).code == code
-
-
-def test_a_resume_never_takes_positions_to_a_topic_that_was_created_again() -> None:
-    again = SourceIdentity(index=0, kind="kafka", identity={"topics": {"sales": "id-2"}})
-    flow = change(RESUME, sources=(again,), kafka=broker())
-    assert refused(flow, TABLE, None).code == "TOPIC_RECREATED"
 
 
 def test_a_resume_behind_expired_records_records_them() -> None:
@@ -445,11 +432,11 @@ def test_a_flow_that_is_still_declared_cannot_be_renamed() -> None:
     assert refused(flow, RENAMED, None).code == "RENAME_IMPOSSIBLE"
 
 
-ANOTHER = change(FLOW, new_checkpoint=True)
+ANOTHER = change(FLOW, reset=True)
 
 
 def test_a_new_checkpoint_of_the_same_topic_goes_on_where_the_table_ends() -> None:
-    assert decide(ANOTHER, TABLE, CHECKPOINT) == Open(reason="new-checkpoint", positions=READ, fences=OURS)
+    assert decide(ANOTHER, TABLE, CHECKPOINT) == Open(reason="reset", positions=READ, fences=OURS)
 
 
 def test_a_new_checkpoint_reads_what_was_created_again_and_nothing_twice() -> None:
@@ -463,7 +450,7 @@ def test_a_new_checkpoint_reads_what_was_created_again_and_nothing_twice() -> No
     table = fed_by((ids("id-1", "id-2"), KafkaOffsets({**READ[0].offsets, "more": {0: 11}})))
     opening = decide(change(ANOTHER, sources=(ids("id-1", "id-3"),), kafka=kafka), table, CHECKPOINT)
     assert opening == Open(
-        reason="new-checkpoint", positions={0: KafkaOffsets({**READ[0].offsets, "more": {0: 4}})}, fences=OURS
+        reason="reset", positions={0: KafkaOffsets({**READ[0].offsets, "more": {0: 4}})}, fences=OURS
     )
 
 
@@ -475,7 +462,7 @@ SECOND = replace(DELTA, index=1)
 def test_a_new_checkpoint_over_the_same_table_goes_on_where_it_was() -> None:
     table = fed_by((DELTA, UPSTREAM))
     opening = decide(change(ANOTHER, sources=(DELTA,), kafka={}), table, None)
-    assert opening == Open(reason="new-checkpoint", positions={0: UPSTREAM}, fences=OURS)
+    assert opening == Open(reason="reset", positions={0: UPSTREAM}, fences=OURS)
 
 
 def test_a_new_checkpoint_over_a_table_made_anew_starts_at_its_beginning() -> None:
@@ -487,16 +474,14 @@ def test_a_new_checkpoint_over_a_table_made_anew_starts_at_its_beginning() -> No
 
 def test_a_new_checkpoint_with_a_source_that_was_never_read_reads_the_others_on() -> None:
     opening = decide(change(ANOTHER, sources=(KAFKA, SECOND)), TABLE, None)
-    assert opening == Open(reason="new-checkpoint", positions=READ, fences=OURS)
+    assert opening == Open(reason="reset", positions=READ, fences=OURS)
 
 
 def test_a_new_checkpoint_over_the_same_files_goes_on_behind_them() -> None:
     table = fed_by((FILES, FilePosition(3)))
     flow = change(ANOTHER, sources=(FILES,), kafka={})
     opening = decide(flow, table, None)
-    assert opening == Open(
-        reason="new-checkpoint", positions={0: FilePosition(3)}, lists={0: (OURS, 0)}, fences=OURS
-    )
+    assert opening == Open(reason="reset", positions={0: FilePosition(3)}, lists={0: (OURS, 0)}, fences=OURS)
     assert refused(change(flow, files=LOST_LISTS), table, None).code == "RESUME_IMPOSSIBLE"
 
 
@@ -504,7 +489,7 @@ def test_a_new_checkpoint_over_another_folder_reads_all_of_it() -> None:
     table = fed_by((FILES, FilePosition(3)))
     elsewhere = replace(FILES, identity={"path": "/elsewhere"})
     opening = decide(change(ANOTHER, sources=(elsewhere,), kafka={}), table, None)
-    assert opening == Open(reason="new-checkpoint", fences=OURS)
+    assert opening == Open(reason="reset", fences=OURS)
 
 
 def test_a_loss_in_kafka_opens_no_checkpoint_that_would_read_files_again() -> None:
@@ -523,11 +508,11 @@ def test_a_loss_in_kafka_opens_no_checkpoint_that_would_read_files_again() -> No
 
 def test_a_new_checkpoint_of_a_flow_that_never_committed_starts_at_the_beginning() -> None:
     table = replace(TABLE, transactions={}, positions=None, history=History())
-    assert decide(ANOTHER, table, None) == Open(reason="new-checkpoint", fences=OURS)
+    assert decide(ANOTHER, table, None) == Open(reason="reset", fences=OURS)
 
 
 def test_a_new_flow_beside_a_renamed_one_starts_at_the_beginning_when_asked() -> None:
-    assert decide(ANOTHER, RENAMED, None) == Open(reason="new-checkpoint")
+    assert decide(ANOTHER, RENAMED, None) == Open(reason="reset")
 
 
 def test_a_new_checkpoint_that_nobody_can_place_is_refused() -> None:
@@ -542,10 +527,10 @@ def test_no_refusal_names_a_resume_that_would_itself_be_refused(
 ) -> None:
     flow = change(FLOW, sources=(source,), stateful=stateful)
     error = refused(flow, TABLE, None)
-    proposed = any("--resume-from-table" in line for line in error.remedies)
+    proposed = any("headrace reset" in line for line in error.remedies)
     possible: Opening | None
     try:
-        possible = decide(change(flow, resume=True), replace(TABLE, sources=(source,)), None)
+        possible = decide(change(flow, reset=True), replace(TABLE, sources=(source,)), None)
     except HeadraceError:
         possible = None
     assert proposed == (possible is not None)
@@ -593,7 +578,7 @@ def test_a_topic_that_has_joined_is_watched_by_the_id_of_its_commit(
             continue
         error = refused(flow, table, checkpoint)
         assert (error.code, error.params["topic"]) == (code, "sales2")
-        assert any("--new-checkpoint sales" in remedy for remedy in error.remedies)
+        assert any("reset sales" in remedy for remedy in error.remedies)
 
 
 def test_a_topic_of_a_batch_that_was_never_committed_has_no_id_to_compare() -> None:
@@ -660,7 +645,7 @@ READ_FILES = {0: FilePosition(3), 1: FilePosition(5)}
 
 def test_folders_that_have_changed_places_go_on_each_where_it_was() -> None:
     table = fed_by((folder(0, "/one"), READ_FILES[0]), (folder(1, "/two"), READ_FILES[1]))
-    flow = change(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, new_checkpoint=True)
+    flow = change(FLOW, sources=(folder(0, "/two"), folder(1, "/one")), kafka={}, reset=True)
     opening = decide(flow, table, None)
     assert isinstance(opening, Open)
     assert opening.positions == {0: READ_FILES[1], 1: READ_FILES[0]}
@@ -670,7 +655,7 @@ def test_folders_that_have_changed_places_go_on_each_where_it_was() -> None:
 @pytest.mark.parametrize("source", [DELTA, KAFKA], ids=["delta", "kafka"])
 def test_what_a_join_has_read_up_to_two_positions_starts_nowhere(source: SourceIdentity) -> None:
     kafka = {0: BROKER} if source is KAFKA else {}
-    flow = change(FLOW, sources=(source,), kafka=kafka, new_checkpoint=True)
+    flow = change(FLOW, sources=(source,), kafka=kafka, reset=True)
     end, behind = (
         (READ[0], KafkaOffsets({"sales": {0: 7, 1: 50}})) if source is KAFKA else (UPSTREAM, EARLIER)
     )
@@ -711,11 +696,11 @@ LEFT = entry(OLDER, (topics("eu", "us"), KafkaOffsets({"eu": {0: 10}, "us": {0: 
 NARROWED = fed_by((topics("eu"), KafkaOffsets({"eu": {0: 30}})), before=(LEFT,))
 
 
-@pytest.mark.parametrize("change", ["new_checkpoint", "resume"])
-def test_a_topic_that_is_back_goes_on_where_it_was_left(change: str) -> None:
-    now = topics("eu", "us", pattern=".*") if change == "resume" else topics("eu", "us")
+@pytest.mark.parametrize("pattern", [".*", None])
+def test_a_topic_that_is_back_goes_on_where_it_was_left(pattern: str | None) -> None:
+    now = topics("eu", "us", pattern=pattern) if pattern else topics("eu", "us")
     table = fed_by((topics("eu", pattern=".*"), KafkaOffsets({"eu": {0: 30}})), before=(LEFT,))
-    opening = decide(reading(now, **{change: True}), table, None)
+    opening = decide(reading(now, reset=True), table, None)
     assert isinstance(opening, Open)
     assert opening.positions == {0: KafkaOffsets({"eu": {0: 30}, "us": {0: 20}})}
 
@@ -725,7 +710,7 @@ def test_a_topic_that_a_pattern_matches_again_is_not_read_again() -> None:
     checkpoint = replace(read_by(then), positions={0: KafkaOffsets({"eu": {0: 30}})})
     error = refused(reading(now), fed_by((then, KafkaOffsets({"eu": {0: 30}})), before=(LEFT,)), checkpoint)
     assert (error.code, error.params["topic"], error.params["offset"]) == ("SOURCES_CHANGED", "us", 20)
-    assert any("--new-checkpoint sales" in remedy for remedy in error.remedies)
+    assert any("reset sales" in remedy for remedy in error.remedies)
     never_read = fed_by((then, KafkaOffsets({"eu": {0: 30}})))
     assert isinstance(decide(reading(now), never_read, checkpoint), Continue)
 
@@ -764,10 +749,10 @@ def test_what_an_earlier_checkpoint_read_counts_before_the_first_batch_of_the_ne
 def test_nothing_is_taken_for_new_while_an_earlier_checkpoint_is_unknown() -> None:
     table = fed_by((topics("eu"), KafkaOffsets({"eu": {0: 30}})))
     hidden = replace(table, history=replace(table.history, whole=False))
-    both = reading(topics("eu", "us"), new_checkpoint=True)
+    both = reading(topics("eu", "us"), reset=True)
     assert isinstance(decide(both, table, None), Open)
     assert refused(both, hidden, None).code == "RESUME_IMPOSSIBLE"
-    assert isinstance(decide(reading(topics("eu"), new_checkpoint=True), hidden, None), Open)
+    assert isinstance(decide(reading(topics("eu"), reset=True), hidden, None), Open)
     sources = (topics("eu"), replace(DELTA, index=1))
     held = {0: {"earliest": {"eu": {0: 0}}, "latest": {"eu": {0: 100}}}}
     back = change(ANOTHER, sources=sources, kafka=held)
@@ -802,9 +787,8 @@ def test_a_stream_of_another_kind_never_starts_at_a_position_of_another_checkpoi
     lost = refused(STREAM, STREAMED, None)
     assert lost.code == "CHECKPOINT_LOST"
     assert lost.remedies == ("read everything again:   headrace full-refresh sales",)
-    for flow in (change(STREAM, resume=True), change(STREAM, new_checkpoint=True)):
-        error = refused(flow, STREAMED, None)
-        assert (error.code, "rate" in error.summary) == ("RESUME_IMPOSSIBLE", True)
+    error = refused(change(STREAM, reset=True), STREAMED, None)
+    assert (error.code, "rate" in error.summary) == ("RESUME_IMPOSSIBLE", True)
 
 
 def test_a_loss_in_kafka_opens_no_checkpoint_beside_a_stream_of_another_kind() -> None:
@@ -822,7 +806,7 @@ def test_a_table_of_which_an_older_copy_was_restored_is_refused() -> None:
     assert (error.code, error.params["tables"]) == ("UPSTREAM_REWRITTEN", ["/lake/up"])
 
 
-@pytest.mark.parametrize("asked", [{}, {"resume": True}, {"new_checkpoint": True}], ids=str)
+@pytest.mark.parametrize("asked", [{}, {"reset": True}], ids=str)
 def test_a_table_that_was_restored_to_before_a_new_checkpoint_is_refused(asked: dict[str, bool]) -> None:
     """It names the old checkpoint again, whose fence stays; which batches it holds is not known."""
     table = replace(TABLE, transactions={OURS: FENCED})

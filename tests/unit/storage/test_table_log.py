@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import shutil
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from headrace.storage.layout import Storage
 from headrace.storage.locate import locate
 from headrace.storage.row_counts import count_moved_rows
 from headrace.storage.table_log import (
+    batches_of,
     checksum_matches_log,
     commit_file,
     commit_mark,
@@ -93,6 +95,26 @@ def test_commits_bear_out_only_what_they_say_themselves(tmp_path: Path) -> None:
     assert not checksum_matches_log(locate(tmp_path), 3, {"never": None}), (
         "a log that was cleaned does not say everything"
     )
+
+
+def test_the_batches_of_a_flow_come_newest_first(tmp_path: Path) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+
+    def commit(version: int, transaction: int | None = None, **held: object) -> None:
+        info = {"commitInfo": {"userMetadata": json.dumps({"headrace": 1, **held})}}
+        txn = {"txn": {"appId": held.get("checkpoint"), "version": transaction}}
+        lines = [info] if transaction is None else [info, txn]
+        (log / f"{version:020d}.json").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+    commit(0, opens={}, flow="a", checkpoint="c")
+    commit(1, 0, flow="a", checkpoint="c", batch=0, input=5)
+    commit(2, 0, flow="b", checkpoint="d", batch=0, input=6)
+    commit(3, flow="a", replay="r", input=7)
+    # Auto compaction repeats the metadata of the batch before it.
+    commit(4, flow="a", checkpoint="c", batch=0, input=5)
+    commit(5, 1, flow="a", checkpoint="c", batch=1, input=8)
+    assert [held["input"] for held in batches_of(locate(tmp_path), "a")] == [8, 5]
 
 
 def test_a_property_is_known_from_the_commit_that_set_it_last(table: Path) -> None:

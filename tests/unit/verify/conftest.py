@@ -78,6 +78,7 @@ class HandBroker:
         explain: object,
         *,
         watched: Mapping[TopicPartition, Set[int]],
+        take: object = None,
     ) -> HeldOffsets:
         self.asked = dict(asked)
         found = {}

@@ -208,20 +208,20 @@ def test_a_stream_from_files_is_judged_by_its_log(flow: HandFlow, verify: Verify
 class TestGenerations:
     def test_a_resumed_flow_goes_on_where_the_fenced_one_ended(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10), 1: (0, 5)})
-        flow.open("resume-from-table", at={"sales": {"0": 10, "1": 5}})
+        flow.open("reset", at={"sales": {"0": 10, "1": 5}})
         flow.append({0: (10, 20)})
         report = verify.grade("ranges")
         assert (report.verdict, report.figures["generations"]) == ("proven", 2)
 
     def test_a_resume_behind_the_end_has_a_gap(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
-        flow.open("resume-from-table", at={"sales": {"0": 12}})
+        flow.open("reset", at={"sales": {"0": 12}})
         (finding,) = verify.grade("ranges").findings
         assert (finding.code, finding.place["ranges"]) == ("RANGE_MISSING", [[10, 12]])
 
     def test_a_resume_that_leaves_a_partition_behind_is_found(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10), 1: (0, 5)})
-        flow.open("resume-from-table", at={"sales": {"0": 10}})
+        flow.open("reset", at={"sales": {"0": 10}})
         assert verify.codes("ranges") == ["PARTITION_MISSING"]
 
     def test_a_recorded_loss_is_no_gap(self, flow: HandFlow, verify: Verify) -> None:
@@ -250,13 +250,13 @@ class TestGenerations:
         self, flow: HandFlow, verify: Verify
     ) -> None:
         flow.append({0: (0, 10)})
-        flow.open("resume-from-table", at={"sales": {"0": 10}}, fence=False)
+        flow.open("reset", at={"sales": {"0": 10}}, fence=False)
         assert verify.codes("ranges") == ["FENCE_MISSING"]
 
     def test_a_batch_of_a_fenced_checkpoint_is_found(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
         old = flow.checkpoint
-        flow.open("resume-from-table", at={"sales": {"0": 10}})
+        flow.open("reset", at={"sales": {"0": 10}})
         flow.append({0: (10, 20)})
         flow.checkpoint, new = old, flow.checkpoint
         flow.ends = {"sales": {"0": 10}}
@@ -266,13 +266,13 @@ class TestGenerations:
 
     def test_a_topic_that_was_created_again_begins_anew(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
-        flow.open("new-checkpoint", topic_id="topic-2")
+        flow.open("reset", topic_id="topic-2")
         flow.append({0: (0, 4)})
         assert verify.grade("ranges").verdict == "proven"
 
     def test_a_new_generation_on_the_same_topic_reads_twice(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
-        flow.open("new-checkpoint")
+        flow.open("reset")
         flow.append({0: (0, 12)})
         (finding,) = verify.grade("ranges").findings
         assert (finding.code, finding.place["ranges"]) == ("RANGE_TWICE", [[0, 10]])
@@ -294,7 +294,7 @@ class TestGenerations:
             return {"index": index, "kind": "kafka", "identity": identity, **ranges}
 
         flow.append_from([read(0, 0, 4), read(1, 0, 20)], rows(range(12)))
-        flow.open("new-checkpoint")
+        flow.open("reset")
         flow.append_from([read(0, second, 30), read(1, third, 30)], rows(range(12, 20)))
         assert verify.codes("ranges") == codes
 

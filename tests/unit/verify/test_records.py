@@ -225,7 +225,7 @@ class TestWhatTheBrokerNoLongerHolds:
         self, flow: HandFlow, verify: Verify, broker: Broker
     ) -> None:
         flow.append({0: (0, 10)})
-        flow.open("new-checkpoint", topic_id="topic-2")
+        flow.open("reset", topic_id="topic-2")
         flow.append({0: (0, 4)})
         broker.holds({0: range(4)}, id="topic-2")
         report = verify.grade("records")

@@ -15,22 +15,30 @@ if TYPE_CHECKING:
     from headrace.model.logs import LogFormat, LogLevel
 
 
-@verb(examples=("headrace full-refresh orders", "headrace full-refresh orders big_orders --yes"))
+@verb(examples=("headrace full-refresh orders", "headrace full-refresh orders --accept-loss orders --yes"))
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, required=True, metavar="DATASET..")
+@click.option(
+    "--accept-loss",
+    multiple=True,
+    metavar="DATASET",
+    help="Remove the rows of DATASET even if they cannot be read again.",
+)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @log_options
 def command(
     invocation: Invocation,
     datasets: tuple[str, ...],
+    accept_loss: tuple[str, ...],
     yes: bool,
     log_level: LogLevel | None,
     log_format: LogFormat | None,
 ) -> Result:
     """Rebuild a dataset from its sources.
 
-    Removes all rows of each table in one commit, and reads the sources again from the beginning. Records
-    that the sources no longer hold cannot be read again. Shows first what will be removed and what cannot
-    be read again, and asks for confirmation.
+    Removes all rows of each table in one commit, and reads the sources again from the beginning. Includes the
+    streams that read the table. Shows first what will be removed and what cannot be read again, and asks for
+    confirmation. Refused for records that the sources no longer hold, unless --accept-loss names their
+    dataset, and for a table with the property pipelines.reset.allowed = false.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
     from headrace.observe.log import LogSettings
@@ -41,6 +49,7 @@ def command(
     with invocation.pipeline() as pipeline:
         with spark_starting(output, pipeline.settings, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_refresh(datasets)
+        planned.refuse_losses(accept_loss)
         if not yes:
             output.note("\n".join(planned.lines()))
             remedy = f"headrace full-refresh {' '.join(datasets)} --yes"
@@ -51,5 +60,5 @@ def command(
             Watch(output, pipeline.settings, "Removing the rows") as watch,
             stopping(stop, watch, careful=True) as received,
         ):
-            result = pipeline.full_refresh(datasets, emit=watch, stop=stop, log=log)
+            result = pipeline.full_refresh(datasets, accept_loss=accept_loss, emit=watch, stop=stop, log=log)
     return show_outcome(output, result, received)

@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
-from headrace.errors import CommandLineError, SpecNotFoundError, TopicNotFoundError
+from headrace.errors import CommandLineError, TopicNotFoundError
 
 if TYPE_CHECKING:
     from headrace.contracts.inference import Inference
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "--sample",
     type=click.IntRange(1),
     metavar="N",
-    help="Read about N records, from stretches that are spread evenly; default: all records.",
+    help="Read about N records, in groups that are spread evenly; default: all records.",
 )
 @click.option("--latest-by-key", is_flag=True, help="Read only the latest record of each key.")
 @click.option("--update", is_flag=True, help="Merge new fields and types into the existing schema file.")
@@ -40,16 +40,17 @@ def command(
 ) -> Result:
     """Infer the schema of JSON records, and write it to schemas/TOPIC.json.
 
-    A folder or file is written with a slash, such as ./landing; its files are JSON lines, or CSV with a
-    header. The schema file is in the pipeline's folder, or in the current folder outside of a pipeline.
-    Starts no Spark.
+    An argument with a slash, such as ./landing, is a folder or file: JSON lines, or CSV with a header. The
+    schema file is written to the pipeline's folder, or to the current folder outside of a pipeline. Starts
+    no Spark.
 
-    Integers are LONG, beyond 64 bits DECIMAL; a field with integers and other numbers is DOUBLE. A field
-    is DATE or TIMESTAMP only if all its values are. A field with values of several types is STRING, and
-    is reported with an example of each type. Corrupt records are left out and counted.
+    Integers become LONG, or DECIMAL beyond 64 bits. A field with integers and other numbers becomes DOUBLE.
+    A field becomes DATE or TIMESTAMP only if all its values are dates or timestamps. A field with values of
+    several types becomes STRING, and is reported with an example of each type. Corrupt records are skipped
+    and counted.
 
-    An existing file is not changed without --update, which adds new fields, and widens a type only if
-    the records need it.
+    An existing file is changed only with --update, which adds new fields, and widens a type only if a
+    value of the records does not fit.
     """
     from headrace.contracts.schema_files import FOLDER
     from headrace.project.inferring import Stopwatch, compare, save
@@ -119,12 +120,7 @@ def _read_topic(invocation: Invocation, topic: str, sample: int | None, latest_b
 
 def _root(invocation: Invocation) -> Path:
     """The pipeline's folder, or the current one outside of a pipeline."""
-    try:
-        return invocation.settings().root
-    except SpecNotFoundError:
-        if invocation.project is not None:
-            raise
-        return Path.cwd()
+    return invocation.settings_anywhere().root
 
 
 def _lines(found: InferredSchema, shown: str, written: bool, usage: str) -> Iterator[str]:

@@ -10,13 +10,29 @@ from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, LocalFolder, verb
 
 
-@verb(examples=("headrace init shop", "headrace init ./pipelines/orders"), project=False)
+@verb(
+    examples=("headrace init shop", "headrace init --from databricks.yml"),
+    project=False,
+)
 @click.argument("folder", default=".", metavar="[DIR]", type=LocalFolder(file_okay=False))
-def command(invocation: Invocation, folder: Path) -> Result:
+@click.option(
+    "--from",
+    "source",
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="Write a spec for the pipelines of an asset bundle (databricks.yml), or for a folder of files.",
+)
+@click.option("--target", metavar="NAME", help="With --from: the target of the bundle.")
+def command(invocation: Invocation, folder: Path, source: Path | None, target: str | None) -> Result:
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
+
+    With --from, only the spec is written. It lists the tables and paths of Databricks that the files name,
+    each with a path to correct. A bundle with several pipelines gets a folder for each.
 
     Existing files are never overwritten.
     """
+    if source is not None:
+        return _from(source, folder, target)
     from headrace.project.template import TOPIC, pipeline_name, write_template
 
     written = write_template(folder)
@@ -28,6 +44,20 @@ def command(invocation: Invocation, folder: Path) -> Result:
         "headrace run",
         "headrace read gold",
     ]
-    text = "\n".join(["Wrote", *(f"  {file}" for file in written), "Next", *(f"  {step}" for step in steps)])
-    data = {"pipeline": pipeline_name(folder), "files": [str(file) for file in written], "next": steps}
-    return Result(data=data, text=text)
+    return _result(pipeline_name(folder), written, [], steps)
+
+
+def _from(source: Path, folder: Path, target: str | None) -> Result:
+    from headrace.declare.bundle import build_specs, describe_ignored
+    from headrace.project.template import write_new
+
+    specs = build_specs(source, folder, target)
+    written = write_new({spec.file: spec.text for spec in specs})
+    steps = [f"headrace plan --project {spec.file.parent}" for spec in specs]
+    return _result(", ".join(spec.name for spec in specs), written, list(describe_ignored(specs)), steps)
+
+
+def _result(name: str, written: tuple[Path, ...], notes: list[str], steps: list[str]) -> Result:
+    lines = ["Wrote", *(f"  {file}" for file in written), *notes, "Next", *(f"  {step}" for step in steps)]
+    data = {"pipeline": name, "files": [str(file) for file in written], "notes": notes, "next": steps}
+    return Result(data=data, text="\n".join(lines))

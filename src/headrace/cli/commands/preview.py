@@ -80,5 +80,9 @@ def _rendered(preview: Preview) -> Group:
         for one in preview.expectations
         if one.failed
     ]
+    for bad in preview.bad_records:
+        records = "1 record has" if bad.records == 1 else f"{bad.records:,} records have"
+        lines.append(f"{records} no row, {bad.name}: moved to the quarantine table by a run")
+        lines += [f"  {example}" for example in bad.examples]
     table = rows_table(preview.columns, preview.types, preview.rows)
     return Group(table, *(Text(line, style="dim") for line in lines))

@@ -69,11 +69,13 @@ def command(
 ) -> Result:
     """Write records to a topic; the broker acknowledges each one.
 
-    Writes to the Kafka of the pipeline, or to the embedded broker outside of a pipeline; the embedded
-    broker creates a missing topic. Each line of a file is one record. JSON is checked and sent as it is.
-    A CSV row becomes a JSON object: numbers, true and false are written without quotes, and an empty
-    cell becomes null. Empty lines are skipped. An invalid line ends the command, which prints the line
-    and how many records were delivered before. Ctrl-C stops after the records that are being sent.
+    Writes to the Kafka of the pipeline. Outside of a pipeline it writes to the embedded broker; --set
+    kafka.bootstrap.servers=HOST:PORT names another one. The embedded broker creates a missing topic.
+
+    Each line of a file is one record. JSON is checked and sent as it is. A CSV row becomes a JSON object:
+    numbers, true and false are written without quotes, and an empty cell becomes null. Empty lines are
+    skipped. An invalid line ends the command, which prints the line and how many records were delivered
+    before. Ctrl-C stops after the records that are being sent.
     """
     _check(file, sample, schema, form, key)
     from headrace.cli.kafka import reach_kafka

@@ -43,7 +43,7 @@ _ACTIONS = {"warn": "kept", "drop": "dropped", "quarantine": "quarantined", "fai
 def command(invocation: Invocation, dataset: str | None, since: datetime) -> Result:
     """Show the counts of expectations.
 
-    Shows how many rows passed and failed each expectation, and what became of rows that failed. The bar is
+    Shows how many rows passed and failed each expectation, and what happened to the failed rows. The bar is
     the share of failed rows over the time that is shown, from left to right. Starts no Spark.
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the event log"):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +26,6 @@ _CHARACTERS = 2000
 """The maximum number of a record's characters in the text form of `show`."""
 _STATES = ("pending", "quarantined", "replaying", "replayed", "discarded")
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 @click.group(
     "quarantine",
@@ -34,15 +33,31 @@ Command = TypeVar("Command", bound=Callable[..., Any])
     examples=("headrace quarantine list", 'headrace quarantine show orders --reason "positive amount"'),
 )
 def command() -> None:
-    """Show rejected rows, and decide what becomes of them.
+    """Show rejected rows, and replay or discard them.
 
     A row that fails `expect_or_quarantine` is moved to the quarantine of its table, with its reasons and
     its original record.
     """
 
 
-def _chosen(function: Command) -> Command:
-    """The options that choose rows."""
+def _chosen(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Adds the options that choose rows; the command gets them as its argument ``chosen``."""
+
+    @wraps(function)
+    def with_filter(
+        *args: Any,
+        reason: str | None,
+        flow: str | None,
+        where: str | None,
+        ids: tuple[str, ...],
+        states: tuple[Any, ...] = (),
+        **others: Any,
+    ) -> Result:
+        from headrace.observe.quarantine import RowFilter
+
+        chosen = RowFilter(where=where, reason=reason, flow=flow, ids=ids, states=states)
+        return function(*args, chosen=chosen, **others)
+
     options = (
         click.option("--reason", metavar="NAME", help="Rows with this reason: an expectation, or a kind."),
         click.option("--flow", metavar="NAME", help="Rows that this flow rejected."),
@@ -50,8 +65,8 @@ def _chosen(function: Command) -> Command:
         click.option("--id", "ids", multiple=True, metavar="ID", help="The row with this id; repeatable."),
     )
     for option in reversed(options):
-        function = option(function)
-    return function
+        with_filter = option(with_filter)
+    return with_filter
 
 
 _state = click.option(
@@ -91,22 +106,13 @@ def list_rows(invocation: Invocation, datasets: tuple[str, ...]) -> Result:
 @click.option(
     "--limit", type=click.IntRange(1), default=20, show_default=True, help="The maximum number of rows."
 )
-def show(
-    invocation: Invocation,
-    dataset: str,
-    reason: str | None,
-    flow: str | None,
-    where: str | None,
-    ids: tuple[str, ...],
-    states: tuple[str, ...],
-    limit: int,
-) -> Result:
+def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) -> Result:
     """Show rejected rows with their reasons and records.
 
     The oldest rows come first. Starts no Spark.
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
-        rows = pipeline.quarantine.show(dataset, _filter(where, reason, flow, ids, states), limit=limit)
+        rows = pipeline.quarantine.show(dataset, chosen, limit=limit)
     data = {"rows": [], "cut": False} if rows is None else rows.to_json()
     return Result(data=data, text=lambda: _shown(rows, dataset))
 
@@ -125,27 +131,16 @@ def show(
 @click.option(
     "--records", is_flag=True, help="Write the original records alone, for `headrace produce --file`."
 )
-def export(
-    invocation: Invocation,
-    dataset: str,
-    file: Path,
-    reason: str | None,
-    flow: str | None,
-    where: str | None,
-    ids: tuple[str, ...],
-    states: tuple[str, ...],
-    records: bool,
-) -> Result:
+def export(invocation: Invocation, dataset: str, file: Path, chosen: RowFilter, records: bool) -> Result:
     """Write rejected rows to a .jsonl or .parquet file.
 
-    The file has all columns of the quarantine. With --records each line is an original record, or the row
-    where the record was not kept: correct the file, send it with `headrace produce`, and discard the rows.
+    The file has all columns of the quarantine. With --records, each line is an original record, or the row
+    if its record was not kept. Correct the file, send it with `headrace produce`, and discard the rows.
     Records that are empty or not valid UTF-8 are skipped and counted; a .parquet file has their bytes.
     Starts no Spark.
     """
     file = file.absolute()
     with invocation.pipeline() as pipeline, invocation.output.progress("Writing"):
-        chosen = _filter(where, reason, flow, ids, states)
         done = pipeline.quarantine.export(dataset, file, chosen, records=records)
     skipped = ""
     if done.skipped:
@@ -166,21 +161,12 @@ def export(
 @_dataset
 @_chosen
 @_confirmed
-def discard(
-    invocation: Invocation,
-    dataset: str,
-    reason: str | None,
-    flow: str | None,
-    where: str | None,
-    ids: tuple[str, ...],
-    yes: bool,
-) -> Result:
+def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) -> Result:
     """Mark quarantined rows as discarded.
 
-    They are no longer replayed. They stay in the quarantine table, and `headrace verify` counts them. Shows
-    first how many rows match, and asks for confirmation. Starts no Spark.
+    Discarded rows are not replayed. They stay in the quarantine table, and `headrace verify` counts them.
+    First shows how many rows match, and asks for confirmation. Starts no Spark.
     """
-    chosen = _filter(where, reason, flow, ids)
     with invocation.pipeline() as pipeline:
         plan = pipeline.quarantine.plan_discard(dataset, chosen)
         if (end := _confirm(invocation, plan, yes, "Discard?")) is not None:
@@ -198,24 +184,17 @@ def discard(
 )
 @_dataset
 @_chosen
-def replay(
-    invocation: Invocation,
-    dataset: str,
-    reason: str | None,
-    flow: str | None,
-    where: str | None,
-    ids: tuple[str, ...],
-) -> Result:
-    """Move quarantined rows into their table, through today's code.
+def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
+    """Process quarantined rows with the current code, and add them to their table.
 
-    A row with its original record goes through the query of its flow, and through its expectations. A row
-    without it is checked as it is. A row that passes is in the table exactly once; a row that is rejected
-    again stays in the quarantine with its new reasons. Refused while a flow of the table runs, and for flows
-    that keep state. Exit code 1 if no row was replayed and some were rejected again.
+    If a row has its original record, the replay runs the query of its flow on this record and checks the
+    expectations. Otherwise it checks the expectations on the row. A row that passes is in the table exactly
+    once. A row that is rejected again stays in the quarantine with its new reasons. Refused while a flow of
+    the table runs, and for flows that keep state. Exit code 1 if no row was replayed and some were rejected
+    again.
     """
     from headrace.cli.watching import spark_starting
 
-    chosen = _filter(where, reason, flow, ids)
     with (
         invocation.pipeline() as pipeline,
         spark_starting(invocation.output, pipeline.settings, "Starting Spark, replaying"),
@@ -244,14 +223,6 @@ def _confirm(invocation: Invocation, plan: RowChoice, yes: bool, question: str) 
 
 for _verb in (list_rows, show, export, replay, discard):
     command.add_command(_verb)
-
-
-def _filter(
-    where: str | None, reason: str | None, flow: str | None, ids: tuple[str, ...], states: Sequence[Any] = ()
-) -> RowFilter:
-    from headrace.observe.quarantine import RowFilter
-
-    return RowFilter(where=where, reason=reason, flow=flow, ids=ids, states=tuple(states))
 
 
 def _listed(found: Sequence[QuarantineSummary], schema: str) -> Group:
@@ -295,11 +266,11 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:
     """Where a row comes from."""
+    from headrace.contracts.rejected import describe_record
+
     source = row["source"] or {}
-    if source.get("offset") is not None:
-        yield f"{source['topic']}/{source['partition']} offset {source['offset']}"
-    elif source.get("path") is not None:
-        yield str(source["path"])
+    if place := describe_record(source):
+        yield place
     yield f"flow {row['flow']}"
     yield f"{row['quarantined_at']:%Y-%m-%d %H:%M:%S}"
 

@@ -10,6 +10,7 @@ from headrace.cli.completion import complete_dataset
 from headrace.cli.logs import log_options
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.errors import CommandLineError, ConflictingRefreshOptionsError
 
 if TYPE_CHECKING:
     from headrace.model.logs import LogFormat, LogLevel
@@ -26,29 +27,42 @@ def read_renames(ctx: click.Context, param: click.Parameter, values: tuple[str, 
     return renames
 
 
+def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Names that are separated by commas, as Spark's own command takes them."""
+    return tuple(name.strip() for value in values for name in value.split(",") if name.strip())
+
+
 @verb(
     examples=(
         "headrace run",
         "headrace run orders revenue --profile prod",
         "headrace run --continuous",
-        "headrace run --resume-from-table orders",
+        "headrace run --full-refresh orders",
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
 @click.option("--continuous", is_flag=True, help="Keep running and process new records until stopped.")
 @click.option(
-    "--resume-from-table",
-    "resume",
+    "--refresh",
     multiple=True,
-    metavar="FLOW",
-    help="Create a new checkpoint for FLOW at the positions that its table records.",
+    callback=split_names,
+    metavar="DATASET,..",
+    help="Run only these datasets, as the argument does.",
 )
 @click.option(
-    "--new-checkpoint",
-    "generation",
+    "--full-refresh",
     multiple=True,
-    metavar="FLOW",
-    help="Create a new checkpoint for FLOW: keep the rows, continue known sources, read new sources whole.",
+    callback=split_names,
+    metavar="DATASET,..",
+    help="Rebuild these datasets first, as `headrace full-refresh --yes` does; run only them.",
+)
+@click.option("--full-refresh-all", is_flag=True, help="Rebuild all datasets first.")
+@click.option(
+    "--accept-loss",
+    multiple=True,
+    callback=split_names,
+    metavar="DATASET,..",
+    help="Rebuild these datasets even if rows cannot be read again.",
 )
 @click.option(
     "--rename-flow",
@@ -62,8 +76,10 @@ def command(
     invocation: Invocation,
     datasets: tuple[str, ...],
     continuous: bool,
-    resume: tuple[str, ...],
-    generation: tuple[str, ...],
+    refresh: tuple[str, ...],
+    full_refresh: tuple[str, ...],
+    full_refresh_all: bool,
+    accept_loss: tuple[str, ...],
     rename_flow: dict[str, str],
     log_level: LogLevel | None,
     log_format: LogFormat | None,
@@ -79,18 +95,37 @@ def command(
     from headrace.run.stop import StopSignal
 
     log = LogSettings.of(log_format, log_level)
-    remedies = Remedies(
-        resume_from_table=frozenset(resume),
-        new_checkpoint=frozenset(generation),
-        rename_flow=rename_flow,
-    )
-    stop = StopSignal()
+    remedies = Remedies(rename_flow=rename_flow)
+    stop, chosen = StopSignal(), (*datasets, *refresh)
+    rebuilds = full_refresh_all or bool(full_refresh)
+    if full_refresh_all and (chosen or full_refresh):
+        other = "--full-refresh" if full_refresh else "--refresh"
+        raise ConflictingRefreshOptionsError(
+            f"--full-refresh-all rebuilds all datasets, so {other} cannot name single datasets",
+            remedies=("headrace run --full-refresh-all", f"headrace run {other} DATASET"),
+            params={"conflicting_option": other},
+        )
+    if rebuilds and (continuous or remedies.flows):
+        raise CommandLineError(
+            "a full refresh cannot be combined with --continuous or --rename-flow",
+            remedies=("rebuild first, then run:   headrace run --full-refresh DATASET",),
+        )
     with (
         invocation.pipeline() as pipeline,
         Watch(invocation.output, pipeline.settings, "Starting Spark") as watch,
         stopping(stop, watch) as received,
     ):
-        result = pipeline.run(
-            datasets, continuous=continuous, remedies=remedies, emit=watch, stop=stop, log=log
-        )
+        if rebuilds:
+            result = pipeline.full_refresh(
+                None if full_refresh_all else full_refresh,
+                refresh=chosen,
+                accept_loss=accept_loss,
+                emit=watch,
+                stop=stop,
+                log=log,
+            )
+        else:
+            result = pipeline.run(
+                chosen, continuous=continuous, remedies=remedies, emit=watch, stop=stop, log=log
+            )
     return show_outcome(invocation.output, result, received)

@@ -26,6 +26,7 @@ _STYLES = {
     "reconnecting": "yellow",
     "skipped": "yellow",
     "stale": "yellow",
+    "orphaned": "yellow",
     "failed": "bold red",
     "unreadable": "bold red",
 }
@@ -36,7 +37,8 @@ def command(invocation: Invocation) -> Result:
     """Show datasets, flows, lag and freshness.
 
     Reads the storage, and asks the broker for the lag; starts nothing. If the broker does not answer, the
-    lag is unknown. Exit code 1 if the cluster refuses the login.
+    lag is unknown. A dataset or flow is orphaned if the last run of the whole pipeline found no declaration
+    of it; its rows are kept. Exit code 1 if the cluster refuses the login.
     """
     from headrace.observe.log import newest_log
 
@@ -85,7 +87,15 @@ def _rows(dataset: DatasetStatus, now: datetime, default_schema: str) -> Iterato
         return
     if dataset.view is not None:
         view = dataset.view
-        yield (name, view.state, rows, _NONE, _NONE, _NONE, _commit(view.version, view.refreshed, now))
+        yield (
+            name,
+            "orphaned" if dataset.orphaned else view.state,
+            rows,
+            _NONE,
+            _NONE,
+            _NONE,
+            _commit(view.version, view.refreshed, now),
+        )
     if dataset.view is None and len(dataset.flows) != 1:
         # The rows are those of all its flows together.
         yield (name, "", rows, *[_NONE] * 4)
@@ -99,7 +109,7 @@ def _flow_row(
 ) -> tuple[str, ...]:
     return (
         name if flow.flow == dataset.dataset.name else f"{name}/{flow.flow}",
-        flow.state,
+        "orphaned" if flow.orphaned and flow.driver is None else flow.state,
         rows,
         _NONE if flow.rate is None else f"{flow.rate:,.0f}",
         _lag(flow),
@@ -126,7 +136,9 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
     name = _short(dataset.dataset, default_schema)
     if dataset.problem is not None:
         yield f"{name}: {dataset.problem}"
-    if dataset.view is not None:
+    if dataset.orphaned:
+        yield f"{name}: no file declares it any more; its rows are kept, and no run updates it"
+    if dataset.view is not None and not dataset.orphaned:
         if dataset.view.late:
             yield f"{name}: changed since the last refresh: {', '.join(dataset.view.late)}"
         if dataset.view.error is not None:
@@ -134,6 +146,10 @@ def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:
         if dataset.view.reason is not None:
             yield f"{name}: skipped: {dataset.view.reason}"
     for flow in dataset.flows:
+        if flow.orphaned:
+            if not dataset.orphaned:
+                yield f"{flow.flow}: no file declares this flow any more; its rows are kept"
+            continue
         if flow.reason is not None:
             yield f"{flow.flow}: skipped: {flow.reason}"
         if flow.error is not None:

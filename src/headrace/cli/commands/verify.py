@@ -33,7 +33,7 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     examples=(
         "headrace verify",
         "headrace verify orders --since 2026-11-20 --require records",
-        "headrace verify --json",
+        "headrace verify customers --sample 1000",
     )
 )
 @click.argument("datasets", nargs=-1, shell_complete=complete_dataset, metavar="[DATASET]..")
@@ -48,11 +48,18 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     type=click.Choice(["ranges", "counts", "records"]),
     help="Exit code 3 if this grade cannot be judged for a flow.",
 )
+@click.option(
+    "--sample",
+    type=click.IntRange(1),
+    metavar="N",
+    help="For tables with changes by key: compare N rows with the newest records of their keys on Kafka.",
+)
 def command(
     invocation: Invocation,
     datasets: tuple[str, ...],
     since: int | datetime | None,
     require: str | None,
+    sample: int | None,
 ) -> Result:
     """Verify that every record was processed exactly once.
 
@@ -64,7 +71,7 @@ def command(
     if isinstance(since, int) and len(datasets) != 1:
         raise click.UsageError("a version needs the name of its table; or give a time")
     with invocation.pipeline() as pipeline, invocation.output.progress("Verifying"):
-        proof = pipeline.verify(datasets, since=since, require=require)
+        proof = pipeline.verify(datasets, since=since, require=require, sample=sample)
     schema = pipeline.settings.database
     return Result(data=proof.to_json(), text=lambda: _coloured(proof, schema), exit_code=proof.exit_code)
 

@@ -87,11 +87,15 @@ class SalesProducer:
                 over.set()
                 return
 
+    def finish(self) -> None:
+        """End all pauses."""
+        for _, over in self._pauses:
+            over.set()
+
     def stop(self) -> None:
         """Stop early; acknowledged records stay in the ledger."""
         self._stop.set()
-        for _, over in self._pauses:
-            over.set()
+        self.finish()
         if self._thread.ident is not None:
             self._thread.join()
 

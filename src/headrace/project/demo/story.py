@@ -38,11 +38,11 @@ _FIRST = 0.05
 """The share of the records that is written before the first commit. The first batch is slow; with more
 records, the rest of the demo would be one large batch."""
 _CRASH_AT = 0.4
-_CRASH_AT_LATEST = 0.6
-"""The shares of the records between which the driver is killed; at the second one the producer waits for slow
-machines."""
+_CRASH_AT_LATEST = (0.6, 0.7, 0.8, 0.9, 0.95)
+"""The producer waits at each of these shares of the records until the driver is killed. The first kill may
+come from `_CRASH_AT` on; each further one follows a kill that was not inside a batch."""
 _CRASH_AFTER_BATCHES = 3
-_ATTEMPTS = 5
+_BATCH_TIMEOUT_S = 60.0
 _WAIT_TIMEOUT_S = 180.0
 _IDLE_TIMEOUT_S = 60.0
 """Seconds without a new commit after which the demo stops waiting; the proof names missing records."""
@@ -193,7 +193,7 @@ class Demo:
                 TOPIC,
                 records=records,
                 rate=self._request.rate,
-                pauses=[int(records * _FIRST), int(records * _CRASH_AT_LATEST)],
+                pauses=[int(records * share) for share in (_FIRST, *_CRASH_AT_LATEST)],
             )
             # Last in, first out: the driver ends before the producer, and both before the broker.
             stack.callback(producer.stop)
@@ -275,12 +275,12 @@ class Demo:
         self._screen.doing("producing records and processing them")
         self._wait(lambda: self._witness.batches >= 1, producer, "it committed no batch")
         producer.go_on()
-        while not (crashes and crashes[-1].inside_batch) and len(crashes) < _ATTEMPTS:
-            self._wait(lambda: self._is_time(producer), producer, "it committed too few batches")
-            # From here on there are records to come, so there will be a batch.
+        self._wait(lambda: self._is_time(producer), producer, "it committed too few batches")
+        while not (crashes and crashes[-1].inside_batch) and len(crashes) < len(_CRASH_AT_LATEST):
+            # Records come now, so there will be a batch.
             producer.go_on()
             assert self._driver is not None
-            await_batch(settings.storage, bronze, FLOW, timeout_s=10.0, check=self._driver.check)
+            await_batch(settings.storage, bronze, FLOW, timeout_s=_BATCH_TIMEOUT_S, check=self._driver.check)
             self._driver.kill()
             self._screen.killed()
             crash = look_at_crash(settings.storage, bronze, FLOW)
@@ -288,12 +288,13 @@ class Demo:
             self._witness.restart(crash.planned)
             self._screen.note(crash_text(crash))
             self._start_driver(folder)
+        producer.finish()
         return tuple(crashes)
 
     def _is_time(self, producer: SalesProducer) -> bool:
         """Whether to kill the process now: after about half of the records and several batches."""
         written, batches = producer.ledger.records, self._witness.batches
-        if written >= int(producer.records * _CRASH_AT_LATEST):
+        if written >= int(producer.records * _CRASH_AT_LATEST[0]):
             return batches >= 1
         return written >= int(producer.records * _CRASH_AT) and batches >= _CRASH_AFTER_BATCHES
 

@@ -5,7 +5,8 @@ from headrace.project.template.files import (
     files_around,
     pipeline_name,
     template_files,
+    write_new,
     write_template,
 )
 
-__all__ = ["TOPIC", "files_around", "pipeline_name", "template_files", "write_template"]
+__all__ = ["TOPIC", "files_around", "pipeline_name", "template_files", "write_new", "write_template"]

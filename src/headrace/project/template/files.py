@@ -66,7 +66,19 @@ def write_template(folder: Path) -> tuple[Path, ...]:
         StorageUnwritableError: The folder cannot be written.
     """
     texts = {**template_files(pipeline_name(folder)), **files_around()}
-    wanted = {folder / place: text for place, text in texts.items()}
+    return write_new({folder / place: text for place, text in texts.items()})
+
+
+def write_new(wanted: Mapping[Path, str]) -> tuple[Path, ...]:
+    """Write files that do not exist yet.
+
+    Args:
+        wanted: The text of each file.
+
+    Raises:
+        FileExistsInTheWayError: One of the files exists already; nothing was written.
+        StorageUnwritableError: A folder cannot be written.
+    """
     if taken := [file for file in wanted if file.exists()]:
         raise FileExistsInTheWayError(
             f"{taken[0]} exists already; nothing was written",

@@ -9,63 +9,36 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from headrace.errors import CheckpointBehindTableError, TableBehindCheckpointError
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.checkpointer import LogCheckpointer
-from headrace.sinks.delta.commit import commit_batch, commit_generation, commit_publicly
-from headrace.sinks.delta.table import TableState, read_state
-from headrace.sinks.delta.transaction import WrittenFiles, held_batch, start_transaction, write_files
+from headrace.sinks.delta.commit import commit_batch, commit_publicly
+from headrace.sinks.delta.flow_table import FlowTable
+from headrace.sinks.delta.transaction import WrittenFiles, write_files
 from headrace.sinks.target import (
     BatchStamp,
     BatchWriter,
     Committed,
-    Guarantee,
-    OpenedGeneration,
     SplitRows,
 )
-from headrace.state.facts import FENCED
-from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
-class AppendTarget:
+class AppendTarget(FlowTable):
     """A Delta table that a flow appends to.
 
     Args:
-        spark: A session to read and change the table's metadata with.
-        path: The table's folder.
         reads_target: Whether the flow's query reads the table; then the public writer must commit.
-        checkpointer: Writes Delta's checkpoints of the table, beside the commits.
     """
 
-    spark: SparkSession
-    path: Location
     reads_target: bool = False
-    checkpointer: LogCheckpointer | None = None
-    guarantee: ClassVar[Guarantee] = "exactly once"
-
-    @property
-    def location(self) -> str:
-        return str(self.path)
-
-    def state(self) -> TableState:
-        return read_state(self.spark, self.path)
-
-    def open_generation(self, opened: OpenedGeneration) -> int:
-        return commit_generation(self.spark, self.path, opened)
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
-        transaction = start_transaction(session, self.path, stamp.checkpoint)
-        held = held_batch(transaction, stamp.checkpoint, self.path)
-        if held == stamp.batch:
-            return None
-        _refuse_gap(stamp, held, self.location)
-        return _Appender(self, session, transaction, stamp)
+        transaction = self.start(session, stamp)
+        return None if transaction is None else _Appender(self, session, transaction, stamp)
 
 
 class _Appender:
@@ -112,8 +85,7 @@ class _Appender:
             counts = self._rows.counts(self._accepted)
             version = commit_publicly(self._kept, self._target.path, stamp, counts)
             statistics = ()
-        if self._target.checkpointer is not None:
-            self._target.checkpointer.offer(self._target.path, version)
+        self._target.committed(version)
         return Committed(version=version, counts=counts, statistics=statistics)
 
 
@@ -127,32 +99,6 @@ def is_fast(rows: DataFrame, transaction: Any, *, reads_target: bool) -> bool:
     if reads_target or "catalogManaged" in transaction.protocol().toString():
         return False
     return bool(_comparable(rows._jdf.schema().json()) == _comparable(metadata.schemaString()))
-
-
-def _refuse_gap(stamp: BatchStamp, held: int, table: str) -> None:
-    if held > stamp.batch:
-        fenced = held == FENCED
-        raise CheckpointBehindTableError(
-            f"flow {stamp.flow}: batch {stamp.batch} is older than the last batch of the table",
-            facts=(
-                f"checkpoint {stamp.checkpoint} "
-                + (
-                    "was replaced by a newer checkpoint"
-                    if fenced
-                    else f"has committed batch {held} to {table}"
-                ),
-                "the batch was not written",
-            ),
-            remedies=(f"continue from the table:   headrace run --resume-from-table {stamp.flow}",),
-            params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch, "held": held},
-        )
-    if held < stamp.batch - 1:
-        raise TableBehindCheckpointError(
-            f"flow {stamp.flow}: the table lacks the batches between {held} and {stamp.batch}",
-            facts=(f"table {table}, checkpoint {stamp.checkpoint}", "the batch was not written"),
-            remedies=(f"continue from the table:   headrace run --resume-from-table {stamp.flow}",),
-            params={"flow": stamp.flow, "checkpoint": stamp.checkpoint, "batch": stamp.batch, "held": held},
-        )
 
 
 def _comparable(schema: str) -> Any:

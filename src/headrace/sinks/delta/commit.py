@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import BatchFencedError
 from headrace.model.counts import BatchCounts
+from headrace.model.names import quoted_column
 from headrace.sinks.delta.row_states import change_rows, replaying_rows
 from headrace.sinks.delta.table import CHECKPOINT_PROPERTY, REFRESHING_PROPERTY, delta_log
 from headrace.sinks.delta.transaction import (
@@ -34,8 +38,15 @@ _COLUMN_MAPPING = "delta.columnMapping.mode"
 """Columns of a table that maps their names have ids, which only Delta's own statements keep."""
 _SKIP_EMPTY = "spark.databricks.delta.skipRecordingEmptyCommits"
 """Delta's setting by which it leaves out commits that change no file."""
-_CONFLICT = "ConcurrentTransactionException"
-"""Delta's exception for a checkpoint that another writer has committed with meanwhile."""
+_TRANSACTION_ID = "spark.databricks.delta.write.txnAppId"
+_TRANSACTION_VERSION = "spark.databricks.delta.write.txnVersion"
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
+"""Delta's settings for the statements that take no options."""
+_AUTO_COMPACT = "spark.databricks.delta.autoCompact.enabled"
+"""Delta's setting by which a commit folds small files afterwards; it outranks the property of the table."""
+_CONFLICT = re.compile("ConcurrentTransactionException|DELTA_CONCURRENT_TRANSACTION")
+"""Delta's exception for a checkpoint that another writer has committed with meanwhile. Its text has the
+class, or only the condition if the process has imported the package `delta`."""
 
 
 def batch_metadata(stamp: BatchStamp, counts: BatchCounts) -> dict[str, Any]:
@@ -96,9 +107,22 @@ def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None) -> 
 
 
 def commit_batch(
-    spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: BatchStamp, counts: BatchCounts
+    spark: SparkSession,
+    transaction: Any,
+    files: WrittenFiles,
+    stamp: BatchStamp,
+    counts: BatchCounts,
+    mode: Literal["Append", "Update"] = "Append",
 ) -> int:
     """Commit a batch's files, transaction id and ranges through Delta's own transaction.
+
+    Args:
+        spark: A session.
+        transaction: Delta's transaction.
+        files: What the commit adds and removes.
+        stamp: The batch.
+        counts: Its counts.
+        mode: The output mode that the history of the table shows.
 
     Returns:
         The version of the commit.
@@ -108,13 +132,9 @@ def commit_batch(
     """
     jvm: Any = spark.sparkContext._jvm
     actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
-    operation = _operation(jvm, stamp.checkpoint, stamp.batch, batch_metadata(stamp, counts))
-    try:
+    operation = _operation(jvm, stamp.checkpoint, stamp.batch, batch_metadata(stamp, counts), mode)
+    with _fenced_by_conflict(stamp):
         return int(transaction.commit(actions, operation))
-    except Exception as error:
-        if _CONFLICT in str(error):
-            raise _fenced(stamp) from error
-        raise
 
 
 def commit_publicly(rows: DataFrame, table: Location, stamp: BatchStamp, counts: BatchCounts) -> int:
@@ -127,7 +147,7 @@ def commit_publicly(rows: DataFrame, table: Location, stamp: BatchStamp, counts:
         BatchFencedError: Another driver has committed with this checkpoint meanwhile.
     """
     metadata = batch_metadata(stamp, counts)
-    try:
+    with _fenced_by_conflict(stamp):
         (
             rows.write.format("delta")
             .mode("append")
@@ -136,13 +156,94 @@ def commit_publicly(rows: DataFrame, table: Location, stamp: BatchStamp, counts:
             .option("userMetadata", json.dumps(metadata))
             .save(str(table))
         )
-    except Exception as error:
-        if _CONFLICT in str(error):
-            raise _fenced(stamp) from error
-        raise
+    return _committed_version(table, stamp, metadata)
+
+
+def commit_merge(
+    effects: DataFrame,
+    table: Location,
+    stamp: BatchStamp,
+    counts: BatchCounts,
+    *,
+    keys: tuple[str, ...],
+    effect: str,
+    equal: str = "=",
+) -> int:
+    """Apply changes to rows by key, and commit them, with one MERGE.
+
+    Args:
+        effects: One row for each key, with the table's columns.
+        table: The table's folder.
+        stamp: The batch.
+        counts: The batch's counts.
+        keys: The key columns.
+        effect: The column of ``effects`` that says what is done: ``insert`` and ``update`` write the row, any
+            other value deletes it.
+        equal: The operator that compares keys.
+
+    Returns:
+        The version of the commit.
+
+    Raises:
+        BatchFencedError: Another driver has committed with this checkpoint meanwhile.
+    """
+    metadata = batch_metadata(stamp, counts)
+    session = effects.sparkSession
+    view = f"headrace_changes_{uuid.uuid4().hex}"
+    settings = {
+        _TRANSACTION_ID: stamp.checkpoint,
+        _TRANSACTION_VERSION: str(stamp.batch),
+        _USER_METADATA: json.dumps(metadata),
+        # The commit of a compaction would have the metadata of the batch, too.
+        _AUTO_COMPACT: "false",
+    }
+    statement = _merge_statement(effects, table, view, keys, effect, equal)
+    effects.createOrReplaceTempView(view)
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        with _fenced_by_conflict(stamp):
+            session.sql(statement)
+    finally:
+        for name in settings:
+            session.conf.unset(name)
+        session.catalog.dropTempView(view)
+    return _committed_version(table, stamp, metadata)
+
+
+def _merge_statement(
+    effects: DataFrame, table: Location, view: str, keys: tuple[str, ...], effect: str, equal: str
+) -> str:
+    given = {name.casefold() for name in effects.columns}
+    # Of the log: the schema of a DataFrame does not say which columns are generated.
+    snapshot = delta_log(effects.sparkSession, table).unsafeVolatileSnapshot()
+    fields = json.loads(snapshot.metadata().schemaString())["fields"]
+    # Delta computes generated columns itself. A column that the query no longer returns becomes NULL.
+    columns = [one["name"] for one in fields if "delta.generationExpression" not in one["metadata"]]
+    values = {
+        quoted_column(name): f"new.{quoted_column(name)}" if name.casefold() in given else "NULL"
+        for name in columns
+    }
+    matching = " AND ".join(f"held.{quoted_column(key)} {equal} new.{quoted_column(key)}" for key in keys)
+    assigned = ", ".join(f"{name} = {value}" for name, value in values.items())
+    return (
+        f"MERGE INTO delta.`{table}` AS held USING {view} AS new ON {matching} "
+        f"WHEN MATCHED AND new.{effect} NOT IN ('insert', 'update') THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {assigned} "
+        # Another writer may have deleted the row since the effects were decided.
+        f"WHEN NOT MATCHED AND new.{effect} IN ('insert', 'update') "
+        f"THEN INSERT ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+    )
+
+
+def _committed_version(table: Location, stamp: BatchStamp, metadata: Mapping[str, Any]) -> int:
+    """The version that holds a batch after a public statement of Delta.
+
+    Raises:
+        BatchFencedError: Another writer has committed the batch first; then Delta skips it silently.
+    """
     commit = find_batch(table, stamp.checkpoint, stamp.batch)
     if commit is None or commit.metadata != metadata:
-        # Delta's writer skips a batch silently if another writer has committed it first.
         raise _fenced(stamp)
     return commit.version
 
@@ -156,12 +257,8 @@ def commit_quarantine(spark: SparkSession, transaction: Any, files: WrittenFiles
     jvm: Any = spark.sparkContext._jvm
     actions = prepend(files.actions, _set_transaction(jvm, stamp.checkpoint, stamp.batch))
     operation = _operation(jvm, stamp.checkpoint, stamp.batch, quarantine_metadata(stamp, files.rows))
-    try:
+    with _fenced_by_conflict(stamp):
         transaction.commit(actions, operation)
-    except Exception as error:
-        if _CONFLICT in str(error):
-            raise _fenced(stamp) from error
-        raise
 
 
 def replace_quarantine(rows: DataFrame, table: Location, stamp: BatchStamp) -> int:
@@ -363,6 +460,17 @@ def _replay_metadata(stamp: BatchStamp) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _fenced_by_conflict(stamp: BatchStamp) -> Iterator[None]:
+    """Another commit of the same checkpoint within the block is the error that the batch is fenced."""
+    try:
+        yield
+    except Exception as error:
+        if _CONFLICT.search(str(error)):
+            raise _fenced(stamp) from error
+        raise
+
+
 def _fenced(stamp: BatchStamp) -> BatchFencedError:
     return BatchFencedError(
         f"flow {stamp.flow}: another driver has committed with this checkpoint while batch "
@@ -373,10 +481,12 @@ def _fenced(stamp: BatchStamp) -> BatchFencedError:
     )
 
 
-def _operation(jvm: Any, checkpoint: str, batch: int, metadata: Mapping[str, Any]) -> Any:
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+def _operation(
+    jvm: Any, checkpoint: str, batch: int, metadata: Mapping[str, Any], mode: str = "Append"
+) -> Any:
+    output = getattr(jvm.org.apache.spark.sql.streaming.OutputMode, mode)()
     update = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$StreamingUpdate")
-    return update(append, checkpoint, batch, jvm.scala.Some(json.dumps(metadata)))
+    return update(output, checkpoint, batch, jvm.scala.Some(json.dumps(metadata)))
 
 
 def _set_transaction(jvm: Any, checkpoint: str, batch: int) -> Any:

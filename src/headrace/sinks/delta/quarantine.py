@@ -6,8 +6,9 @@ a replay of the batch replaces them.
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.commit import commit_quarantine, replace_quarantine, replace_rejected
 from headrace.sinks.delta.transaction import held_batch, start_transaction, write_files
@@ -17,6 +18,9 @@ from headrace.storage.table_log import is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+# Flows of one dataset share its quarantine, and Delta fails where two sessions create a table at once.
+_CREATION = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,13 @@ class QuarantineTable:
         if self.exists:
             session.sql(f"DELETE FROM {self._name}")
 
+    def drop(self, session: SparkSession) -> None:
+        """Delete the table; its next rows may have other columns."""
+        jvm: Any = session._jvm
+        self.path.delete_folder()
+        path = jvm.org.apache.hadoop.fs.Path(str(self.path))
+        jvm.org.apache.spark.sql.delta.DeltaLog.invalidateCache(session._jsparkSession, path)
+
     def holds(self, session: SparkSession, stamp: BatchStamp) -> bool:
         """Whether an earlier attempt has committed rejected rows of a batch."""
         if not self.exists:
@@ -86,15 +97,10 @@ class QuarantineTable:
         return "delta.`" + str(self.path).replace("`", "``") + "`"
 
     def _create(self, session: SparkSession) -> None:
-        if self.exists:
-            return
-        try:
-            session.sql(
-                f"CREATE TABLE IF NOT EXISTS {self._name} ({self.columns}) USING delta "
-                # A batch that comes again replaces its own rows, beside the commits of other flows.
-                "PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false)"
-            )
-        except Exception:
-            # Another flow of the dataset may have created it meanwhile.
+        with _CREATION:
             if not self.exists:
-                raise
+                session.sql(
+                    f"CREATE TABLE {self._name} ({self.columns}) USING delta "
+                    # A batch that comes again replaces its own rows, beside the commits of other flows.
+                    "PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false)"
+                )

@@ -53,11 +53,17 @@ def delta_log(spark: SparkSession, path: Location) -> Any:
     return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(path))
 
 
+def newest_snapshot(spark: SparkSession, path: Location) -> Any:
+    """A table's newest snapshot, in the JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    return delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+
+
 def read_state(spark: SparkSession, path: Location) -> TableState:
     """Read the table's newest snapshot."""
     jvm: Any = spark.sparkContext._jvm
     as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
-    snapshot = delta_log(spark, path).update(False, jvm.scala.Option.empty(), jvm.scala.Option.empty())
+    snapshot = newest_snapshot(spark, path)
     metadata = snapshot.metadata()
     carried = checksum_transactions(snapshot)
 
@@ -162,7 +168,7 @@ def create_table(
         # What a process leaves that is killed while it makes a table; Delta takes it for a foreign folder.
         (path / "_delta_log").delete_folder()
     spark.sql(
-        f"CREATE TABLE {quoted(name)} ({_ddl(spark, schema)}) USING delta {layout} "
+        f"CREATE TABLE {quoted(name)} ({ddl(spark, schema)}) USING delta {layout} "
         f"{f'COMMENT {_text(comment)}' if comment else ''} "
         f"LOCATION {_text(str(path))} {f'TBLPROPERTIES ({listed})' if listed else ''}"
     )
@@ -177,6 +183,15 @@ def register_table(spark: SparkSession, name: TableName, path: Location) -> None
     _ensure_schema(spark, name)
     if not _is_registered(spark, name, path):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(name)} USING delta LOCATION {_text(str(path))}")
+
+
+def check_name(spark: SparkSession, name: TableName, path: Location) -> None:
+    """Check that the session's catalog has no other table of a name.
+
+    Raises:
+        TableNameTakenError: It has one.
+    """
+    _is_registered(spark, name, path)
 
 
 def alter_table(
@@ -197,7 +212,7 @@ def alter_table(
         spark.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({', '.join(map(_text, removed))})")
     if new_columns:
         added = [
-            "".join(f"`{part}`." for part in path[:-1]) + _ddl(spark, {"type": "struct", "fields": [field]})
+            "".join(f"`{part}`." for part in path[:-1]) + ddl(spark, {"type": "struct", "fields": [field]})
             for path, field in new_columns
         ]
         spark.sql(f"ALTER TABLE {target} ADD COLUMNS ({', '.join(added)})")
@@ -243,7 +258,8 @@ def _is_registered(spark: SparkSession, name: TableName, path: Location) -> bool
     )
 
 
-def _ddl(spark: SparkSession, schema: Mapping[str, Any]) -> str:
+def ddl(spark: SparkSession, schema: Mapping[str, Any]) -> str:
+    """The columns of a schema in SQL."""
     jvm: Any = spark.sparkContext._jvm
     return str(jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(schema)).toDDL())
 

@@ -64,6 +64,12 @@ def held_batch(transaction: Any, checkpoint: str, table: Location) -> int:
     return int(transaction.txnVersion(checkpoint))
 
 
+def table_properties(session: SparkSession, transaction: Any) -> dict[str, str]:
+    """The properties of the transaction's table."""
+    jvm: Any = session._jvm
+    return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.metadata().configuration()))
+
+
 def write_files(transaction: Any, rows: DataFrame) -> WrittenFiles:
     """Write rows as data files of the transaction's table."""
     files = transaction.writeFiles(rows._jdf).toList()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.errors import SourcesChangedError, UpstreamRewrittenError
+from headrace.errors import SourceLocation, SourcesChangedError, UpstreamRewrittenError
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.facts import Facts
 from headrace.state.facts import FlowFacts, NextPosition, ReadBefore
 from headrace.state.history import History, PastRead
 from headrace.state.identity import SourceIdentity
 from headrace.state.starting_positions import require_whole, resume_impossible
+from headrace.storage.table_log import LoggedCommit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,23 +19,32 @@ class DeltaFacts(Facts):
     """A table.
 
     Args:
+        location: Where the query reads it.
         rolled_back: How the table differs from the version that was read, if an older copy was restored.
+        rewritten: The first commit that changes rows and that the flow has not read yet.
     """
 
+    location: SourceLocation | None = None
     rolled_back: str | None = None
+    rewritten: LoggedCommit | None = None
 
     @property
     def path(self) -> str:
         return str(self.source.identity["path"])
 
     def check(self, flow: FlowFacts) -> None:
-        if self.rolled_back is None:
-            return
-        raise UpstreamRewrittenError(
+        if self.rolled_back is not None:
+            raise self._restored(flow, self.rolled_back)
+        if self.rewritten is not None:
+            location = self.location or flow.location
+            raise rewritten(flow.flow, flow.short_dataset, self.path, location, self.rewritten)
+
+    def _restored(self, flow: FlowFacts, how: str) -> UpstreamRewrittenError:
+        return UpstreamRewrittenError(
             f"flow {flow.flow}: an older copy of the table {self.path}, which it reads, was restored",
             location=flow.location,
             facts=(
-                self.rolled_back,
+                how,
                 "to continue would skip or repeat rows; nothing was read or written",
             ),
             remedies=(f"read everything again:   headrace full-refresh {flow.short_dataset}",),
@@ -63,6 +73,34 @@ class DeltaFacts(Facts):
             why = f"its query has read {self.path} twice, at different versions"
             raise resume_impossible(flow, why)
         return NextPosition(DeltaPosition.from_json(reads[0].until))
+
+
+def rewritten(
+    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
+) -> UpstreamRewrittenError:
+    """The error for a commit of a table that changes rows which a flow has read.
+
+    Args:
+        flow: The flow.
+        target: The table that it writes, as messages show it.
+        table: The folder of the table that it reads.
+        location: Where the query reads it.
+        commit: The commit.
+    """
+    name = table.rpartition("/")[2]
+    return UpstreamRewrittenError(
+        f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read",
+        location=location,
+        facts=(
+            f"version {commit.version}: {commit.operation} by {commit.engine}",
+            "a stream skips commits that only delete rows, but no other changes; nothing was written",
+        ),
+        remedies=(
+            'read the changes of the table:   hr.read_changes("..")',
+            f"or read everything again:   headrace full-refresh {target}",
+        ),
+        params={"name": flow, "table": table, "version": commit.version},
+    )
 
 
 def is_table(one: SourceIdentity, two: SourceIdentity) -> bool:

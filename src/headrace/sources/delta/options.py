@@ -55,11 +55,6 @@ def reader_options(request: ReadRequest, location: SourceLocation) -> dict[str, 
     return options
 
 
-def reads_changes(request: ReadRequest) -> bool:
-    """Whether the change feed of a table is read, and not its rows."""
-    return any((request.value(name) or "").lower() == "true" for name in CHANGE_FEED)
-
-
 def check_delta(options: Mapping[str, str], location: SourceLocation) -> None:
     """Check the values that Spark would refuse only when the stream starts.
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from headrace.sources.answers import Sample, SourceSeen
-from headrace.sources.delta.options import reads_changes
+from headrace.sources.delta.starting import reads_feed
 from headrace.sources.requests import SourceRead
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def sample_table(read: SourceRead) -> Sample:
     path = read.paths[0]
     seen = SourceSeen(kind="table", name=path)
     whole = read.session.read.format("delta").load(path)
-    if reads_changes(read.request):
+    if reads_feed(read.request.options):
         return Sample(changes_of(whole, f"delta.`{path}`", read.request.options), seen)
     return Sample(whole, seen)
 

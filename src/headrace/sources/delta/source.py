@@ -7,20 +7,29 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
-from headrace.errors import SourceLocation, UpstreamMissingError, UpstreamRewrittenError
+from headrace.errors import SourceLocation, UpstreamMissingError
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
 from headrace.sources.answers import Lag, Seed
-from headrace.sources.delta.facts import DeltaFacts, reads_of
+from headrace.sources.delta.batches import TableFiles, versions_of_files
+from headrace.sources.delta.facts import DeltaFacts, reads_of, rewritten
 from headrace.sources.delta.position import DeltaPosition
 from headrace.sources.delta.reader import DeltaReader
-from headrace.sources.delta.starting import ERASURES_ONLY, check_table_start, starting_version
+from headrace.sources.delta.starting import (
+    ERASURES_ONLY,
+    check_table_start,
+    reads_feed,
+    starting_version,
+)
 from headrace.sources.guard import Guard
 from headrace.sources.kind import SourceKind
 from headrace.sources.limits import DELTA_MAX_BYTES_PER_TRIGGER, LEAST_BYTES, Taken
 from headrace.sources.meter import Meter
+from headrace.sources.parts import ROW_JSON, FilePart, FileParts, Part, as_record, file_uri, range_of
+from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
 from headrace.state.facts import ListOrigin, SourceFacts
@@ -30,6 +39,7 @@ from headrace.storage.locate import locate
 from headrace.storage.location import Location
 from headrace.storage.table_log import (
     LoggedCommit,
+    added_bytes,
     describe_rollback,
     follow_commits,
     mark_version,
@@ -38,7 +48,7 @@ from headrace.storage.table_log import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
@@ -57,10 +67,24 @@ class DeltaSource(Source):
     """
 
     kind = "delta"
+    reads_records = True
 
     path: str
     table: TableName | None = None
     erasures_only: bool = False
+
+    @property
+    def rereads(self) -> bool:  # type: ignore[override]
+        return not self.reads_feed
+
+    @property
+    def reads_feed(self) -> bool:
+        """Whether the change data feed of the table is read, and not its rows."""
+        return reads_feed(self.options)
+
+    @property
+    def feed(self) -> TableName | None:
+        return self.table if self.reads_feed else None
 
     def describe(self) -> str:
         return f"delta {self.path}" if self.table is None else f"table {self.table}"
@@ -95,7 +119,28 @@ class DeltaSource(Source):
         if not versions(path):
             raise self._missing(past.flow)
         source = self.identity({"table_id": systems.read_table(path).table_id, "path": self.path})
-        return DeltaFacts(source=source, rolled_back=_rollback(source, past.history))
+        return DeltaFacts(
+            source=source,
+            location=self.location,
+            rolled_back=_rollback(source, past.history),
+            rewritten=self._rewritten(source, past.history),
+        )
+
+    def refuses(self, commit: LoggedCommit) -> bool:
+        """Whether a commit changes rows that the stream may have read, and it cannot pass over the commit."""
+        if self.reads_feed or not commit.rewrites:
+            return False
+        # A user's own option may pass over what others change, and never over a full refresh of ours.
+        return commit.is_ours or (self.erasures_only and not commit.is_erasure)
+
+    def _rewritten(self, source: SourceIdentity, history: History) -> LoggedCommit | None:
+        """The first commit that the stream has not read yet and refuses; ``None`` if there is none."""
+        for read in () if self.reads_feed else reads_of(source, history):
+            first = DeltaPosition.from_json(read.until).first_commit
+            for commit in follow_commits(self.table_location, first):
+                if self.refuses(commit):
+                    return commit
+        return None
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
         if is_new:
@@ -124,6 +169,33 @@ class DeltaSource(Source):
 
     def meter(self, systems: Systems) -> DeltaMeter | None:
         return DeltaMeter() if self.adaptive else None
+
+    def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:
+        if one is None:
+            return read.session.read.format("delta").load(self.path).limit(0)
+        if isinstance(one.until, FileParts):
+            found: TableFiles = one.until.parts[0].files
+            return found.read(one.until)
+        return self.files(one, read.session, checkpoint).read()
+
+    def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
+        """Rows that were kept as JSON. A row that does not fit the table's columns raises an error."""
+        from pyspark.sql import functions as F
+
+        schema = read.session.read.format("delta").load(self.path).schema
+        row = F.from_json(F.col("value").cast("string"), schema, {**ROW_JSON, "mode": "FAILFAST"})
+        return records.select(row.alias("row")).select("row.*")
+
+    def owns(self) -> Column:
+        from pyspark.sql import functions as F
+
+        folder = file_uri(f"file:{self.path}" if self.path.startswith("/") else self.path)
+        is_ours = F.col("path").startswith(f"{folder}/")
+        return F.col("topic").isNull() & F.col("value").isNotNull() & is_ours
+
+    def files(self, one: SourceRange, session: SparkSession, checkpoint: Location) -> TableFiles:
+        """The files of a range."""
+        return TableFiles.between(session, self.path, self.options, one, checkpoint)
 
     def first_commit(self, one: SourceRange, session: SparkSession) -> int | None:
         """The first version that a range reads as a commit; ``None`` while it reads a snapshot."""
@@ -180,15 +252,15 @@ class DeltaGuard(Guard):
         assert isinstance(planned, DeltaSource)
         path = locate(one.identity["path"])
         seen = mark_version(path, one.until.last_version)
-        if seen is None:
-            return {}
+        if seen is None or planned.reads_feed:
+            return {} if seen is None else {"seen": seen}
         first = planned.first_commit(one, self.run.session)
         commits = () if first is None else follow_commits(path, first, one.until.last_version)
         changed = [commit for commit in commits if commit.rewrites]
-        # A user's own option may pass over what others change, and never over a full refresh of ours.
         for commit in changed:
-            if commit.is_ours or (planned.erasures_only and not commit.is_erasure):
-                raise _rewritten(self.run.flow, path, commit)
+            if planned.refuses(commit):
+                flow = self.run.flow
+                raise rewritten(flow.name, flow.target.short, str(path), planned.location, commit)
         passed = {"passed": [commit.version for commit in changed]} if changed else {}
         return {"seen": {**seen, **passed}}
 
@@ -223,8 +295,43 @@ class DeltaKind(SourceKind):
     def describe(self, source: SourceIdentity) -> str:
         return f"delta {source.identity.get('path')}"
 
+    def describe_range(self, one: SourceRange) -> tuple[str, ...]:
+        assert isinstance(one.until, DeltaPosition)
+        (table,), last = super().describe_range(one), one.until.last_version
+        first = one.start.version if isinstance(one.start, DeltaPosition) else one.until.first_commit
+        versions = f"version {last}" if first >= last else f"versions {first} to {last}"
+        return (f"{table}, {versions}",)
+
     def key(self, source: SourceIdentity) -> str:
         return str(source.identity.get("table_id"))
+
+    def parts(
+        self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location
+    ) -> Sequence[FilePart] | None:
+        assert isinstance(source, DeltaSource)
+        start = source.option("startingVersion") or ""
+        if not source.rereads or (one.start is None and start.lower() == "latest"):
+            # The newest version is another one now than when the stream started.
+            return None
+        assert isinstance(one.until, DeltaPosition)
+        last = one.until.last_version
+        table = f"table {source.path if source.table is None else source.table.short}"
+        added = versions_of_files(source.table_location, one)
+
+        def part(path: str) -> FilePart:
+            version = added.get(unquote(path).rpartition("/")[2], last)
+            return FilePart(path=path, of=f"{table}, version {version}", source=one.index, files=files)
+
+        files = source.files(one, session, checkpoint)
+        return [part(path) for path in files.paths]
+
+    def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:
+        return range_of(one, parts)
+
+    def as_record(self, frame: DataFrame, record: Part) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        return as_record(frame, record, F.to_json(F.struct("*"), ROW_JSON).cast("binary"))
 
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         """The rows in commits that were not read yet; ``None`` if a commit does not state their number."""
@@ -234,7 +341,8 @@ class DeltaKind(SourceKind):
         foreign = not path.below(systems.storage.tables)
         if len(commits) > _COUNTED or (foreign and any(c.changes_data and not c.is_ours for c in commits)):
             return None
-        return Lag(sum(int((c.metadata or {}).get("accepted", 0)) for c in commits if c.is_ours))
+        count = sum(int((c.metadata or {}).get("accepted", 0)) for c in commits if c.is_ours)
+        return Lag(count, sum(added_bytes(path, one.version) for one in commits if one.changes_data))
 
     def seed(
         self, source: SourceIdentity, position: Position, origin: ListOrigin | None, seeding: Seeding
@@ -262,17 +370,3 @@ def _is_cut(one: SourceRange, duration_s: float) -> bool:
     if duration_s < _SLOW_S:
         return False
     return one.until.version < newest_version(locate(one.identity["path"]))
-
-
-def _rewritten(flow: StreamingFlow, table: Location, commit: LoggedCommit) -> UpstreamRewrittenError:
-    """The error for a commit of an upstream table that changes rows."""
-    return UpstreamRewrittenError(
-        f"{flow.name}: {table.name}, which it reads as a stream, has changed rows that it had already read",
-        location=flow.location,
-        facts=(
-            f"version {commit.version}: {commit.operation} by {commit.engine}",
-            "a stream skips commits that only delete rows, but no other changes; nothing was written",
-        ),
-        remedies=(f"read everything again:   headrace full-refresh {flow.target.short}",),
-        params={"name": flow.name, "table": str(table), "version": commit.version},
-    )

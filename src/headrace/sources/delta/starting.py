@@ -17,7 +17,14 @@ CHANGE_FEED = ("readChangeFeed", "readChangeData")
 ERASURES_ONLY = "headrace.changes"
 """An option of Headrace: the stream skips commits that only delete rows, unless the query sets Delta's own
 options for that."""
-_FEED_PROPERTY = "delta.enableChangeDataFeed"
+FEED_PROPERTY = "delta.enableChangeDataFeed"
+"""The property of tables that record a change data feed."""
+
+
+def reads_feed(options: Mapping[str, str]) -> bool:
+    """Whether the options of a reader ask for the change data feed of a table, and not for its rows."""
+    names = {name.lower() for name in CHANGE_FEED}
+    return any(key.lower() in names and value.strip().lower() == "true" for key, value in options.items())
 
 
 def check_table_start(
@@ -42,14 +49,14 @@ def check_table_start(
         StartInvalidError: The log does not hold the version, or the change data feed starts after it.
     """
     chosen = {key.lower(): value.strip().lower() for key, value in options.items()}
-    asks_feed = any(chosen.get(option.lower()) == "true" for option in CHANGE_FEED)
-    if asks_feed and properties.get(_FEED_PROPERTY, "false").lower() != "true":
+    asks_feed = reads_feed(options)
+    if asks_feed and properties.get(FEED_PROPERTY, "false").lower() != "true":
         raise ChangeFeedMissingError(
             f"a stream reads the change data feed of {name}, which is not enabled",
             location=location,
             remedies=(
-                f'set the table property {_FEED_PROPERTY} = "true"',
-                "or remove the option readChangeFeed, to read the rows of the table",
+                f'set the table property {FEED_PROPERTY} = "true"',
+                "or read the rows of the table: hr.read_table_stream",
             ),
             params={"table": name},
         )
@@ -57,7 +64,7 @@ def check_table_start(
     known = versions(path)
     if not (text.isdigit() and known):
         return
-    version, since = int(text), property_since(path, _FEED_PROPERTY) if asks_feed else None
+    version, since = int(text), property_since(path, FEED_PROPERTY) if asks_feed else None
     if not known[0] <= version <= known[-1]:
         raise StartInvalidError(
             f"the log of {name} does not hold startingVersion {version}",
@@ -73,7 +80,7 @@ def check_table_start(
             facts=(f"the feed was enabled in version {since}",),
             remedies=(
                 f"set startingVersion to {since} or later",
-                "or remove the option readChangeFeed, to read the rows of the table",
+                "or read the rows of the table: hr.read_table_stream",
             ),
             params={"table": name, "version": version, "versions": [since, known[-1]]},
         )

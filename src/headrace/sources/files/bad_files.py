@@ -19,7 +19,7 @@ from headrace.errors import (
     RecordUnparseableError,
     text_of,
 )
-from headrace.model.declarations import AppendFlow, RefreshFlow, TemporaryView
+from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
 from headrace.model.folders import local_path
 from headrace.sources.decoders import NOT_UTF8
 from headrace.sources.records import BadRecord
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-Declared = AppendFlow | RefreshFlow | TemporaryView
+Declared = AppendFlow | AutoCdcFlow | RefreshFlow | TemporaryView
 
 _PATH = re.compile(r"(?:reading file|footer for file:?|for the file:?) (file:/\S+?)[.,]?(?=\s|$)")
 _REASON = re.compile(

@@ -336,7 +336,7 @@ class FileGuard(Guard):
             ),
             remedies=(
                 "move them to where the other files are, and drop the planned batch:   "
-                f"headrace run --new-checkpoint {flow.name}",
+                f"headrace reset {flow.name}",
                 "or set recursive=True in hr.read_files: names of folders are then not columns",
             ),
             params={"flow": flow.name, "path": shown[0]},
@@ -354,7 +354,7 @@ class FileGuard(Guard):
                 "or set `on_data_loss: record` in headrace.yml: the flow goes on without it, "
                 "and the ledger keeps its name",
                 "or drop the planned batch; the flow continues with the files that are there:   "
-                f"headrace run --new-checkpoint {self.run.flow.name}",
+                f"headrace reset {self.run.flow.name}",
             ),
             params={"flow": self.run.flow.name, "paths": paths},
         )

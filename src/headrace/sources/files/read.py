@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from headrace.errors import ArgumentInvalidError, FilesNotFoundError, HeadraceError
 from headrace.model.drift import Drift
 from headrace.model.folders import FileFolder
-from headrace.sources.bad_records import MAX_VALUE_BYTES, BadRecordRule, BadRecords, RecordRules
+from headrace.sources.bad_records import (
+    MAX_VALUE_BYTES,
+    VALUE_LIMIT,
+    BadRecordRule,
+    BadRecords,
+    RecordRules,
+)
 from headrace.sources.decoders import Decoder, InvalidUtf8, choose_decoder
 from headrace.sources.new_fields import SCHEMA_NUMBER, Evolving
 
@@ -77,7 +83,11 @@ _FORMAT_OPTIONS: Mapping[str, tuple[str, ...]] = {
     "orc": ("mergeSchema",),
 }
 _LINE_OPTIONS = frozenset(
-    name.lower() for name in (*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"], FORMAT_OPTION, SCHEMA_NUMBER, _BASE)
+    name.lower()
+    for name in (
+        *(*_STREAM_OPTIONS, *_FORMAT_OPTIONS["text"]),
+        *(FORMAT_OPTION, SCHEMA_NUMBER, VALUE_LIMIT, _BASE),
+    )
 )
 """Options that the reader of lines takes; the others are for the parser."""
 
@@ -225,6 +235,8 @@ def read(
     given = {**_choosing(folder), **limits, **options, FORMAT_OPTION: format}
     if evolving is not None:
         given[SCHEMA_NUMBER] = str(evolving.number)
+    if max_value_bytes != MAX_VALUE_BYTES:
+        given[VALUE_LIMIT] = str(max_value_bytes)
     partitions = folder.partition_columns()
     if schema is not None:
         _check_schema(schema, partitions)
@@ -234,28 +246,23 @@ def read(
         F.col("_metadata.file_modification_time").alias("modified"),
     ).alias("_source")
     decoder = _choose_decoder(format, schema, partitions, options, invalid_utf8, drift)
-    if decoder is not None:
-        lines = _read_lines(spark, folder, schema, partitions, given)
-        if format == "json":
-            lines = lines.where(F.col("value").rlike(r"\S"))
-        path = F.col("_metadata.file_path").alias("path")
-        rules = RecordRules(
-            decoder=decoder,
-            bad_records=bad_records,
-            max_value_bytes=max_value_bytes,
-            notes_unknown=notes_unknown,
-            evolving=evolving,
-        )
-        if found is not None:
-            found.append(rules.find_bad(lines, [path], [path, F.col("value").cast("binary").alias("value")]))
-        kept = {name: F.col(name) for name in partitions}
-        return rules.decode(lines, [path], {**kept, "_source": source})
-    if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
-        # By default Spark assigns columns by position and ignores the names in the header.
-        given["enforceSchema"] = "false"
-    reader = spark.readStream.format(format).options(**given)
-    records = (reader if schema is None else reader.schema(schema)).load(folder.path)
-    return records.select("*", source)
+    if decoder is None:
+        return _read_records(spark, folder, format, schema, given).select("*", source)
+    rules = RecordRules(
+        decoder=decoder,
+        bad_records=bad_records,
+        max_value_bytes=max_value_bytes,
+        notes_unknown=notes_unknown,
+        evolving=evolving,
+    )
+    lines = _read_lines(spark, folder, schema, partitions, given)
+    if format == "json":
+        lines = lines.where(F.col("value").rlike(r"\S"))
+    path = F.col("_metadata.file_path").alias("path")
+    if found is not None:
+        found.append(rules.find_bad(lines, [path], [path, F.col("value").cast("binary").alias("value")]))
+    kept = {name: F.col(name) for name in partitions}
+    return rules.decode(lines, [path], {**kept, "_source": source})
 
 
 def _choose_decoder(
@@ -282,6 +289,22 @@ def _choose_decoder(
         parsing = {name: value for name, value in options.items() if name.lower() not in _LINE_OPTIONS}
         return choose_decoder("read_files", format, fields, invalid_utf8, parsing, drift)
     return choose_decoder("read_files", format, None, invalid_utf8)
+
+
+def _read_records(
+    spark: SparkSession,
+    folder: FileFolder,
+    format: FileFormat,
+    schema: StructType | None,
+    options: Mapping[str, str],
+) -> DataFrame:
+    """The rows of files that a reader of Spark parses."""
+    reader = spark.readStream.format(format)
+    if format == "csv" and not any(name.lower() == "enforceschema" for name in options):
+        # By default Spark assigns columns by position and ignores the names in the header.
+        reader = reader.option("enforceSchema", "false")
+    reader = reader.options(**options)
+    return (reader if schema is None else reader.schema(schema)).load(folder.path)
 
 
 def _read_lines(

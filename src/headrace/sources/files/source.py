@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +33,15 @@ from headrace.sources.kind import SourceKind
 from headrace.sources.limits import FILES_MAX_AGE, Taken
 from headrace.sources.meter import Meter
 from headrace.sources.new_fields import SCHEMA_MARK
+from headrace.sources.parts import (
+    FilePart,
+    FileParts,
+    Part,
+    as_record,
+    file_uri,
+    range_of,
+    row_number,
+)
 from headrace.sources.requests import SourceRead
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, Seeding, StreamRead, Systems
@@ -42,7 +51,7 @@ from headrace.state.identity import SourceIdentity, folder_of, load_identity
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _BYTES, _FILES = "maxBytesPerTrigger", "maxFilesPerTrigger"
 
@@ -123,21 +132,28 @@ class FileSource(Source):
             reader = reader.schema(read.request.schema)
         if one is None:
             return reader.load(self.path).where(F.lit(False))
-        assert isinstance(one.until, FilePosition)
-        first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
-        entries = load_entries(checkpoint, self.folder, first, one.until.entry)
         if not self.folder_read.is_pattern:
             # Folders named `key=value` give columns.
             reader = reader.option("basePath", self.path)
         # A path names one file, even if it has special characters.
         reader = reader.option("__globPaths__", "false")
-        return reader.load([local_path(uri) or uri for uris in entries.values() for uri in uris])
+        if isinstance(one.until, FileParts):
+            return one.until.choose(reader.load(list(map(_file, one.until.paths))), row_number())
+        return reader.load(self.files(one, checkpoint))
+
+    def files(self, one: SourceRange, checkpoint: Location) -> list[str]:
+        """The paths of the files of a range."""
+        assert isinstance(one.until, FilePosition)
+        first = one.start.entry + 1 if isinstance(one.start, FilePosition) else 0
+        entries = load_entries(checkpoint, self.folder, first, one.until.entry)
+        return [_file(uri) for uris in entries.values() for uri in uris]
 
     def read_records(self, read: SourceRead, records: DataFrame) -> DataFrame:
         """Lines of text files: other formats keep no records."""
         from pyspark.sql import functions as F
         from pyspark.sql.types import StructType
 
+        records = records.where(F.lit(read.request.format == "text"))
         given = read.request.schema
         schema = StructType.fromDDL(given) if isinstance(given, str) else given
         keys = [one for one in (schema.fields if schema is not None else ()) if one.name != "value"]
@@ -151,7 +167,8 @@ class FileSource(Source):
     def owns(self) -> Column:
         from pyspark.sql import functions as F
 
-        return F.col("topic").isNull() & F.col("path").isNotNull()
+        # Only lines have a value, which a reader can parse again.
+        return F.col("topic").isNull() & F.col("path").isNotNull() & F.col("value").isNotNull()
 
     def _identity(self) -> dict[str, Any]:
         identity: dict[str, Any] = {"path": self.path}
@@ -229,6 +246,22 @@ class FilesKind(SourceKind):
             text = f"the rows of {count} cannot be read again, the files no longer exist{more}"
             yield Unrecoverable(text, len(gone))
 
+    def parts(
+        self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location
+    ) -> Sequence[FilePart]:
+        assert isinstance(source, FileSource)
+        paths = source.files(one, checkpoint)
+        return [FilePart(path=file_uri(f"file:{path}"), source=one.index) for path in paths]
+
+    def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:
+        return range_of(one, parts)
+
+    def as_record(self, frame: DataFrame, record: Part) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        is_line = frame.columns[:1] == ["value"]
+        return as_record(frame, record, F.col("value").cast("binary") if is_line else None)
+
     def lag(self, one: SourceRange, systems: Systems, checkpoint: Location | None) -> Lag | None:
         if checkpoint is None:
             return None
@@ -242,7 +275,7 @@ class FilesKind(SourceKind):
             waiting = [file for file in folder.files() if file.path not in read]
         except (HeadraceError, OSError, KeyError):
             return None
-        return Lag(len(waiting), sum(file.size for file in waiting))
+        return Lag(len(waiting), sum(file.size for file in waiting), counts_files=True)
 
     def seed(
         self, source: SourceIdentity, position: Position, origin: ListOrigin | None, seeding: Seeding
@@ -332,3 +365,8 @@ def _listed(read: PastRead, lists: FileLists) -> tuple[ReadFile, ...]:
 
 def _plain(path: str) -> str:
     return os.path.normpath(local_path(path) or path)
+
+
+def _file(uri: str) -> str:
+    """The path of a file that Spark names by its URI."""
+    return local_path(uri) or uri

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from headrace.runtime.active_session import new_frame
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.requests import ReadRequest, SourceRead
 
@@ -48,7 +49,7 @@ def read_between(
                 first.setdefault(topic, {})[str(partition)] = begin
                 last.setdefault(topic, {})[str(partition)] = end
     if not first:
-        return read.session.createDataFrame([], kafka_columns(read.request))
+        return new_frame(read.session, [], kafka_columns(read.request))
     chosen = read.request.batch_options
     options = {key: value for key, value in chosen.items() if key.lower() not in _CHOICE_OF_OFFSETS}
     return (

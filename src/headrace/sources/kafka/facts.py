@@ -183,7 +183,7 @@ def _topic_gone(
         location=flow.location,
         facts=(f"checkpoint {checkpoint} read topic id {known_id}",) if known_id else (),
         remedies=(
-            *([f"continue without it:   headrace run --new-checkpoint {flow.flow}"] if joins else []),
+            *([f"continue without it:   headrace reset {flow.flow}"] if joins else []),
             f"create it again:   headrace broker topics create {topic}",
         ),
         params={"flow": flow.flow, "topic": topic},
@@ -203,7 +203,7 @@ def topic_recreated(
             "no record of the new topic was committed",
         ),
         remedies=(
-            f"keep the rows and continue with the new topic:   headrace run --new-checkpoint {flow}",
+            f"keep the rows and continue with the new topic:   headrace reset {flow}",
             "or correct the topic in the flow's query, or the connection if it points to another cluster",
         ),
         params={"flow": flow, "topic": topic, "was": known_id, "is": now_id},
@@ -212,7 +212,7 @@ def topic_recreated(
 
 def _read_before(flow: FlowFacts, topic: str, partition: int, offset: int) -> HeadraceError:
     remedy = (
-        f"continue from these offsets:   headrace run --new-checkpoint {flow.flow}"
+        f"continue from these offsets:   headrace reset {flow.flow}"
         if flow.can_resume
         else f"read everything again:   headrace full-refresh {flow.short_dataset}"
     )

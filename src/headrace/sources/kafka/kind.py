@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, OptionInvalidError
 from headrace.model.ranges import Position, SourceRange
@@ -12,6 +12,7 @@ from headrace.sources.answers import Lag, Unrecoverable
 from headrace.sources.kafka.clusters import SERVERS, at_servers, brokers_of, normalized, other_cluster
 from headrace.sources.kafka.facts import KafkaFacts, ended_offsets
 from headrace.sources.kafka.guard import KafkaGuard
+from headrace.sources.kafka.parts import KafkaPart, leave_out, parts_of, range_of
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, LOSS_POLICY
 from headrace.sources.kafka.reader import KafkaReader
@@ -19,11 +20,16 @@ from headrace.sources.kafka.source import KafkaSource
 from headrace.sources.kafka.subscription import Subscription
 from headrace.sources.kind import SourceKind
 from headrace.sources.new_fields import SCHEMA_MARK
+from headrace.sources.parts import Part
+from headrace.sources.source import Source
 from headrace.sources.systems import StreamRead, Systems
 from headrace.state.facts import SourceFacts
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity, corrupt, folder_of
 from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _VERSION = "v1"
 
@@ -112,6 +118,17 @@ class KafkaKind(SourceKind):
         if count:
             text = f"up to {count:,} records cannot be read again: their topics are no longer read"
             yield Unrecoverable(text, count)
+
+    def parts(
+        self, one: SourceRange, source: Source, session: SparkSession, checkpoint: Location
+    ) -> Sequence[KafkaPart]:
+        return parts_of(one)
+
+    def range_of(self, one: SourceRange, parts: Sequence[Part]) -> SourceRange:
+        return range_of(one, parts)
+
+    def leave_out(self, frame: DataFrame, records: Sequence[Part]) -> DataFrame:
+        return leave_out(frame, records)
 
     def count(self, one: SourceRange) -> int:
         assert isinstance(one.until, KafkaOffsets)

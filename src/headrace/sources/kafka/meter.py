@@ -29,6 +29,10 @@ class KafkaMeter(Meter):
         self._sizes = RecordSizes(connection)
         self._record_bytes: float | None = None
 
+    @property
+    def record_bytes(self) -> float | None:
+        return self._record_bytes
+
     def first_limit(self, facts: SourceFacts, position: Position | None) -> int:
         assert isinstance(facts, KafkaFacts)
         ends = KafkaOffsets(facts.latest)

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Set
 
 from headrace.errors import OptionInvalidError, OptionUnsupportedError, SourceLocation
 from headrace.model.connections import KafkaConnection
+from headrace.model.kafka_settings import unshaded
+from headrace.sources.bad_records import VALUE_LIMIT
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.read import ALLOW_NO_TOPICS, CLIENT, LOSS_POLICY
 from headrace.sources.kafka.starting import Start
@@ -43,7 +45,7 @@ _KNOWN = KnownOptions(
     ),
     batch=(*_BOTH, "endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
     prefixes=("kafka.",),
-    marks=frozenset({"headrace.location", ADAPTIVE, LOSS_POLICY, SCHEMA_NUMBER}),
+    marks=frozenset({"headrace.location", ADAPTIVE, LOSS_POLICY, SCHEMA_NUMBER, VALUE_LIMIT}),
 )
 
 
@@ -57,9 +59,11 @@ def reader_options(
         OptionUnknownError: The reader does not know one of them.
         OptionInvalidError: A value is invalid.
     """
+    own = unshaded(request.options)
+    request = request.with_options(own)
     options = protocol_options(request, location, defaults.kafka_limit)
     check_values(request.options, request.streaming, location)
-    return connection_options(request.options, defaults.kafka) | options
+    return connection_options(request.options, defaults.kafka) | own | options
 
 
 def protocol_options(request: ReadRequest, location: SourceLocation, limit: int) -> dict[str, str]:

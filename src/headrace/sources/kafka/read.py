@@ -15,12 +15,14 @@ from headrace.model.project import OnDataLoss
 from headrace.sources.avro_decoder import AvroDecoder
 from headrace.sources.bad_records import (
     MAX_VALUE_BYTES,
+    VALUE_LIMIT,
     BadRecordRule,
     BadRecords,
     RecordRules,
     TombstoneRule,
 )
 from headrace.sources.csv_decoder import build_csv_decoder
+from headrace.sources.debezium import build_debezium_decoder
 from headrace.sources.decoders import Decoder, InvalidUtf8, check_choice, choose_decoder
 from headrace.sources.kafka.clusters import other_cluster
 from headrace.sources.kafka.subscription import EARLIEST, LATEST, whole
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-Format = Literal["raw", "json", "text", "csv", "avro"]
+Format = Literal["raw", "json", "text", "csv", "avro", "debezium"]
 End = Literal["earliest", "latest"]
 StartingOffsets = End | Mapping[str, Mapping[int, int | End]]
 
@@ -71,8 +73,8 @@ class KafkaRead:
         pattern: A regular expression of whole topic names.
         allow_no_match: Whether the pattern may match no topic.
         format: The format of the records: ``raw`` gives bytes.
-        schema: The fields of JSON or CSV records.
-        format_options: Options of Spark's parser of the format.
+        schema: The fields of JSON, CSV or Debezium records.
+        format_options: Options of the format.
         avro: The decoder of Avro records.
         invalid_utf8: What to do with a record that is not valid UTF-8.
         starting_offsets: Where a flow without a checkpoint starts.
@@ -122,9 +124,11 @@ class KafkaRead:
         check_choice("read_kafka", "tombstones", self.tombstones, get_args(TombstoneRule))
         if self.format == "csv":
             return build_csv_decoder("read_kafka", self.schema, self.invalid_utf8, self.format_options)
+        if self.format == "debezium":
+            return build_debezium_decoder("read_kafka", self.schema, self.invalid_utf8, **self.format_options)
         if self.format_options:
             raise ArgumentInvalidError(
-                f'read_kafka: format_options work with format="csv", not with {self.format}',
+                f"read_kafka: format_options work with csv and debezium, not with {self.format}",
                 remedies=("remove format_options",),
                 params={"argument": "format_options"},
             )
@@ -144,6 +148,7 @@ class KafkaRead:
             ALLOW_NO_TOPICS: "true" if self.allow_no_match else None,
             LOSS_POLICY: self.on_data_loss,
             "maxOffsetsPerTrigger": self.max_offsets_per_trigger,
+            VALUE_LIMIT: None if self.max_value_bytes == MAX_VALUE_BYTES else self.max_value_bytes,
             SCHEMA_NUMBER: None if self.evolving is None else self.evolving.number,
         }
         chosen = {name: str(value) for name, value in given.items() if value is not None}

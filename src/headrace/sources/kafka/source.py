@@ -53,6 +53,7 @@ class KafkaSource(Source):
     needs_broker = True
     rereads = True
     reads_records = True
+    has_coordinates = True
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import SourceUnsupportedError
+from headrace.errors import SourceLocation, SourceUnsupportedError
 from headrace.model.ranges import OpaquePosition
 from headrace.sources.answers import Unrecoverable
 from headrace.sources.facts import Facts
 from headrace.sources.kind import SourceKind
+from headrace.sources.reader import Reader
+from headrace.sources.requests import ReaderDefaults, ReadRequest
 from headrace.sources.source import Source
 from headrace.sources.systems import Past, StreamRead, Systems
 from headrace.state.facts import FlowFacts, NextPosition
@@ -24,6 +26,8 @@ from headrace.state.identity import SourceIdentity
 from headrace.state.starting_positions import require_whole, resume_impossible
 from headrace.storage.location import Location
 
+_OF_DATABRICKS = frozenset({"kinesis", "pubsub"})
+"""Formats that only Databricks has."""
 _LOSES_RECORDS = frozenset({"socket"})
 """Formats that cannot read a record again after a failure, as Spark's documentation says."""
 
@@ -68,10 +72,27 @@ class OtherFacts(Facts):
         return None
 
 
+class OtherReader(Reader):
+    """Readers of any other format."""
+
+    def options(
+        self, request: ReadRequest, location: SourceLocation, defaults: ReaderDefaults
+    ) -> dict[str, str]:
+        if request.format in _OF_DATABRICKS:
+            raise SourceUnsupportedError(
+                f"this version does not support the source `{request.format}`",
+                location=location,
+                remedies=["send the records to a Kafka topic, and read the topic"],
+                params={"format": request.format},
+            )
+        return super().options(request, location, defaults)
+
+
 class OtherKind(SourceKind):
     """Streams of any format."""
 
     source = OtherSource
+    reader = OtherReader()
 
     def opens(self, format: str) -> bool:
         return True

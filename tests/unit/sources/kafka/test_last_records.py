@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -22,6 +21,7 @@ from headrace.sources.kafka.last_records import (
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Marks, Partition, RecordMarks
 from headrace.state.history import History
+from waiting import until
 
 PLACE = ("t", 0)
 
@@ -177,9 +177,7 @@ def test_reads_that_nobody_waits_for_do_not_add_up(reader: LastRecordReader) -> 
         assert reader.finish(replace(batch(10, 20), index=number)) == ({}, ())
     reader.begin(replace(batch(20, 30), index=4), later)
     slow.go_on.set()
-    deadline = time.monotonic() + 30
-    while not later.asked:
-        assert time.monotonic() < deadline
+    until(lambda: bool(later.asked), "the later log is asked")
     assert log.asked == []
 
 

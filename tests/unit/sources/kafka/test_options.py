@@ -6,8 +6,9 @@ import pytest
 
 from headrace.errors import OptionInvalidError, SourceLocation
 from headrace.model.connections import KafkaConnection
-from headrace.sources.kafka.options import check_values, connection_options
+from headrace.sources.kafka.options import check_values, connection_options, reader_options
 from headrace.sources.kafka.read import CLIENT
+from headrace.sources.requests import ReaderDefaults, ReadRequest
 
 HERE = SourceLocation("orders.py", 3)
 PROFILE = KafkaConnection(
@@ -62,3 +63,12 @@ def test_a_value_that_cannot_be_is_refused_with_its_line(options: dict[str, str]
     with pytest.raises(OptionInvalidError) as caught:
         check_values({"subscribe": "a", **options}, True, HERE)
     assert caught.value.location == HERE
+
+
+def test_the_login_class_of_databricks_client_is_kafkas() -> None:
+    login = "{}org.apache.kafka.common.security.plain.PlainLoginModule required;"
+    options = {"kafka.sasl.jaas.config": login.format("kafkashaded."), "subscribe": "a"}
+    request = ReadRequest(streaming=True, format="kafka", options=options)
+    given = reader_options(request, HERE, ReaderDefaults(kafka=KafkaConnection(), kafka_limit=1))
+    assert given["kafka.sasl.jaas.config"] == login.format("")
+    assert "subscribe" not in given

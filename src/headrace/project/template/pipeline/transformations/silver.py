@@ -10,8 +10,8 @@ COORDINATES = ["topic", "partition", "offset"]
 @hr.table
 @hr.expect_or_quarantine("positive sales", "sales > 0")
 def silver():
-    """One row for each sale. A sale that is not positive goes to the quarantine; a record that cannot be
-    parsed stops the flow, and the error has its coordinates."""
+    """One row for each sale. A sale that is not positive goes to the quarantine, and so does a record that
+    cannot be parsed."""
     records = spark.readStream.table("bronze")
     sale = hr.parse_json("value", SALE, at=COORDINATES).alias("sale")
     return records.select(sale, *COORDINATES, "timestamp").select("sale.*", *COORDINATES, "timestamp")

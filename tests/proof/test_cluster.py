@@ -17,7 +17,8 @@ from headrace.runtime.java import find_java
 from headrace.runtime.jvm import MODULE_OPTIONS, class_path
 from headrace.runtime.processes import end, start_bound
 from proof.driver import start
-from proof.shop import Shop, until
+from proof.shop import Shop
+from waiting import until
 
 
 @pytest.fixture

@@ -1,0 +1,303 @@
+"""`headrace ingest`: a table from a topic, without a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from headrace.cli.logs import log_options
+from headrace.cli.output import Output, Result
+from headrace.cli.rows import counted, rows_table, split_columns
+from headrace.cli.verb import Invocation, LocalFolder, verb
+from headrace.errors import CommandLineError, HeadraceError, TopicNotFoundError
+from headrace.project.ingest_code import Mode
+
+if TYPE_CHECKING:
+    from headrace.cli.kafka import ReachedKafka
+    from headrace.model.logs import LogFormat, LogLevel
+    from headrace.model.project import ProjectSettings
+    from headrace.observe.log import LogSettings
+    from headrace.project.ingesting import IngestFolder, IngestRequest, PreparedTopic
+    from headrace.project.pipeline import Pipeline
+
+_SHOWN_ROWS = 20
+
+
+def read_names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...] | None:
+    """``A,B``: the names of columns."""
+    return None if value is None else tuple(split_columns(value))
+
+
+@verb(
+    examples=(
+        "headrace ingest orders",
+        "headrace ingest customers --mode upsert --keys id --sequence-by changed_at --trial",
+        "headrace ingest shop.public.customers --mode cdc",
+        "headrace ingest --topics 'orders.*' --continuous",
+        "headrace ingest orders --save shop",
+    )
+)
+@click.argument("topic", required=False)
+@click.option("--topics", metavar="PATTERN", help="All topics whose whole name matches a regular expression.")
+@click.option(
+    "--mode",
+    type=click.Choice(get_args(Mode)),
+    help="append: a row for each record (the default); upsert: the newest record of each key; "
+    "cdc: change events of Debezium.",
+)
+@click.option(
+    "--keys",
+    callback=read_names,
+    metavar="A,B",
+    help="The columns that identify a row; default: the key of the records.",
+)
+@click.option(
+    "--sequence-by",
+    metavar="COLUMN",
+    help="The record with the greatest value wins; default: Kafka's timestamp, then the position.",
+)
+@click.option("--partition-by", callback=read_names, metavar="A,B", help="Columns that partition the table.")
+@click.option("--cluster-by", callback=read_names, metavar="A,B", help="Columns that cluster the table.")
+@click.option(
+    "--table",
+    metavar="NAME",
+    help="The name of the table. {topic} is the topic, with _ in place of - and . ; default: {topic}.",
+)
+@click.option("--keep-raw", is_flag=True, default=None, help="Keep the records as they are in NAME_raw.")
+@click.option(
+    "--schema",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="A file with the columns of the records (.ddl), or a StructType (.json).",
+)
+@click.option("--update-schema", is_flag=True, help="Add new fields of the records to the kept schema.")
+@click.option(
+    "--once/--continuous",
+    default=True,
+    help="Process the records that exist now (the default), or run until stopped.",
+)
+@click.option("--trial", is_flag=True, help="Write all records to a new table NAME_trial, and show its rows.")
+@click.option(
+    "--save",
+    metavar="DIR",
+    type=LocalFolder(file_okay=False),
+    help="Write a pipeline that does the same, and do not run it.",
+)
+@click.option("--no-optimize", is_flag=True, help="Do not compact the tables.")
+@click.option("--no-vacuum", is_flag=True, help="Do not delete files that the tables no longer need.")
+@log_options
+def command(
+    invocation: Invocation,
+    topic: str | None,
+    topics: str | None,
+    schema: Path | None,
+    update_schema: bool,
+    once: bool,
+    trial: bool,
+    save: Path | None,
+    no_optimize: bool,
+    no_vacuum: bool,
+    log_level: LogLevel | None,
+    log_format: LogFormat | None,
+    **options: Any,
+) -> Result:
+    """Make a table from a topic of JSON records, and bring it up to date.
+
+    The table has the fields of the records, and kafka_key, kafka_topic, kafka_partition, kafka_offset and
+    kafka_ts. The first call infers the schema from up to 100,000 records. It keeps schema and options in
+    the storage, so that later calls need only the topic. With --mode upsert, a record without a value (a
+    tombstone) deletes the row of its key.
+
+    In the folder of a pipeline, the command uses its storage and Kafka cluster. In any other folder it uses
+    ./lake and the embedded broker; --storage and --set kafka.bootstrap.servers=HOST:PORT name others.
+    """
+    from headrace.observe.log import LogSettings
+    from headrace.project.ingesting import IngestFolder, IngestRequest
+
+    _check(topic, topics, schema, update_schema, once, trial, save)
+    log = LogSettings.of(log_format, log_level)
+    given = {name: value for name, value in options.items() if value is not None}
+    request = IngestRequest(given=given, schema=schema, update_schema=update_schema, trial=trial)
+    settings = invocation.settings_anywhere()
+    folder = IngestFolder(settings, trial=trial)
+    prepared, errors = _prepare(invocation.output, topic, topics, request, folder, settings)
+    if save is not None:
+        return _save(save, prepared, errors, settings)
+    care = {"optimize": once and not no_optimize, "vacuum": once and not no_vacuum}
+    return _run(invocation.output, folder, prepared, errors, log, care, continuous=not once)
+
+
+def _check(
+    topic: str | None,
+    topics: str | None,
+    schema: Path | None,
+    update_schema: bool,
+    once: bool,
+    trial: bool,
+    save: Path | None,
+) -> None:
+    wrong = None
+    if (topic is None) == (topics is None):
+        wrong = "name one topic, or a pattern with --topics"
+    elif schema is not None and update_schema:
+        wrong = "--schema and --update-schema cannot be used together"
+    elif trial and save is not None:
+        wrong = "--trial and --save cannot be used together"
+    elif not once and (trial or save is not None):
+        wrong = f"{'--trial' if trial else '--save'} and --continuous cannot be used together"
+    if wrong is not None:
+        raise CommandLineError(
+            wrong, remedies=["headrace ingest --help"], params={"command": "headrace ingest"}
+        )
+
+
+def _prepare(
+    output: Output,
+    topic: str | None,
+    topics: str | None,
+    request: IngestRequest,
+    folder: IngestFolder,
+    settings: ProjectSettings,
+) -> tuple[list[PreparedTopic], list[HeadraceError]]:
+    """The topics with their schemas, and the errors of topics of a pattern that cannot be ingested."""
+    from headrace.cli.kafka import not_found, reach
+    from headrace.project.ingesting import check_tables, prepare
+    from headrace.sources.kafka.cluster import KafkaCluster
+
+    kafka = reach(settings.kafka, output)
+    reached = replace(settings, kafka=kafka.connection)
+    prepared, errors = [], []
+    for name in [topic] if topic is not None else _matching(topics or "", kafka):
+        try:
+            with output.progress(f"Reading {name}"):
+                prepared.append(prepare(name, request, folder, reached))
+        except TopicNotFoundError as error:
+            raise not_found(error, kafka, KafkaCluster(kafka.connection)) from error
+        except HeadraceError as error:
+            if topics is None:
+                raise
+            errors.append(error)
+    if not prepared:
+        raise errors[0]
+    check_tables(one.ingested for one in prepared)
+    return prepared, errors
+
+
+def _matching(pattern: str, kafka: ReachedKafka) -> Sequence[str]:
+    from headrace.sources.kafka.cluster import KafkaCluster
+    from headrace.sources.kafka.subscription import whole
+
+    cluster = KafkaCluster(kafka.connection)
+    try:
+        found = [name for name in cluster.matching(whole(pattern)) if not name.startswith("__")]
+    except ValueError as error:
+        raise CommandLineError(
+            f"--topics {error}",
+            remedies=["write a regular expression for whole names: --topics 'orders.*'"],
+            params={"command": "headrace ingest", "pattern": pattern},
+        ) from error
+    if not found:
+        known = cluster.topics()
+        raise TopicNotFoundError(
+            f"no topic matches `{pattern}`",
+            facts=[f"topics of the broker: {', '.join(known[:10])}" if known else "the broker has no topics"],
+            remedies=["write a regular expression for whole names: --topics 'orders.*'"],
+            params={"topic": pattern, "known": list(known)},
+        )
+    return found
+
+
+def _run(
+    output: Output,
+    folder: IngestFolder,
+    prepared: Sequence[PreparedTopic],
+    errors: Sequence[HeadraceError],
+    log: LogSettings,
+    care: Mapping[str, bool],
+    *,
+    continuous: bool,
+) -> Result:
+    from headrace.cli.watching import Watch, show_outcome, stopping
+    from headrace.project.pipeline import Pipeline
+    from headrace.run.stop import StopSignal
+
+    for one in prepared:
+        output.line({"ingest": one.to_json()})
+        for line in _lines(one):
+            output.note(line)
+    settings = folder.open(prepared)
+    output.folders.insert(0, settings.root)
+    stop = StopSignal()
+    with Pipeline(settings) as pipeline:
+        with Watch(output, settings, "Starting Spark") as watch, stopping(stop, watch) as received:
+            result = pipeline.run(continuous=continuous, emit=watch, stop=stop, log=log)
+        if result.outcome != "failed" and not received and not folder.is_trial:
+            _maintain(output, pipeline, [name for one in prepared for name in one.ingested.tables], care)
+        for error in errors:
+            output.error(error)
+        shown = show_outcome(output, result, received)
+        if folder.is_trial and result.outcome != "failed":
+            for table in (name for one in prepared for name in one.ingested.tables):
+                _show_rows(output, pipeline.read(table, limit=_SHOWN_ROWS))
+    return replace(shown, exit_code=shown.exit_code or (1 if errors else 0))
+
+
+def _maintain(output: Output, pipeline: Pipeline, tables: Sequence[str], care: Mapping[str, bool]) -> None:
+    """Compact and vacuum the tables where that is due, and print what was done."""
+    if not any(care.values()):
+        return
+    with output.progress("Maintaining the tables"):
+        done = pipeline.maintain(tables, **care)
+    for one in done:
+        output.line({"maintenance": one.to_json()})
+        for line in one.lines():
+            output.note(line)
+
+
+def _show_rows(output: Output, rows: Any) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from headrace.cli.output import TextOutput
+
+    output.line({"rows": rows.to_json()})
+    if isinstance(output, TextOutput):
+        more = " or more" if rows.is_cut else ""
+        table = rows_table(rows.columns, rows.types, rows.rows)
+        output.console().print(Group(table, Text(f"{counted(len(rows.rows))}{more} of {rows.table}")))
+
+
+def _save(
+    folder: Path,
+    prepared: Sequence[PreparedTopic],
+    errors: Sequence[HeadraceError],
+    settings: ProjectSettings,
+) -> Result:
+    from headrace.project.ingesting import save_pipeline
+
+    written, variables = save_pipeline(folder, prepared, settings)
+    lines = ["Wrote", *(f"  {file}" for file in written)]
+    if variables:
+        lines += ["Set these variables of the environment", *(f"  {name}" for name in variables)]
+    lines += ["Next", f"  headrace run --project {folder}"]
+    data = {"files": [str(file) for file in written], "variables": variables}
+    return Result(data=data, text="\n".join(lines), errors=errors, exit_code=1 if errors else 0)
+
+
+def _lines(one: PreparedTopic) -> Iterator[str]:
+    """What the command has found of a topic, before the run."""
+    ingested = one.ingested
+    by = f" by {', '.join(ingested.key_columns)}" if ingested.mode != "append" else ""
+    yield f"{ingested.topic} -> table {ingested.table}, {ingested.mode}{by}"
+    if one.sample is None or one.inferred is None:
+        return
+    sample, inferred = one.sample, one.inferred
+    of = f" of {sample.held:,}" if sample.held > sample.records else ""
+    yield f"  schema from {sample.records:,}{of} records: {inferred.ddl}"
+    yield from (f"  {found.path}: {found.problem} -> {found.became}" for found in inferred.conflicts)
+    if sample.without_key and ingested.mode == "upsert" and not ingested.keys:
+        yield f"  {sample.without_key:,} records have no key: they go to the quarantine"

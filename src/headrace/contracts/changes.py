@@ -1,0 +1,244 @@
+"""Change records: the rows of a source, each with its key, its sequence and its operation.
+
+For each key the record with the greatest sequence wins. If two records have equal sequences, the later
+position in the source wins. The table keeps the sequence and the position of each row's record, so the result
+does not depend on the batches in which the records arrive.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import ArgumentInvalidError, ColumnInvalidError, ColumnNotFoundError
+from headrace.model.changes import (
+    COLUMN_SEQUENCES,
+    DELETE,
+    END,
+    OPERATION,
+    SEQUENCE,
+    START,
+    TRUNCATE,
+    UPSERT,
+    ChosenColumns,
+)
+from headrace.model.names import quoted_column
+from headrace.sinks.row_hash import holds_map, row_hash
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+_RECORD = "_source"
+"""The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
+
+_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
+"""The columns that a change data feed adds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangeColumns:
+    """The columns and conditions that make change records of a source's rows.
+
+    Args:
+        keys: The columns that identify a row, as names or Columns.
+        sequence_by: SQL text or a Column that orders the records of a key.
+        deletes: The condition of records that delete a row; NULL is false.
+        truncates: The condition of records that delete all older rows; NULL is false.
+        included: The columns of the table; ``None`` for all columns of the source.
+        excluded: Columns of the source that the table does not have.
+        tracked: If the table has the history of each key (SCD type 2), the columns whose changes start a new
+            row.
+        kept_if_null: The columns that keep their value if a record has NULL; ``None`` if no column does.
+    """
+
+    keys: tuple[Any, ...]
+    sequence_by: Any
+    deletes: Any | None = None
+    truncates: Any | None = None
+    included: tuple[Any, ...] | None = None
+    excluded: tuple[Any, ...] = ()
+    tracked: ChosenColumns | None = None
+    kept_if_null: ChosenColumns | None = None
+
+
+def as_changes(rows: DataFrame, columns: ChangeColumns) -> DataFrame:
+    """The change records of a source's rows.
+
+    Returns:
+        The columns of the table, with `SEQUENCE` and, where it needs them, `START`, `END` and
+        `COLUMN_SEQUENCES`; `OPERATION`, and ``_source`` where the rows have it.
+
+    Raises:
+        ColumnNotFoundError: The rows have no column of a given name.
+        ColumnInvalidError: A column has a reserved name; a key or the sequence has a type without an order.
+        ArgumentInvalidError: A key is not a column of the table, or is listed twice.
+    """
+    from pyspark.sql import functions as F
+
+    if "_commit_version" in rows.columns:
+        # The change feed of another table with changes by key.
+        rows = rows.drop(SEQUENCE, COLUMN_SEQUENCES)
+    _check_names(rows, columns)
+    keys = tuple(_find(rows, one) for one in columns.keys)
+    kept = _kept(rows, columns)
+    _check_keys(keys, kept)
+    others = [name for name in kept if name not in keys]
+    _check_chosen(rows, columns, others)
+    value = _column(columns.sequence_by)
+    compared = rows.select(value.alias("sequence_by"), *map(quoted_column, keys)).schema
+    _check_comparable(compared)
+    sequence = F.struct(value.alias("value"), *_place(rows))
+    is_truncate = _true(columns.truncates)
+    operation = F.when(is_truncate, TRUNCATE).when(_true(columns.deletes), DELETE).otherwise(UPSERT)
+    added = [sequence.alias(SEQUENCE)]
+    if columns.tracked is not None:
+        no_end = F.lit(None).cast(compared["sequence_by"].dataType)
+        added = [value.alias(START), no_end.alias(END), *added]
+    if columns.kept_if_null is not None:
+        # The sequence of a value is that of its row until a newer record has NULL in its place.
+        none = F.when(F.lit(False), sequence)
+        fields = (none.alias(name) for name in columns.kept_if_null.of(others))
+        added.append(F.struct(*fields).alias(COLUMN_SEQUENCES))
+    carried = [_RECORD] if _RECORD in rows.columns and _RECORD not in kept else []
+    # A truncate has no key.
+    without = set(keys) if columns.truncates is not None else set()
+    values = (
+        F.when(~is_truncate, F.col(quoted_column(name))) if name in without else F.col(quoted_column(name))
+        for name in kept
+    )
+    named = (value.alias(name) for value, name in zip(values, kept, strict=True))
+    return rows.select(*named, *added, operation.alias(OPERATION), *carried)
+
+
+def table_schema(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of the table, from the columns of its change records; both as ``StructType.jsonValue()``.
+
+    ``_source`` after `OPERATION` is for the quarantine only.
+    """
+    names = [field["name"] for field in changes["fields"]]
+    return {**changes, "fields": changes["fields"][: names.index(OPERATION)]}
+
+
+def with_sequence(declared: Mapping[str, Any], table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A declared schema with the sequences of the table, which declarations do not list."""
+    left_out = {SEQUENCE, COLUMN_SEQUENCES} - {field["name"] for field in declared["fields"]}
+    own = [field for field in table["fields"] if field["name"] in left_out]
+    return {**declared, "fields": [*declared["fields"], *own]}
+
+
+def _check_names(rows: DataFrame, columns: ChangeColumns) -> None:
+    """Check that no column of the source has the name of a column that Headrace adds to the table."""
+    history = () if columns.tracked is None else (START, END)
+    partial = () if columns.kept_if_null is None else (COLUMN_SEQUENCES,)
+    for name in (*history, *partial, SEQUENCE, OPERATION):
+        if name in rows.columns:
+            raise ColumnInvalidError(
+                f"the source has a column `{name}`, which a table with changes by key adds itself",
+                remedies=[f'rename it: .withColumnRenamed("{name}", ..)'],
+                params={"column": name},
+            )
+
+
+def _check_keys(keys: tuple[str, ...], kept: list[str]) -> None:
+    if missing := [key for key in keys if key not in kept]:
+        raise ArgumentInvalidError(
+            f"the key `{missing[0]}` is not among the columns of the table",
+            remedies=["add it to column_list, or remove it from except_column_list"],
+            params={"column": missing[0]},
+        )
+    if twice := [key for key in keys if keys.count(key) > 1]:
+        raise ArgumentInvalidError(
+            f"keys has the column `{twice[0]}` twice", remedies=["list it once"], params={"column": twice[0]}
+        )
+
+
+def _check_chosen(rows: DataFrame, columns: ChangeColumns, others: list[str]) -> None:
+    """Refuse listed columns that are keys, or that the table does not have."""
+    for choice in (columns.tracked, columns.kept_if_null):
+        if choice is None:
+            continue
+        for name in [_find(rows, one) for one in choice.named]:
+            if choice.included is not None and name not in others:
+                raise ArgumentInvalidError(
+                    f"`{name}` is listed, but it is a key or not a column of the table",
+                    remedies=["remove it from the list"],
+                    params={"column": name},
+                )
+    if columns.kept_if_null is not None and not columns.kept_if_null.of(others):
+        raise ArgumentInvalidError(
+            "ignore_null_updates has no effect: it holds for no column of the table",
+            remedies=["remove it, or list other columns"],
+            params={"column": None},
+        )
+
+
+def _kept(rows: DataFrame, columns: ChangeColumns) -> list[str]:
+    """The columns of the source that become columns of the table."""
+    if columns.included is not None:
+        return [_find(rows, one) for one in columns.included]
+    excluded = {_find(rows, one) for one in columns.excluded} | {_RECORD, *_FEED}
+    return [name for name in rows.columns if name not in excluded]
+
+
+def _find(rows: DataFrame, given: Any) -> str:
+    """The name of a column as the source writes it."""
+    # The text of a Column is its name; the text of an expression matches no column.
+    wanted = given if isinstance(given, str) else str(given).removeprefix("Column<'").removesuffix("'>")
+    found = next((name for name in rows.columns if name.casefold() == wanted.casefold()), None)
+    if found is None:
+        near = next(iter(difflib.get_close_matches(wanted, rows.columns, n=1)), None)
+        raise ColumnNotFoundError(
+            f"the source has no column `{wanted}`",
+            facts=[f"its columns: {', '.join(rows.columns)}"],
+            remedies=[f"did you mean `{near}`?" if near else "use one of its columns"],
+            params={"column": wanted, "suggestion": near},
+        )
+    return str(found)
+
+
+def _place(rows: DataFrame) -> list[Column]:
+    """The position of each record in its source, which orders records with equal sequences."""
+    from pyspark.sql import functions as F
+
+    fields = _struct_fields(rows.schema, _RECORD)
+    if {"topic", "partition", "offset"} <= fields:
+        place = (F.col("_source.partition"), F.col("_source.topic"), F.col("_source.offset"))
+    elif {"path", "modified"} <= fields:
+        place = (F.unix_micros("_source.modified"), F.col("_source.path"), row_hash(rows))
+    elif "_commit_version" in rows.columns:
+        place = (F.col("_commit_version"), F.lit(""), row_hash(rows))
+    else:
+        place = (F.lit(0), F.lit(""), row_hash(rows))
+    types = (("partition", "bigint"), ("source", "string"), ("position", "bigint"))
+    return [one.cast(kind).alias(name) for one, (name, kind) in zip(place, types, strict=True)]
+
+
+def _struct_fields(schema: StructType, name: str) -> set[str]:
+    field = next((one for one in schema.fields if one.name == name), None)
+    return set(getattr(field.dataType, "names", ())) if field is not None else set()
+
+
+def _check_comparable(schema: StructType) -> None:
+    for field in schema.fields:
+        if holds_map(field.dataType):
+            raise ColumnInvalidError(
+                f"`{field.name}` is a {field.dataType.simpleString()}, whose values have no order",
+                remedies=["use a number, a text, a time, or a struct of them"],
+                params={"column": field.name},
+            )
+
+
+def _column(given: Any) -> Column:
+    from pyspark.sql import functions as F
+
+    column: Column = F.expr(given) if isinstance(given, str) else given
+    return column
+
+
+def _true(condition: Any | None) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.lit(False) if condition is None else F.coalesce(_column(condition), F.lit(False))

@@ -1,0 +1,349 @@
+"""Auto Loader (`cloudFiles`) and `read_files` with the defaults of Databricks, read as folders of files."""
+
+from __future__ import annotations
+
+import glob as globbing
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.declare.arguments import Arguments, arguments_of
+from headrace.declare.drift import evolving_schema
+from headrace.declare.file_reads import folder_path, kept_schema
+from headrace.declare.reads import declared_schema, value_limit
+from headrace.declare.registry import ActivePipeline, require_pipeline
+from headrace.model.auto_loader import AutoLoader, AutoLoaderError, parse_options, split_hints
+from headrace.model.drift import RESCUED, Drift, DriftAction, field_name
+from headrace.model.folders import FileFolder
+from headrace.sources.formats import FormatRead
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+
+CLOUD_FILES = "cloudfiles"
+READ_FILES = "headrace.read_files"
+"""An option with the name of the SQL function that reads."""
+
+_FORMATS = {
+    "json": "json",
+    "jsonl": "json",
+    "ndjson": "json",
+    "csv": "csv",
+    "tsv": "csv",
+    "txt": "text",
+    "parquet": "parquet",
+    "avro": "avro",
+    "orc": "orc",
+    "xml": "xml",
+}
+"""The formats of files by the ends of their names."""
+_CORRUPT = "_corrupt_record"
+_TEXTS = ("json", "csv")
+"""Formats that have no types of their own."""
+
+
+def read_cloud_files(read: FormatRead) -> DataFrame:
+    """The DataFrame of a reader with the format `cloudFiles`.
+
+    Args:
+        read: The reader.
+
+    Raises:
+        ArgumentInvalidError: An option cannot be used.
+    """
+    function = read.options.get(READ_FILES)
+    arguments = arguments_of(function or 'spark.readStream.format("cloudFiles")')
+    active = require_pipeline("cloudFiles")
+    with arguments.located():
+        if not read.streaming and function is None:
+            raise arguments.invalid("format", "works with spark.readStream only", "write spark.readStream")
+        try:
+            loader = parse_options(
+                read.options, has_schema=read.schema is not None, infers_types=function == "read_files"
+            )
+        except AutoLoaderError as error:
+            raise arguments.invalid(error.option, error.problem, error.remedy) from error
+        if loader.unused:
+            names = ", ".join(f"`{name}`" for name in loader.unused)
+            read.note(f"{arguments.call}: {names}: no effect here")
+        return _Files(arguments, active, loader, read).frame()
+
+
+@dataclass(frozen=True)
+class _Files:
+    """One read.
+
+    Args:
+        arguments: The call, for errors.
+        active: The pipeline.
+        loader: The options.
+        read: The reader.
+    """
+
+    arguments: Arguments
+    active: ActivePipeline
+    loader: AutoLoader
+    read: FormatRead
+
+    def frame(self) -> DataFrame:
+        from headrace.sources.files import read as files
+
+        loader = self.loader
+        folder = self._folder()
+        format = loader.format or self._format(folder)
+        if format in ("binaryfile", "xml"):
+            return self._by_spark(format)
+        files.check_format(format)
+        given = declared_schema(self.arguments, self.read.schema)
+        options = self._options(format, has_schema=given is not None)
+        files.check_options(format, options)
+        if given is not None and set(folder.partition_columns()) - set(given.fieldNames()):
+            folder = replace(folder, recursive=True)
+        schema = None if given is None else _without(given, loader.rescued or RESCUED)
+        if self.active.folders is not None:
+            folder = self.active.folders(folder, format, schema, options, self.arguments.location)
+        files.check_folder(folder)
+        if schema is None and format != "text":
+            schema = self._inferred(folder, format, options)
+        if not self.read.streaming:
+            return self._batch(folder, format, schema, options)
+        is_lines = "multiline" not in {name.lower() for name, value in options.items() if value != "false"}
+        rescues = format == "json" and is_lines
+        if not rescues:
+            self._check_mode(format)
+        drift = self._drift(schema) if schema is not None and rescues else Drift()
+        evolving = evolving_schema(self.active, self.arguments, f"files {folder.path}", schema, drift)
+        if evolving is not None and schema is not None and not loader.infers_types:
+            evolving = replace(evolving, schema=_strings(evolving.schema, schema.fieldNames()))
+        frame = files.read(
+            self.active.session(),
+            folder,
+            format=format,  # type: ignore[arg-type]
+            schema=schema if evolving is None else evolving.schema,
+            limits=loader.limits,
+            options=options,
+            bad_records="quarantine" if self.active.quarantines else "stop",
+            max_value_bytes=value_limit(self.active, self.arguments, None),
+            drift=drift,
+            evolving=evolving,
+            notes_unknown=self.active.quarantines,
+            found=self.active.bad_records,
+        )
+        return self._with_rescued(frame.drop("_source"), format)
+
+    # -- where and what
+
+    def _folder(self) -> FileFolder:
+        if not self.read.path:
+            raise self.arguments.invalid("path", "is missing", "write load(PATH)")
+        loader = self.loader
+        path = folder_path(self.active, self.arguments, self.read.path)
+        recursive = loader.recursive or loader.partitions == ()
+        folder = FileFolder(path=path, recursive=recursive, glob=loader.glob)
+        if Path(path).is_file():
+            return replace(folder, path=str(Path(path).parent), glob=globbing.escape(Path(path).name))
+        if folder.base.is_dir() and not folder.partition_columns():
+            # Auto Loader reads all folders below; with partition columns, Spark does so too.
+            return replace(folder, recursive=True)
+        return folder
+
+    def _format(self, folder: FileFolder) -> str:
+        """The format that the name of the first file has."""
+        if self.read.options.get(READ_FILES) != "read_files":
+            raise self.arguments.invalid(
+                "cloudFiles.format", "is missing", 'write .option("cloudFiles.format", "json")'
+            )
+        names = sorted(file.path for file in folder.files()) if folder.base.is_dir() else []
+        ends = [part for part in names[0].lower().split(".")[1:] if part in _FORMATS] if names else []
+        if not ends:
+            raise self.arguments.invalid(
+                "format",
+                f"is missing, and the names of the files of {folder.path} do not show it",
+                "write format => 'json'",
+            )
+        return _FORMATS[ends[-1]]
+
+    def _options(self, format: str, *, has_schema: bool) -> dict[str, str]:
+        """The options of the format; those that Auto Loader has in another form are left out."""
+        left_out = {"columnnameofcorruptrecord", "inferschema"}
+        if format not in ("parquet", "orc"):
+            left_out.add("mergeschema")
+        options = {name: value for name, value in self.loader.options.items() if name.lower() not in left_out}
+        if format == "csv" and not has_schema:
+            if "header" not in {name.lower() for name in options}:
+                options["header"] = "true"
+            options["inferSchema"] = str(self.loader.infers_types).lower()
+        return options
+
+    def _check_mode(self, format: str) -> None:
+        """Note or refuse a mode of evolution that a reader of Spark does not have.
+
+        Raises:
+            ArgumentInvalidError: New columns are to stop the flow, and would not.
+        """
+        if format in ("csv", "text"):
+            # A CSV file with another header stops the flow.
+            return
+        if self.loader.mode == "failonnewcolumns":
+            problem = f"failOnNewColumns works with JSON lines and CSV, not with {format} files"
+            raise self.arguments.invalid("schemaEvolutionMode", problem, "remove it")
+        if self.loader.mode != "none":
+            text = f"{self.arguments.call}: columns that only later {format} files have are not read"
+            self.read.note(f"{text}; with JSON lines they become columns")
+
+    # -- columns
+
+    def _inferred(self, folder: FileFolder, format: str, options: Mapping[str, str]) -> StructType:
+        """The columns of the files, with the types of the hints."""
+        found = _without(kept_schema(self.active, folder, format, options), _CORRUPT)
+        hints = self._hints()
+        if not self.loader.infers_types:
+            partitions = folder.partition_columns()
+            typed = () if format in _TEXTS else [one for one in found.fieldNames() if one not in partitions]
+            found = _strings(found, typed, {names[0] for names, _ in hints if len(names) > 1})
+        for names, kind in hints:
+            found = _hinted(found, names, kind)
+        return found
+
+    def _hints(self) -> tuple[tuple[tuple[str, ...], DataType], ...]:
+        from pyspark.errors import PySparkException
+        from pyspark.sql.types import StructType
+
+        try:
+            return tuple(
+                (names, StructType.fromDDL(f"a {kind}").fields[0].dataType)
+                for names, kind in split_hints(self.loader.hints or "")
+            )
+        except (ValueError, PySparkException) as error:
+            problem = f"is not a list of columns with types: {self.loader.hints}"
+            raise self.arguments.invalid(
+                "schemaHints", problem, "write such as id INT, at.day DATE"
+            ) from error
+
+    def _drift(self, schema: StructType) -> Drift:
+        """The actions for JSON records that differ from the columns."""
+        loader = self.loader
+        if loader.rescued is None:
+            return Drift("fail" if loader.mode == "failonnewcolumns" else None)
+        known: dict[str, DriftAction] = dict.fromkeys(_leaves(schema), "rescue")
+        match loader.mode:
+            case "addnewcolumns":
+                return Drift("evolve", known)
+            case "failonnewcolumns":
+                return Drift("fail", known)
+            case "rescue" | "none":
+                return Drift("rescue")
+
+    def _with_rescued(self, frame: DataFrame, format: str) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        name = self.loader.rescued
+        if name is None or format == "text":
+            return frame
+        if RESCUED in frame.columns:
+            others = [one for one in frame.columns if one != RESCUED]
+            return frame.select(*(F.col(f"`{one}`") for one in others), F.col(RESCUED).alias(name))
+        return frame.withColumn(name, F.lit(None).cast("string"))
+
+    # -- other readers
+
+    def _batch(
+        self, folder: FileFolder, format: str, schema: StructType | None, options: Mapping[str, str]
+    ) -> DataFrame:
+        reader = self.active.session().read.format(format).options(**options)
+        if folder.recursive:
+            reader = reader.option("recursiveFileLookup", "true")
+        if folder.glob is not None:
+            reader = reader.option("pathGlobFilter", folder.glob)
+        frame = (reader if schema is None else reader.schema(schema)).load(folder.path)
+        return self._with_rescued(frame, format)
+
+    def _by_spark(self, format: str) -> DataFrame:
+        """Formats that a reader of Spark parses without us."""
+        session, loader = self.active.session(), self.loader
+        reader: Any = session.readStream if self.read.streaming else session.read
+        if self.read.schema is not None:
+            reader = reader.schema(self.read.schema)
+        elif format == "xml":
+            raise self.arguments.invalid("schema", "is missing: columns of XML files are not inferred")
+        reader = reader.format(format).options(**loader.options, **loader.limits)
+        if loader.glob is not None:
+            reader = reader.option("pathGlobFilter", loader.glob)
+        frame: DataFrame = reader.option("recursiveFileLookup", "true").load(self.read.path)
+        return frame
+
+
+def _without(schema: StructType, name: str) -> StructType:
+    from pyspark.sql.types import StructType
+
+    return StructType([field for field in schema.fields if field.name != name])
+
+
+def _strings(schema: StructType, typed: Collection[str], structs: Collection[str] = ()) -> StructType:
+    """The columns as strings; a nested value is JSON.
+
+    Args:
+        schema: The columns.
+        typed: Columns that keep their types.
+        structs: Columns that hints name the fields of: they stay structs, with strings.
+    """
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    return StructType(
+        [
+            field
+            if field.name in typed
+            else StructField(field.name, _string_fields(field.dataType))
+            if field.name in structs
+            else StructField(field.name, StringType())
+            for field in schema.fields
+        ]
+    )
+
+
+def _string_fields(kind: DataType) -> DataType:
+    from pyspark.sql.types import ArrayType, StringType, StructField, StructType
+
+    match kind:
+        case StructType():
+            return StructType([StructField(one.name, _string_fields(one.dataType)) for one in kind.fields])
+        case ArrayType():
+            return ArrayType(_string_fields(kind.elementType))
+        case _:
+            return StringType()
+
+
+def _hinted(kind: Any, names: tuple[str, ...], hint: DataType) -> Any:
+    """A type in which one column or field has the type of a hint; a field that does not exist is added."""
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if not names:
+        return hint
+    first, *rest = names
+    if isinstance(kind, ArrayType) and first == "element":
+        return ArrayType(_hinted(kind.elementType, tuple(rest), hint))
+    if isinstance(kind, MapType) and first in ("key", "value"):
+        key = _hinted(kind.keyType, tuple(rest), hint) if first == "key" else kind.keyType
+        value = _hinted(kind.valueType, tuple(rest), hint) if first == "value" else kind.valueType
+        return MapType(key, value)
+    fields = kind.fields if isinstance(kind, StructType) else []
+    known = next((one for one in fields if one.name.casefold() == first.casefold()), None)
+    inner = _hinted(None if known is None else known.dataType, tuple(rest), hint)
+    if known is None:
+        return StructType([*fields, StructField(first, inner)])
+    return StructType([StructField(one.name, inner) if one is known else one for one in fields])
+
+
+def _leaves(schema: StructType, path: str = "") -> Iterator[str]:
+    """The dotted names of the columns and fields whose values are no objects."""
+    from pyspark.sql.types import ArrayType, StructType
+
+    for field in schema.fields:
+        name, kind = f"{path}{field_name(field.name)}", field.dataType
+        if isinstance(kind, StructType):
+            yield from _leaves(kind, f"{name}.")
+        elif not (isinstance(kind, ArrayType) and isinstance(kind.elementType, StructType)):
+            yield name

@@ -1,0 +1,264 @@
+"""Specs for pipelines of Databricks: from an asset bundle (`databricks.yml`), or from a folder of files."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.declare.loader import find_files
+from headrace.declare.outside_names import entry_lines, find_outside
+from headrace.declare.yaml_source import Mapped, Scalar, Value, build_values
+from headrace.errors import SpecInvalidError, SpecNotFoundError
+from headrace.model.project import ProjectSettings
+from headrace.storage.layout import Storage
+
+BUNDLES = ("databricks.yml", "databricks.yaml")
+_VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
+_SUFFIXES = ("", ".py", ".sql")
+_KEPT = frozenset({"name", "catalog", "schema", "target", "libraries", "configuration", "root_path"})
+"""The keys of a pipeline that a spec takes over."""
+
+
+@dataclass(frozen=True)
+class BundlePipeline:
+    """A pipeline of a bundle.
+
+    Args:
+        key: Its key under `resources.pipelines`.
+        values: Its settings.
+        folder: The folder of the file that has it, where its paths start.
+    """
+
+    key: str
+    values: Mapping[str, Any]
+    folder: Path
+
+
+@dataclass(frozen=True)
+class NewSpec:
+    """A spec to write.
+
+    Args:
+        name: The name of the pipeline.
+        file: Its path.
+        text: Its content.
+        ignored: The settings that have no meaning here.
+        unset: The variables without a value: the spec takes them from the environment.
+    """
+
+    name: str
+    file: Path
+    text: str
+    ignored: tuple[str, ...] = ()
+    unset: tuple[str, ...] = ()
+
+
+@dataclass
+class _Variables:
+    """The values of ``${..}`` in a bundle."""
+
+    values: dict[str, str]
+    unset: dict[str, None] = field(default_factory=dict)
+
+    def fill(self, value: Any) -> Any:
+        """The value with all variables; one without a value becomes a variable of the environment."""
+        match value:
+            case str():
+                # The default of a variable can name another one.
+                return _VARIABLE.sub(self._one, _VARIABLE.sub(self._one, value))
+            case Mapping():
+                return {key: self.fill(item) for key, item in value.items()}
+            case list():
+                return [self.fill(item) for item in value]
+            case _:
+                return value
+
+    def _one(self, found: re.Match[str]) -> str:
+        name = found[1]
+        if name in self.values:
+            return self.values[name]
+        if "." not in name:
+            return found[0]
+        bare = re.sub(r"\W", "_", name.removeprefix("var.")).upper()
+        self.unset[bare] = None
+        return f"${{{bare}}}"
+
+
+def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[NewSpec, ...]:
+    """The specs for the pipelines of a bundle, or for a folder of Python and SQL files.
+
+    Args:
+        source: The bundle's file or folder, or another folder.
+        folder: Where the spec is to be written; several specs get a folder each in it.
+        target: The target of the bundle; by default the one that is marked as the default.
+
+    Raises:
+        SpecNotFoundError: The file or folder does not exist.
+        SpecInvalidError: The bundle has no pipeline, or no such target.
+        PipelineFilesMissingError: A pipeline has no files.
+    """
+    bundle = next((source / name for name in BUNDLES if (source / name).is_file()), source)
+    if bundle.is_dir():
+        pattern = f"{_relative(bundle, folder)}/**".removeprefix("./")
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "_", bundle.absolute().name).strip("_.-") or "pipeline"
+        libraries = [f"glob: {{include: {pattern}}}"]
+        return (_spec(folder, {"name": name}, libraries, [pattern], f"the folder {bundle}"),)
+    if not bundle.is_file():
+        raise SpecNotFoundError(f"{bundle} does not exist", params={"path": str(bundle)})
+    pipelines, variables, chosen = _load(bundle, target)
+    if not pipelines:
+        raise SpecInvalidError(f"{bundle} declares no pipeline", params={"path": str(bundle)})
+    several = len(pipelines) > 1
+    return tuple(
+        _of_pipeline(one, folder / one.key if several else folder, variables, f"{bundle}, target {chosen}")
+        for one in pipelines
+    )
+
+
+def _of_pipeline(pipeline: BundlePipeline, folder: Path, variables: _Variables, origin: str) -> NewSpec:
+    variables.unset.clear()
+    values = variables.fill(pipeline.values)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(values.get("name", pipeline.key))).strip("_.-")
+    settings = {"name": name or pipeline.key}
+    for ours, theirs in (("catalog", ("catalog",)), ("database", ("schema", "target"))):
+        found = next((str(values[key]) for key in theirs if values.get(key)), None)
+        if found:
+            settings[ours] = found
+    lines, patterns = [], []
+    for library in values.get("libraries") or ():
+        for kind, given in library.items():
+            path = given.get("include") or given.get("path") if isinstance(given, Mapping) else given
+            if kind not in ("notebook", "file", "glob") or not path:
+                continue
+            pattern = _pattern(str(path), pipeline.folder, folder, is_glob=kind == "glob")
+            patterns.append(pattern)
+            lines.append(f"glob: {{include: {pattern}}}" if kind == "glob" else f"file: {pattern}")
+    if not lines:
+        root = pipeline.folder / str(values.get("root_path", "."))
+        pattern = f"{_relative(root, folder)}/**".removeprefix("./")
+        lines, patterns = [f"glob: {{include: {pattern}}}"], [pattern]
+    ignored = tuple(sorted(set(values) - _KEPT))
+    spec = _spec(folder, settings, lines, patterns, origin, values.get("configuration") or {})
+    return replace(spec, ignored=ignored, unset=tuple(variables.unset))
+
+
+def _spec(
+    folder: Path,
+    settings: Mapping[str, str],
+    libraries: list[str],
+    patterns: list[str],
+    origin: str,
+    configuration: Mapping[str, Any] | None = None,
+) -> NewSpec:
+    file = folder.absolute() / "headrace.yml"
+    project = ProjectSettings(
+        name=settings["name"],
+        file=file,
+        profile="dev",
+        storage=Storage.at("./lake", folder),
+        libraries=tuple(patterns),
+    )
+    lines = [f"# from {origin}", *(f"{key}: {value}" for key, value in settings.items()), "storage: ./lake"]
+    lines += ["libraries:", *(f"  - {one}" for one in libraries)]
+    if configuration:
+        lines += ["configuration:", *(f"  {key}: {_text(value)}" for key, value in configuration.items())]
+    found = [
+        one
+        for one in find_outside(find_files(project), file.parent)
+        if one.kind == "path" or one.text.partition(".")[0] != settings.get("catalog")
+    ]
+    entries = list(entry_lines(found))
+    if entries:
+        lines += ["", "# Write the paths that have the data.", *entries]
+    return NewSpec(settings["name"], folder / "headrace.yml", "\n".join(lines) + "\n")
+
+
+def _text(value: Any) -> str:
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
+    named = start / path
+    if is_glob:
+        return _relative(named, folder)
+    found = next((one for suffix in _SUFFIXES if (one := Path(f"{named}{suffix}")).is_file()), named)
+    return _relative(found, folder)
+
+
+def _relative(path: Path, folder: Path) -> str:
+    return os.path.relpath(path.absolute(), folder.absolute())
+
+
+# -- the bundle
+
+
+def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...], _Variables, str]:
+    """The pipelines of a bundle, its variables, and the target."""
+    main = _document(bundle)
+    documents = [(bundle, main)]
+    for pattern in main.get("include") or ():
+        files = sorted(bundle.parent.glob(str(pattern)))
+        documents += [(file, _document(file)) for file in files if file != bundle]
+    targets = main.get("targets") or {}
+    marked = next((name for name, one in targets.items() if one and one.get("default")), None)
+    chosen = target or marked or next(iter(targets), "dev")
+    if target is not None and target not in targets:
+        known = ", ".join(targets) or "none"
+        raise SpecInvalidError(
+            f"{bundle} has no target `{target}`",
+            facts=[f"its targets: {known}"],
+            params={"target": target, "known": list(targets)},
+        )
+    overrides = targets.get(chosen) or {}
+    values = {"bundle.target": chosen, "bundle.name": str((main.get("bundle") or {}).get("name", ""))}
+    for _, document in (*documents, (bundle, overrides)):
+        for name, given in (document.get("variables") or {}).items():
+            value = given.get("default") if isinstance(given, Mapping) else given
+            if value is not None:
+                values[f"var.{name}"] = _plain_text(value)
+    found: dict[str, BundlePipeline] = {}
+    for file, document in (*documents, (bundle, overrides)):
+        for key, given in ((document.get("resources") or {}).get("pipelines") or {}).items():
+            before = found.get(key)
+            folder = before.folder if before else file.parent
+            found[key] = BundlePipeline(key, {**(before.values if before else {}), **(given or {})}, folder)
+    for name in ("workspace.file_path", "workspace.root_path"):
+        values[name] = str(bundle.parent.absolute())
+    return tuple(found.values()), _Variables(values), chosen
+
+
+def _plain_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _document(file: Path) -> dict[str, Any]:
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecInvalidError(f"{file} cannot be read", params={"path": str(file)}) from error
+    return dict(_plain(build_values(text, str(file))))
+
+
+def _plain(value: Value) -> Any:
+    match value:
+        case Mapped():
+            return {key: _plain(item) for key, item in value.items.items()}
+        case Scalar():
+            return value.value
+        case _:
+            return [_plain(item) for item in value.items]
+
+
+def describe_ignored(specs: tuple[NewSpec, ...]) -> Iterator[str]:
+    """What the specs do not take over, as text."""
+    for spec in specs:
+        if spec.ignored:
+            yield f"{spec.file}: no meaning here: {', '.join(spec.ignored)}"
+        if spec.unset:
+            names = ", ".join(f"${{{name}}}" for name in spec.unset)
+            yield f"{spec.file}: set these variables in the environment or in .env: {names}"

@@ -1,0 +1,253 @@
+"""Flows that apply change records to a table by key, under the names that Lakeflow and Spark give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.contracts.changes import ChangeColumns, as_changes
+from headrace.contracts.conditions import text_of_column
+from headrace.declare.arguments import Arguments, arguments_of
+from headrace.declare.python import TriggerArgument, flow_name_of
+from headrace.declare.registry import current_pipeline
+from headrace.declare.session import spark
+from headrace.errors import FeatureUnsupportedError
+from headrace.model.changes import ALL_COLUMNS, ChosenColumns
+from headrace.model.declarations import AutoCdcFlow
+from headrace.model.queries import PythonQuery, Query, SqlQuery
+from headrace.syntax.locations import located_at
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def create_auto_cdc_flow(
+    target: str,
+    source: str | SqlQuery,
+    keys: Sequence[str] | Sequence[Column],
+    sequence_by: str | Column,
+    *,
+    ignore_null_updates: bool = False,
+    ignore_null_updates_column_list: Sequence[str] | Sequence[Column] | None = None,
+    ignore_null_updates_except_column_list: Sequence[str] | Sequence[Column] | None = None,
+    apply_as_deletes: str | Column | None = None,
+    apply_as_truncates: str | Column | None = None,
+    column_list: Sequence[str] | Sequence[Column] | None = None,
+    except_column_list: Sequence[str] | Sequence[Column] | None = None,
+    stored_as_scd_type: Literal[1, 2, "1", "2"] = 1,
+    track_history_column_list: Sequence[str] | Sequence[Column] | None = None,
+    track_history_except_column_list: Sequence[str] | Sequence[Column] | None = None,
+    name: str | None = None,
+    null_keys: Literal["quarantine", "fail"] = "quarantine",
+    spark_conf: Mapping[str, str] | None = None,
+    trigger: TriggerArgument | None = None,
+    once: bool = False,
+) -> None:
+    """Declare a flow that applies change records to a streaming table by key.
+
+    For each key the table holds the record with the greatest sequence. The order in which records arrive does
+    not matter. If two records of a key have equal sequences, the later position in the source wins (Kafka:
+    partition, then offset). The table gets a column ``_sequence`` with the sequence and the position of each
+    row's record.
+
+    Args:
+        target: The streaming table, as `create_streaming_table` declares it.
+        source: The table or temporary view with the change records; it is read as a stream. SQL files give a
+            query.
+        keys: The columns that identify a row.
+        sequence_by: A column, SQL text or a Column (also a struct) that orders the records of a key.
+        ignore_null_updates: Whether a column keeps its value where a record has NULL, with SCD type 1. The
+            table gets a column ``_sequences`` with the sequence of each value that is older than its row.
+        ignore_null_updates_column_list: The columns that keep their values; by default all but the keys.
+        ignore_null_updates_except_column_list: The columns that do not.
+        apply_as_deletes: The condition of records that delete the row of their key, as SQL text or a Column.
+            If it is NULL, the record is an upsert. Tombstones of deleted keys are kept for two days (table
+            property ``pipelines.cdc.tombstoneGCThresholdInSeconds``), so that an older record that arrives
+            later does not restore the row.
+        apply_as_truncates: The condition of records that delete all older rows.
+        column_list: The columns of the table; by default all columns of the source but ``_source``.
+        except_column_list: Columns of the source that the table does not have.
+        stored_as_scd_type: 1: the table has the current row of each key. 2: it has the history of each key.
+            A row is valid from the sequence in ``__START_AT`` until before that in ``__END_AT``, which is
+            NULL for the current row.
+        track_history_column_list: With SCD type 2, the columns whose changes begin a new row; by default all
+            columns of the table but the keys. A change of other columns replaces them in the row.
+        track_history_except_column_list: The columns whose changes do not begin a new row.
+        name: The flow's name; by default the table's.
+        null_keys: What happens to a record with a NULL in a key or in the sequence: ``"quarantine"`` moves
+            it to the quarantine table, ``"fail"`` stops the flow.
+        spark_conf: Spark settings of this flow.
+        trigger: When its batches start, as `table` takes it.
+        once: Whether the source is read as a batch, and its records are applied once. A full refresh of the
+            table applies them again.
+
+    Raises:
+        ArgumentInvalidError: An argument has an invalid value.
+        FeatureUnsupportedError: An argument asks for what this version cannot do yet.
+
+    Example:
+        >>> import headrace as hr
+        >>> hr.create_streaming_table("customers")
+        >>> hr.create_auto_cdc_flow(
+        ...     target="customers",
+        ...     source="customer_changes",
+        ...     keys=["id"],
+        ...     sequence_by="changed_at",
+        ...     apply_as_deletes="op = 'd'",
+        ... )
+    """
+    active = current_pipeline()
+    is_sql = isinstance(source, SqlQuery)
+    arguments = arguments_of("AUTO CDC" if is_sql else "hr.create_auto_cdc_flow")
+    lists = (track_history_column_list, track_history_except_column_list)
+    history = history_columns(arguments, stored_as_scd_type, apply_as_truncates, *lists)
+    lists = (ignore_null_updates_column_list, ignore_null_updates_except_column_list)
+    kept_if_null = _kept_if_null(arguments, ignore_null_updates, *lists)
+    if kept_if_null is not None and (history is not None or apply_as_truncates is not None):
+        other = "apply_as_truncates" if history is None else "stored_as_scd_type=2"
+        raise FeatureUnsupportedError(
+            f"{arguments.call}: this version does not support ignore_null_updates together with {other}",
+            location=arguments.location,
+            remedies=["apply the records to a table with SCD type 1, and read its changes: hr.read_changes"],
+            params={"what": "ignore_null_updates"},
+        )
+    default_schema = active.settings.database if active else "default"
+    table = arguments.table_name("target", target, default_schema)
+    if null_keys not in ("quarantine", "fail"):
+        raise arguments.invalid("null_keys", f'must be "quarantine" or "fail", not {null_keys!r}')
+    columns = _change_columns(
+        arguments, keys, sequence_by, apply_as_deletes, apply_as_truncates, column_list, except_column_list
+    )
+    columns = replace(columns, tracked=history, kept_if_null=kept_if_null)
+    read = arguments.text("source", source) if not isinstance(source, SqlQuery) else ""
+
+    def changes() -> DataFrame:
+        with located_at(arguments.location):
+            records = spark.read.table(read) if once else spark.readStream.table(read)
+        return as_changes(records, columns)
+
+    query: Query = PythonQuery(changes, arguments.location)
+    if isinstance(source, SqlQuery):
+        query = replace(source, then=partial(as_changes, columns=columns))
+
+    conf = arguments.settings("spark_conf", spark_conf)
+    if active is None or active.registry is None:
+        return
+    active.registry.add_flow(
+        AutoCdcFlow(
+            name=arguments.flow_name(name if name is not None else flow_name_of(table, default_schema)),
+            target=table,
+            query=query,
+            keys=tuple(text_of(one) for one in columns.keys),
+            sequence_by=text_of(columns.sequence_by),
+            truncates=columns.truncates is not None,
+            null_keys=null_keys,
+            history=history,
+            kept_if_null=kept_if_null,
+            spark_conf=conf,
+            trigger=arguments.flow_trigger(trigger, conf, once=once),
+            once=once,
+        )
+    )
+
+
+apply_changes = create_auto_cdc_flow
+"""The older name of `create_auto_cdc_flow`."""
+
+
+def history_columns(
+    arguments: Arguments, scd_type: Any, truncates: Any, included: Any, excluded: Any
+) -> ChosenColumns | None:
+    """The tracked columns of a table with histories; ``None`` for SCD type 1."""
+    if str(scd_type) not in ("1", "2"):
+        raise arguments.invalid("stored_as_scd_type", f"must be 1 or 2, not {scd_type!r}")
+    chosen = _chosen(arguments, "track_history", included, excluded)
+    if str(scd_type) == "1":
+        if chosen is not None:
+            argument = "track_history_column_list" if included else "track_history_except_column_list"
+            raise arguments.invalid(argument, "needs stored_as_scd_type=2")
+        return None
+    if truncates is not None:
+        raise arguments.invalid("apply_as_truncates", "cannot be used with stored_as_scd_type=2")
+    return chosen or ALL_COLUMNS
+
+
+def _kept_if_null(arguments: Arguments, ignores: Any, included: Any, excluded: Any) -> ChosenColumns | None:
+    """The columns that keep their value where a record has NULL; ``None`` if none does."""
+    if not isinstance(ignores, bool):
+        raise arguments.invalid("ignore_null_updates", f"must be True or False, not {ignores!r}")
+    return _chosen(arguments, "ignore_null_updates", included, excluded) or (ALL_COLUMNS if ignores else None)
+
+
+def _chosen(arguments: Arguments, prefix: str, included: Any, excluded: Any) -> ChosenColumns | None:
+    """The columns of a column list or of an except list; ``None`` if neither is given."""
+    lists = {f"{prefix}_column_list": included, f"{prefix}_except_column_list": excluded}
+    found = {
+        name: tuple(text_of(one) for one in column_list_of(arguments, name, given))
+        for name, given in lists.items()
+        if given is not None
+    }
+    if len(found) > 1:
+        raise arguments.invalid(
+            f"{prefix}_column_list", f"cannot be used together with {prefix}_except_column_list"
+        )
+    match list(found.items()):
+        case []:
+            return None
+        case [(name, columns)] if "except" in name:
+            return ChosenColumns(excluded=columns)
+        case _:
+            return ChosenColumns(included=next(iter(found.values())))
+
+
+def _change_columns(
+    arguments: Arguments,
+    keys: Any,
+    sequence_by: Any,
+    deletes: Any,
+    truncates: Any,
+    included: Any,
+    excluded: Any,
+) -> ChangeColumns:
+    """The checked columns and conditions of the change records."""
+    if included is not None and excluded is not None:
+        raise arguments.invalid("column_list", "cannot be used together with except_column_list")
+    return ChangeColumns(
+        keys=column_list_of(arguments, "keys", keys),
+        sequence_by=_expression(arguments, "sequence_by", sequence_by),
+        deletes=_expression(arguments, "apply_as_deletes", deletes, optional=True),
+        truncates=_expression(arguments, "apply_as_truncates", truncates, optional=True),
+        included=None if included is None else column_list_of(arguments, "column_list", included),
+        excluded=() if excluded is None else column_list_of(arguments, "except_column_list", excluded),
+    )
+
+
+def column_list_of(arguments: Arguments, argument: str, given: Any) -> tuple[Any, ...]:
+    """Columns, as names or Columns."""
+    if isinstance(given, str):
+        raise arguments.invalid(
+            argument, "must be a list of columns, not text", f'write {argument}=["{given}"]'
+        )
+    if not isinstance(given, Sequence) or not given or not all(_is_column(one) for one in given):
+        raise arguments.invalid(argument, "must be a list of column names or Columns, with at least one")
+    return tuple(given)
+
+
+def _expression(arguments: Arguments, argument: str, given: Any, *, optional: bool = False) -> Any:
+    if (given is None and optional) or _is_column(given):
+        return given
+    raise arguments.invalid(argument, "must be SQL text or a Column")
+
+
+def _is_column(given: Any) -> bool:
+    return (isinstance(given, str) and bool(given.strip())) or hasattr(given, "_jc")
+
+
+def text_of(given: Any) -> str:
+    """A column or an expression for people."""
+    if isinstance(given, str):
+        return given
+    text = str(given)
+    return text_of_column(text.removeprefix("Column<'").removesuffix("'>"))

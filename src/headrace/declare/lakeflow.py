@@ -1,0 +1,237 @@
+"""The module that files written for Spark's pipelines, Delta Live Tables and Lakeflow import.
+
+While the files of a pipeline are loaded, ``pyspark.pipelines``, ``dlt`` and ``databricks.pipelines`` are this
+module. It has our declarations with the further arguments of Databricks: those that mean nothing here are
+noted in the plan, and those that would change results are refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from headrace.declare import cdc, python, snapshots
+from headrace.declare.expectations import (
+    expect,
+    expect_all,
+    expect_all_or_drop,
+    expect_all_or_fail,
+    expect_all_or_quarantine,
+    expect_or_drop,
+    expect_or_fail,
+    expect_or_quarantine,
+)
+from headrace.declare.registry import current_pipeline
+from headrace.declare.session import spark
+from headrace.declare.sinks import create_sink, foreach_batch_sink
+from headrace.errors import FeatureUnsupportedError
+from headrace.model.notes import Note
+from headrace.syntax.locations import caller
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = [
+    "append_flow",
+    "apply_changes",
+    "apply_changes_from_snapshot",
+    "create_auto_cdc_flow",
+    "create_auto_cdc_from_snapshot_flow",
+    "create_sink",
+    "create_streaming_live_table",
+    "create_streaming_table",
+    "create_table",
+    "create_target_table",
+    "create_view",
+    "expect",
+    "expect_all",
+    "expect_all_or_drop",
+    "expect_all_or_fail",
+    "expect_all_or_quarantine",
+    "expect_or_drop",
+    "expect_or_fail",
+    "expect_or_quarantine",
+    "foreach_batch_sink",
+    "materialized_view",
+    "on_event_hook",
+    "read",
+    "readStream",
+    "read_stream",
+    "replace_flow",
+    "table",
+    "temporary_view",
+    "update_flow",
+    "view",
+]
+
+_NAMES = ("pyspark.pipelines", "dlt", "databricks.pipelines")
+_WITHOUT_MEANING = {
+    "private": "every table can be read by others",
+    "temporary": "the table is stored as others are",
+    "cluster_by_auto": "name the columns with cluster_by",
+    "refresh_policy": "a view is computed as a whole",
+}
+"""The arguments that mean nothing here, with what is done."""
+_UNSUPPORTED = {
+    "path": "tables are in the storage of the pipeline",
+    "row_filter": "every reader of the files sees all rows",
+    "replace_using": "create_auto_cdc_flow keeps the newest row of each key",
+}
+"""The arguments that are refused, with what there is in their place."""
+
+
+@contextmanager
+def importable(dbutils: Any) -> Iterator[None]:
+    """Let files import this module by the names of the others, and ``dbutils`` by its names."""
+    ours = sys.modules[__name__]
+    placed: dict[str, ModuleType] = dict.fromkeys(_NAMES, ours)
+    for name in ("databricks", "databricks.sdk"):
+        if name not in sys.modules and (name.partition(".")[0] in placed or find_spec(name) is None):
+            placed[name] = _module(name, __path__=[])
+    placed["pyspark.dbutils"] = _module("pyspark.dbutils", DBUtils=lambda _=None: dbutils)
+    placed["databricks.sdk.runtime"] = _module("databricks.sdk.runtime", dbutils=dbutils, spark=spark)
+    before = {name: sys.modules.get(name) for name in placed}
+    # `from package import name` takes an attribute first.
+    loaded = [sys.modules[name].__dict__ for name in ("pyspark", "databricks") if name in sys.modules]
+    attributes = [(names, names["pipelines"]) for names in loaded if "pipelines" in names]
+    sys.modules.update(placed)
+    for names, _ in attributes:
+        names["pipelines"] = ours
+    try:
+        yield
+    finally:
+        for name, module in before.items():
+            if module is None:
+                del sys.modules[name]
+            else:
+                sys.modules[name] = module
+        for names, attribute in attributes:
+            names["pipelines"] = attribute
+
+
+def _module(name: str, **attributes: Any) -> ModuleType:
+    module = ModuleType(name)
+    module.__dict__.update(attributes)
+    return module
+
+
+def _adapted(call: str, function: Callable[..., Any], *ignored: str) -> Callable[..., Any]:
+    """One of our declarations that also takes the arguments of Databricks."""
+
+    @functools.wraps(function)
+    def declare(*positional: Any, **arguments: Any) -> Any:
+        given = {name: value for name, value in arguments.items() if name not in ignored}
+        return function(*positional, **_ours(call, given))
+
+    return declare
+
+
+def table(query_function: Any = None, /, **arguments: Any) -> Any:
+    """Declare a streaming table, or a materialized view if the query reads no stream.
+
+    It has the arguments of `headrace.table`, and those of Databricks.
+    """
+    declare = python.table(**_ours("@dp.table", arguments))
+
+    def decorator(function: Any) -> Any:
+        declared = declare(function)
+        active = current_pipeline()
+        if active is not None and active.registry is not None:
+            active.registry.let_query_decide(function)
+        return declared
+
+    return decorator if query_function is None else decorator(query_function)
+
+
+create_table = table
+materialized_view = _adapted("@dp.materialized_view", python.materialized_view)
+temporary_view = view = create_view = _adapted("@dp.temporary_view", python.temporary_view)
+append_flow = _adapted("@dp.append_flow", python.append_flow, "comment")
+create_streaming_table = _adapted("dp.create_streaming_table", python.create_streaming_table)
+create_target_table = create_streaming_live_table = create_streaming_table
+create_auto_cdc_flow = apply_changes = _adapted("dp.create_auto_cdc_flow", cdc.create_auto_cdc_flow)
+create_auto_cdc_from_snapshot_flow = _adapted(
+    "dp.create_auto_cdc_from_snapshot_flow", snapshots.create_auto_cdc_from_snapshot_flow
+)
+
+
+@functools.wraps(create_auto_cdc_from_snapshot_flow)
+def apply_changes_from_snapshot(*positional: Any, **arguments: Any) -> Any:
+    if "snapshot_and_version" in arguments:
+        # The name of `source` before the function was documented.
+        arguments["source"] = arguments.pop("snapshot_and_version")
+    return create_auto_cdc_from_snapshot_flow(*positional, **arguments)
+
+
+def replace_flow(**arguments: Any) -> Any:
+    """Refused: it replaces all rows of a key together."""
+    raise _unsupported("dp.replace_flow", "create_auto_cdc_flow keeps the newest row of each key")
+
+
+def update_flow(**arguments: Any) -> Any:
+    """Refused: a sink gets rows that do not change."""
+    raise _unsupported("dp.update_flow", "declare a table that aggregates, and send its changes to the sink")
+
+
+def on_event_hook(hook: Any = None, /, **arguments: Any) -> Any:
+    """Noted: a hook gets the events of Databricks, which do not exist here."""
+    active = current_pipeline()
+    if active is not None and active.registry is not None:
+        text = "@dp.on_event_hook has no effect here: `headrace events` prints the events of the pipeline"
+        active.registry.add_note(Note(level="note", text=text, location=caller(active.settings.root)))
+    return hook if hook is not None else lambda function: function
+
+
+def _unsupported(call: str, remedy: str) -> FeatureUnsupportedError:
+    active = current_pipeline()
+    return FeatureUnsupportedError(
+        f"this version does not support {call}",
+        location=caller(active.settings.root if active else None),
+        remedies=[remedy],
+        params={"what": call},
+    )
+
+
+def read(name: str) -> DataFrame:
+    """A dataset as a batch."""
+    return spark.read.table(name)
+
+
+def read_stream(name: str) -> DataFrame:
+    """A dataset as a stream."""
+    return spark.readStream.table(name)
+
+
+readStream = read_stream
+
+
+def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that our declarations know; the others are noted or refused.
+
+    Raises:
+        FeatureUnsupportedError: An argument would change results, and is not supported.
+    """
+    active = current_pipeline()
+    location = caller(active.settings.root if active else None)
+    kept = {}
+    for name, value in arguments.items():
+        is_given = value is not None and value is not False
+        if name in _UNSUPPORTED and is_given:
+            raise FeatureUnsupportedError(
+                f"{call}: the argument `{name}` is not supported",
+                location=location,
+                facts=[_UNSUPPORTED[name]],
+                remedies=[f"remove `{name}`"],
+                params={"argument": name},
+            )
+        if name in _WITHOUT_MEANING and is_given and active is not None and active.registry is not None:
+            text = f"{call}: `{name}` has no effect here: {_WITHOUT_MEANING[name]}"
+            active.registry.add_note(Note(level="note", text=text, location=location))
+        if name not in _UNSUPPORTED and name not in _WITHOUT_MEANING:
+            kept[name] = value
+    return kept

@@ -1,0 +1,154 @@
+"""Names and paths of other systems in a pipeline's files, found in their texts without running them."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from headrace.errors import SourceLocation
+from headrace.model.mappings import FOREIGN_PATH
+
+_IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
+_NAME = rf"{_IDENTIFIER}(?:\.{_IDENTIFIER}){{2}}"
+_READS = re.compile(
+    rf"\b(?:FROM|JOIN|STREAM)\b\s*\(?\s*(?:STREAM\b\s*\(?\s*)?({_NAME})(?![\w.`]|\s*\()", re.IGNORECASE
+)
+_MAKES = re.compile(rf"\b(?:TABLE|VIEW|INTO)\s+(?:IF\s+NOT\s+EXISTS\s+)?({_NAME})", re.IGNORECASE)
+_COMMENT = re.compile(r"--[^\n]*")
+_SQL_PATH = re.compile(rf"""['"`]({FOREIGN_PATH.pattern}[^'"`\n]*)""")
+_READERS = frozenset(
+    {"table", "read", "read_stream", "readStream", "changes", "read_table_stream", "read_changes"}
+)
+_UNKNOWN = "\0"
+"""Stands for a value that a string takes in when it runs."""
+
+
+@dataclass(frozen=True)
+class OutsideName:
+    """A name or a path of another system.
+
+    Args:
+        kind: What it names.
+        text: The name with three parts, or the path.
+        location: Its line.
+    """
+
+    kind: Literal["table", "path"]
+    text: str
+    location: SourceLocation
+
+
+def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
+    """The tables with three-part names that files read and do not make, and the paths of other systems.
+
+    Names that the code builds when it runs are not found.
+
+    Args:
+        files: Python and SQL files.
+        root: The pipeline's folder, for locations.
+    """
+    found: dict[tuple[str, str], OutsideName] = {}
+    made: set[str] = set()
+    for file in files:
+        text = file.read_text(encoding="utf-8", errors="replace")
+        shown = os.path.relpath(file, root)
+        for one in _in_sql(text, shown, 1, made) if file.suffix == ".sql" else _in_python(text, shown, made):
+            found.setdefault((one.kind, one.text.casefold()), one)
+    return tuple(one for one in found.values() if one.kind == "path" or one.text.casefold() not in made)
+
+
+def _in_sql(text: str, path: str, line: int, made: set[str]) -> Iterator[OutsideName]:
+    text = _COMMENT.sub(lambda comment: " " * len(comment[0]), text)
+    made.update(one[1].replace("`", "").casefold() for one in _MAKES.finditer(text))
+    for kind, pattern in (("table", _READS), ("path", _SQL_PATH)):
+        for one in pattern.finditer(text):
+            place = SourceLocation(path, line + text.count("\n", 0, one.start(1)))
+            name = one[1].replace("`", "") if kind == "table" else one[1]
+            if _UNKNOWN not in name:
+                yield OutsideName("table" if kind == "table" else "path", name, place)
+
+
+def _in_python(text: str, path: str, made: set[str]) -> Iterator[OutsideName]:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        # The loader reports a file that is not Python.
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            made.update(_made(node))
+            name = _text(node.args[0]) if node.args and _called(node) in _READERS else ""
+            if re.fullmatch(_NAME, name):
+                yield OutsideName("table", name.replace("`", ""), SourceLocation(path, node.args[0].lineno))
+        if isinstance(node, ast.Constant | ast.JoinedStr) and (value := _text(node)):
+            known = value.partition(_UNKNOWN)[0]
+            if FOREIGN_PATH.match(known) and " " not in known:
+                yield OutsideName("path", known, SourceLocation(path, node.lineno))
+            elif "\n" in value or re.match(r"\s*(SELECT|WITH|FROM|CREATE)\b", value, re.IGNORECASE):
+                yield from _in_sql(value, path, node.lineno, made)
+
+
+def _called(node: ast.Call) -> str:
+    match node.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case _:
+            return ""
+
+
+def _made(node: ast.Call) -> Iterator[str]:
+    """The names of the tables that a call declares."""
+    arguments = [one.value for one in node.keywords if one.arg in ("name", "target")]
+    if _called(node) == "create_streaming_table":
+        arguments += node.args[:1]
+    yield from (_text(one).casefold() for one in arguments)
+
+
+def _text(node: ast.expr) -> str:
+    """The value of a string, with a mark for each value that it takes in."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_text(part) if isinstance(part, ast.Constant) else _UNKNOWN for part in parts)
+        case _:
+            return ""
+
+
+def entry_lines(found: Sequence[OutsideName], *, indent: str = "") -> Iterator[str]:
+    """The entries of the spec for names and paths of other systems, with paths to fill in.
+
+    Args:
+        found: The names and paths.
+        indent: What precedes each line.
+    """
+    entries: dict[str, dict[str, OutsideName]] = {"tables": {}, "paths": {}}
+    for one in found:
+        if one.kind == "table":
+            entry = f"{one.text}: ./{one.text.rpartition('.')[2]}"
+        else:
+            entry = _path_entry(path_prefix(one.text))
+        entries[f"{one.kind}s"].setdefault(entry, one)
+    for key, lines in entries.items():
+        if lines:
+            yield f"{indent}{key}:"
+        for entry, one in sorted(lines.items()):
+            yield f"{indent}  {entry}   # {one.location}"
+
+
+def path_prefix(path: str) -> str:
+    """The beginning of a path that an entry of `paths` maps: the system, and the bucket if it has one."""
+    found = FOREIGN_PATH.match(path)
+    assert found is not None
+    bucket = re.match(r"\w+://[^/]+", path)
+    return bucket[0] if bucket and found[0] != "dbfs:" else found[0]
+
+
+def _path_entry(prefix: str) -> str:
+    folder = prefix.partition("://")[2].partition("@")[0] or prefix.strip("/:").lower()
+    return f"{prefix.rstrip('/')}: ./{folder}" if not prefix.endswith(":") else f'"{prefix}": ./{folder}'

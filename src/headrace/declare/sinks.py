@@ -1,0 +1,120 @@
+"""`create_sink` and `foreach_batch_sink`: where flows send rows that the pipeline does not store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, get_args
+
+from headrace.declare.arguments import Arguments, arguments_of
+from headrace.declare.registry import current_pipeline
+from headrace.model.declarations import StreamingTable
+from headrace.model.kafka_settings import unshaded
+from headrace.model.project import ProjectSettings
+from headrace.model.sinks import Sink, SinkWriter
+from headrace.storage.mapped_paths import mapped_path
+
+FunctionT = TypeVar("FunctionT", bound=Callable[[Any, int], object])
+
+_WRITERS: Mapping[str, SinkWriter] = {one: one for one in get_args(SinkWriter) if one != "function"}
+
+
+def create_sink(name: str, format: str, options: Mapping[str, str] | None = None) -> None:
+    """Declare a sink: append flows send rows to it with ``@hr.append_flow(target=name)``.
+
+    A Delta table gets each row exactly once. A Kafka topic or a folder gets each row at least once: if a
+    process ends after it has sent a batch and before the batch is recorded, the batch is sent again. A full
+    refresh of a sink sends everything again.
+
+    Args:
+        name: The name of the sink. The storage keeps a Delta table of this name without rows, which
+            records the batches.
+        format: ``delta``, ``kafka``, ``parquet``, ``json``, ``csv`` or ``orc``. A row for Kafka has a column
+            ``value``, and may have ``key``, ``headers`` (an array of structs of ``key`` and ``value``),
+            ``topic`` and ``partition``.
+        options: The options of Spark's writer: ``path`` for Delta and files (relative to the pipeline's
+            folder), or ``tableName`` for a Delta table that the key ``tables`` of the spec has; ``topic`` for
+            Kafka. The Kafka connection is the profile's, unless there are ``kafka.*`` options.
+
+    Example:
+        >>> import headrace as hr
+        >>> hr.create_sink("alerts", "kafka", {"topic": "alerts"})
+        >>> @hr.append_flow(target="alerts")
+        ... def large_orders():
+        ...     orders = hr.read_table_stream("orders").where("amount > 1000")
+        ...     return orders.selectExpr("CAST(id AS STRING) AS key", "to_json(struct(*)) AS value")
+    """
+    arguments = arguments_of("hr.create_sink")
+    chosen = arguments.settings("options", options)
+    chosen = {**chosen, **unshaded(chosen)}
+    writer = _WRITERS.get(format) if isinstance(format, str) else None
+    if writer is None:
+        raise arguments.invalid(
+            "format",
+            f"must be one of {', '.join(_WRITERS)}, not {format!r}",
+            "write to others in @hr.foreach_batch_sink",
+        )
+    active = current_pipeline()
+    if writer == "delta" and "tableName" in chosen and active is not None:
+        chosen = _with_path_of_table(chosen, arguments, active.settings)
+    if writer != "kafka" and not (chosen.get("path") or chosen.get("tableName")):
+        raise arguments.invalid("options", "has no path", 'write options={"path": "/data/orders"}')
+    if writer != "kafka" and active is not None:
+        chosen = {**chosen, "path": mapped_path(chosen["path"], active.settings, arguments.location)}
+    _register(arguments, arguments.text("name", name), Sink(writer=writer, options=chosen))
+
+
+def _with_path_of_table(
+    options: Mapping[str, str], arguments: Arguments, settings: ProjectSettings
+) -> Mapping[str, str]:
+    """The options with the path that the spec maps the table to."""
+    name = options["tableName"]
+    found = settings.tables.find(tuple(part.strip("`") for part in name.split(".")))
+    if found is None or found.path is None:
+        raise arguments.invalid(
+            "options",
+            f"names the table {name}, which has no path in {settings.file.name}",
+            f"name its path:   tables: {{{name}: ./path}}",
+        )
+    return {key: value for key, value in options.items() if key != "tableName"} | {"path": found.path}
+
+
+def foreach_batch_sink(*, name: str | None = None) -> Callable[[FunctionT], FunctionT]:
+    """Declare a sink that calls the decorated function with the rows and the number of each batch.
+
+    The function gets each batch at least once: if a process ends after the function has returned and before
+    the batch is recorded, the function gets the same rows with the same number again. A full refresh sends
+    everything again, with numbers that begin at 0 again.
+
+    Args:
+        name: The name of the sink; by default the function's.
+
+    Example:
+        >>> import headrace as hr
+        >>> @hr.foreach_batch_sink(name="warehouse")
+        ... def write_batch(df, batch_id):
+        ...     df.write.format("jdbc").options(url="..", dbtable="orders").mode("append").save()
+        >>> @hr.append_flow(target="warehouse")
+        ... def orders_to_warehouse():
+        ...     return hr.read_table_stream("orders")
+    """
+
+    def decorator(function: FunctionT) -> FunctionT:
+        arguments = arguments_of("@hr.foreach_batch_sink", function)
+        if not callable(function):
+            raise arguments.invalid("name", 'must be named: write @hr.foreach_batch_sink(name="..")')
+        given = arguments.text("name", name if name is not None else getattr(function, "__name__", None))
+        _register(arguments, given, Sink(writer="function", function=function))
+        return function
+
+    return decorator
+
+
+def _register(arguments: Arguments, name: str, sink: Sink) -> None:
+    active = current_pipeline()
+    if active is None or active.registry is None:
+        return
+    active.settings.redactor.add_settings(sink.options)
+    table = arguments.table_name("name", name, active.settings.database)
+    active.registry.add_dataset(
+        StreamingTable(name=table, location=arguments.location, sink=sink), sink.function
+    )

@@ -1,0 +1,357 @@
+"""SQL files: their statements declare what the decorators of Python files declare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, assert_never
+
+from headrace.declare.cdc import create_auto_cdc_flow
+from headrace.declare.expectations import build_expectations
+from headrace.declare.python import Scope
+from headrace.declare.registry import ActivePipeline, Registry
+from headrace.declare.snapshots import create_auto_cdc_from_snapshot_flow
+from headrace.declare.sql_functions import find_calls
+from headrace.errors import PipelineFileFailedError, SourceLocation, SqlInvalidError, SqlParameterUnsetError
+from headrace.model.declarations import (
+    AppendFlow,
+    MaterializedView,
+    RefreshFlow,
+    StreamingTable,
+    TemporaryView,
+)
+from headrace.model.edits import Edit
+from headrace.model.expectations import Expectation
+from headrace.model.names import TableName
+from headrace.model.notes import Note
+from headrace.model.queries import SqlQuery
+from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
+from headrace.syntax.locations import display_path, located_at
+from headrace.syntax.notebook_cells import build_note, find_cells
+from headrace.syntax.sql import SqlText
+from headrace.syntax.statements import (
+    Constraint,
+    CreateDataset,
+    InsertFlow,
+    SetSetting,
+    UseSchema,
+    parse_statement,
+)
+from headrace.syntax.tokens import Cursor, SqlTokenError, Token, split_statements, tokenize
+
+_DECLARES = frozenset({"CREATE", "APPLY", "AUTO", "SET", "USE"})
+_PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
+_REMEDIES = {
+    "SCHEDULE": "start `headrace run` at these times",
+    "TRIGGER": "run continuously: headrace run --continuous",
+    "CLUSTER BY AUTO": "name the columns: CLUSTER BY (columns)",
+}
+"""What has the effect of a clause that is ignored."""
+
+
+def declare_file(file: Path, active: ActivePipeline) -> None:
+    """Declare what the statements of an SQL file declare.
+
+    Args:
+        file: The file.
+        active: The pipeline that is being loaded.
+
+    Raises:
+        SqlInvalidError: A statement is wrong.
+        SqlParameterUnsetError: A parameter has no value.
+        FeatureUnsupportedError: A statement is not supported.
+    """
+    path = display_path(file, active.settings.root)
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PipelineFileFailedError(
+            f"{path} is not valid UTF-8",
+            location=SourceLocation(path, 1),
+            remedies=["save the file as UTF-8"],
+            params={"file": path, "exception": type(error).__name__},
+        ) from error
+    declare_text(text, path, active)
+    if text.startswith("-- Databricks notebook source") and active.registry is not None:
+        for cell in find_cells(text):
+            if cell.magic != "md":
+                active.registry.add_note(build_note(cell, path))
+
+
+def declare_text(text: str, path: str, active: ActivePipeline, *, is_cell: bool = False) -> None:
+    """Declare what the statements of a text declare.
+
+    Args:
+        text: The statements, each at the line and column that it has in the file.
+        path: The file.
+        active: The pipeline that is being loaded.
+        is_cell: Whether the text is a cell of a notebook. Queries are not run there, and are noted.
+    """
+    scope = _File(active)
+    whole = SqlText(text, SourceLocation(path, 1, 1))
+    try:
+        statements = list(split_statements(text))
+    except SqlTokenError as error:
+        raise open_literal(whole, error) from error
+    for start, stop in statements:
+        begins = whole.locate(start, start, None)
+        statement = SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))
+        if is_cell and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
+            scope.registry.add_note(
+                Note(level="note", text=f"the statement {word} is not run", location=statement.location)
+            )
+        else:
+            scope.declare(statement)
+
+
+def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
+    """The error for a comment, a string or a name that has no end."""
+    kind = {"/*": "comment", "`": "name in backquotes"}.get(error.opening, "string")
+    return SqlInvalidError(
+        f"this {kind} has no end",
+        location=text.locate(error.index, error.index + len(error.opening) - 1, None),
+        params={"problem": "no end"},
+    )
+
+
+@dataclass
+class _File:
+    """The statements of one file, in their order.
+
+    Args:
+        active: The pipeline.
+        schema: The schema that ``USE`` has set; ``None`` for the pipeline's.
+        settings: The settings of ``SET`` so far.
+    """
+
+    active: ActivePipeline
+    schema: str | None = None
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def registry(self) -> Registry:
+        assert self.active.registry is not None
+        return self.active.registry
+
+    def declare(self, written: SqlText) -> None:
+        text = self._with_values(written)
+        try:
+            statement = parse_statement(Cursor(text))
+        except SqlTokenError as error:
+            raise open_literal(text, error) from error
+        match statement:
+            case CreateDataset():
+                with located_at(statement.location):
+                    self._dataset(statement)
+            case InsertFlow():
+                with located_at(statement.location):
+                    self._insert(statement)
+            case CdcFlow():
+                with located_at(statement.location):
+                    if statement.is_snapshot:
+                        self._snapshots(statement)
+                    else:
+                        self._auto_cdc(statement)
+            case SetSetting(key, value):
+                if value is not None:
+                    self.settings[key] = value
+            case UseSchema(schema):
+                self.schema = schema or self.schema
+            case _:
+                assert_never(statement)
+
+    # -- parameters
+
+    def _with_values(self, written: SqlText) -> SqlText:
+        """The statement with the values of its parameters.
+
+        Those in comments are replaced too, if they have values: else Spark would do it, and shift locations.
+        """
+        if "${" not in written.text and ":" not in written.text:
+            return written
+        values = {**self.active.settings.configuration, **self.settings}
+        tokens = tokenize(written.text)
+        edits: list[Edit] = []
+        for one in _PARAMETER.finditer(written.text):
+            if (value := values.get(one[1])) is not None:
+                edits.append(Edit(one.start(), one.end(), value))
+            elif any(token.start <= one.start() < token.stop for token in tokens):
+                raise _unset(written, one[1], one.start(), one.end())
+        for colon, name in _named_parameters(tokens):
+            if (value := values.get(name.value)) is None:
+                raise _unset(written, name.value, colon.start, name.stop)
+            edits.append(Edit(colon.start, name.stop, _literal(value)))
+        return SqlText(written.text, written.location, tuple(edits))
+
+    # -- datasets
+
+    def _dataset(self, statement: CreateDataset) -> None:
+        call = f"CREATE {'TEMPORARY VIEW' if statement.kind == 'view' else statement.kind.upper()}"
+        scope = Scope(call, None, self.schema)
+        name = scope.table_name(".".join(without_live(statement.name)))
+        for clause, location in statement.ignored:
+            text = f"{clause} of `{name.short}` has no effect"
+            self.registry.add_note(
+                Note(level="note", text=text, location=location, remedy=_REMEDIES.get(clause))
+            )
+        expectations = tuple(_expectations(scope, statement.constraints))
+        query = None if statement.query is None else self._query(statement.query, statement.location)
+        if statement.kind == "view":
+            assert query is not None
+            scope.register(
+                TemporaryView(
+                    name=name,
+                    query=query,
+                    comment=statement.comment,
+                    spark_conf=dict(self.settings),
+                    expectations=expectations,
+                )
+            )
+            return
+        stored = scope.stored(
+            statement.comment,
+            statement.properties,
+            statement.partition_cols or None,
+            statement.cluster_by or None,
+            statement.columns,
+            statement.format,
+        )
+        given: dict[str, Any] = {"name": name, "location": scope.location, "expectations": expectations}
+        if statement.kind == "materialized view":
+            assert query is not None
+            refresh = RefreshFlow(
+                target=name,
+                query=query,
+                spark_conf=dict(self.settings),
+                trigger=scope.arguments.view_trigger(None, self.settings),
+            )
+            scope.register(MaterializedView(**given, **stored), refresh)
+            return
+        scope.register(StreamingTable(**given, **stored))
+        if query is not None:
+            scope.register(self._append(scope, scope.flow_of(name), name, query))
+
+    # -- flows
+
+    def _insert(self, statement: InsertFlow) -> None:
+        scope = Scope("CREATE FLOW", None, self.schema)
+        target = scope.table_name(".".join(statement.target))
+        query = self._query(statement.query, statement.location)
+        name = scope.arguments.flow_name(statement.name)
+        scope.register(self._append(scope, name, target, query, once=statement.once))
+
+    def _append(
+        self, scope: Scope, name: str, target: TableName, query: SqlQuery, *, once: bool = False
+    ) -> AppendFlow:
+        settings = scope.flow_settings(self.settings, None, once=once)
+        return AppendFlow(name=name, target=target, query=query, **settings)
+
+    def _snapshots(self, statement: CdcFlow) -> None:
+        source = statement.source
+        if source.token.kind == "string":
+            path = source.string("a path")
+            # A text without `/` would be the name of a table.
+            given = path if "/" in path or not path.strip() else f"./{path}"
+        else:
+            name = without_live(source.name("a table or a path"))
+            given = ".".join((self.schema, *name) if self.schema and len(name) == 1 else name)
+            if len(name) == 2 and name[0].lower() == "delta" and "/" in name[1]:
+                given = name[1]
+        if not source.done:
+            raise source.unexpected("KEYS (columns)")
+        create_auto_cdc_from_snapshot_flow(
+            target=self._target(statement),
+            source=given,
+            keys=statement.keys,
+            stored_as_scd_type="2" if statement.scd_type == "2" else "1",
+            name=statement.name,
+            spark_conf=dict(self.settings),
+            **_lists("track_history_column_list", statement.tracked),
+        )
+
+    def _target(self, statement: CdcFlow) -> str:
+        scope = Scope("AUTO CDC", None, self.schema)
+        return str(scope.table_name(".".join(statement.target)))
+
+    def _auto_cdc(self, statement: CdcFlow) -> None:
+        prefix = f"SELECT * FROM {'' if statement.is_stream or statement.once else 'STREAM '}"
+        choices: dict[str, Any] = {}
+        for argument, choice in (
+            ("column_list", statement.columns),
+            ("ignore_null_updates_column_list", statement.kept_if_null),
+            ("track_history_column_list", statement.tracked),
+        ):
+            choices |= _lists(argument, choice)
+        create_auto_cdc_flow(
+            target=self._target(statement),
+            source=self._query(statement.source, statement.location, prefix),
+            keys=statement.keys,
+            sequence_by=statement.sequence_by,
+            ignore_null_updates=statement.ignores_nulls,
+            apply_as_deletes=statement.deletes,
+            apply_as_truncates=statement.truncates,
+            stored_as_scd_type="2" if statement.scd_type == "2" else "1",
+            name=statement.name,
+            spark_conf=dict(self.settings),
+            once=statement.once,
+            **choices,
+        )
+
+    def _query(self, query: Cursor, location: SourceLocation, prefix: str = "") -> SqlQuery:
+        return SqlQuery(
+            statement=query.text.text,
+            begins=query.text.location,
+            location=location,
+            start=query.start,
+            stop=query.stop,
+            prefix=prefix,
+            edits=query.text.edits,
+            calls=tuple(find_calls(query)),
+            schema=self.schema,
+        )
+
+
+def _named_parameters(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
+    """The tokens of each ``:name``. Behind a name or a parenthesis, a colon extracts a JSON field."""
+    before = Token("symbol", "", -1, -1)
+    for colon, name in pairwise(tokens):
+        is_path = before.stop == colon.start and (before.kind != "symbol" or before.value in (")", "]"))
+        if colon.is_symbol(":") and name.kind == "word" and name.start == colon.stop and not is_path:
+            yield colon, name
+        before = colon
+
+
+def _literal(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+def _unset(written: SqlText, name: str, start: int, stop: int) -> SqlParameterUnsetError:
+    return SqlParameterUnsetError(
+        f"the parameter `{name}` has no value",
+        location=written.locate(start, stop - 1, None),
+        remedies=[
+            f"set it in headrace.yml:   configuration: {{{name}: VALUE}}",
+            f"or above the statement:   SET {name} = VALUE;",
+        ],
+        params={"parameter": name},
+    )
+
+
+def _expectations(scope: Scope, constraints: tuple[Constraint, ...]) -> Iterator[Expectation]:
+    for one in constraints:
+        with located_at(one.location):
+            arguments = Scope("CONSTRAINT", None).arguments
+            yield from build_expectations(arguments, "EXPECT", one.action, {one.name: one.condition})
+
+
+def _lists(argument: str, choice: ColumnChoice | None) -> Mapping[str, Any]:
+    """A choice of columns as the two arguments of `create_auto_cdc_flow`."""
+    if choice is None:
+        return {}
+    excluded = argument.replace("column_list", "except_column_list")
+    given = {argument: choice.included, excluded: choice.excluded}
+    return {name: columns for name, columns in given.items() if columns is not None}

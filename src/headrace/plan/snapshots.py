@@ -1,0 +1,372 @@
+"""Finds and reads the snapshots of a flow.
+
+A user's function runs as code at module level does: it reads real tables, and may call actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, assert_never
+
+from headrace.contracts.snapshots import snapshot_columns, with_known_types, without_own_columns
+from headrace.errors import FeatureUnsupportedError, HeadraceError, SnapshotInvalidError, SnapshotMissingError
+from headrace.model.declarations import AutoCdcFlow, Dataset, Flow, StreamingTable, TemporaryView
+from headrace.model.project import ProjectSettings
+from headrace.model.snapshots import (
+    SnapshotFunction,
+    SnapshotMarker,
+    Snapshots,
+    StoredSnapshots,
+    Version,
+    version_type,
+)
+from headrace.plan.evaluate import run_code
+from headrace.plan.intercept import Interception, suspended
+from headrace.plan.modes import Loading
+from headrace.plan.names import NameRules, split_name
+from headrace.plan.snapshot_folders import KNOWN_SUFFIXES, format_of, is_complete, list_snapshots
+from headrace.runtime.active_session import new_frame
+from headrace.sources.files.read import ANY_FILE_NAME
+from headrace.sources.limits import FILES_MAX_AGE
+from headrace.sources.schemas import load_schema
+from headrace.state.snapshot_log import SnapshotLog
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+from headrace.storage.table_log import is_table, newest_version, readable_versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "csv": {"header": "true", "inferSchema": "true", "enforceSchema": "false", "mode": "FAILFAST"},
+    "json": {"mode": "FAILFAST"},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """A snapshot of a source.
+
+    Args:
+        version: Its version.
+        location: Which data it is, as its marker names it.
+        rows: Its rows.
+    """
+
+    version: Version
+    location: Mapping[str, Any]
+    rows: DataFrame
+
+    def marker(self, after: Version | None) -> SnapshotMarker:
+        """The marker of the snapshot, which comes after another version."""
+        return SnapshotMarker(
+            version=self.version, after=after, location=self.location, schema=self.rows.schema.jsonValue()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundSnapshots:
+    """What a source has after its last version.
+
+    Args:
+        next: The next snapshot, if there is one.
+        skipped: Versions that are not greater than the last one.
+    """
+
+    next: Snapshot | None = None
+    skipped: tuple[Version, ...] = ()
+
+
+def marker_stream(session: SparkSession, pattern: str, columns: Mapping[str, Any]) -> DataFrame:
+    """The stream of a flow's markers, one in each batch, with the columns of the flow's rows.
+
+    Args:
+        session: The session to read with.
+        pattern: The files of the markers.
+        columns: The columns of the flow's rows. Their values are NULL: the batch replaces the row.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    options = {"maxFilesPerTrigger": "1", "maxFileAge": FILES_MAX_AGE, **ANY_FILE_NAME}
+    with suspended():
+        reader = session.readStream.format("text").schema("value STRING").options(**options)
+        markers = reader.load(pattern)
+        fields = StructType.fromJson(dict(columns)).fields
+        return markers.select(*(F.lit(None).cast(one.dataType).alias(one.name) for one in fields))
+
+
+def make_reader(
+    flow: Flow | TemporaryView, datasets: Sequence[Dataset], settings: ProjectSettings, session: SparkSession
+) -> SnapshotReader:
+    """The reader of a planned flow that applies snapshots."""
+    assert isinstance(flow, AutoCdcFlow) and flow.snapshots is not None
+    target = next(one for one in datasets if one.name == flow.target)
+    assert isinstance(target, StreamingTable)
+    declared = target.schema and load_schema(target.schema, settings.root, target.location).jsonValue()
+    return SnapshotReader(flow, flow.snapshots, settings, session, declared)
+
+
+class SnapshotReader:
+    """Finds and reads the snapshots of a flow.
+
+    Args:
+        flow: The flow.
+        source: Where its snapshots come from.
+        settings: The pipeline's settings.
+        session: The pipeline's session.
+        declared: The declared columns of the target, if there are any.
+    """
+
+    def __init__(
+        self,
+        flow: AutoCdcFlow,
+        source: Snapshots,
+        settings: ProjectSettings,
+        session: SparkSession,
+        declared: Mapping[str, Any] | None,
+    ) -> None:
+        self._flow = flow
+        self._source = source
+        self._settings = settings
+        self._session = session
+        self._declared = declared
+
+    @property
+    def log(self) -> SnapshotLog:
+        """The flow's markers."""
+        return SnapshotLog(self._settings.storage.snapshots(self._flow.target))
+
+    def find(self, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
+        """Ask the source for the next snapshot.
+
+        Args:
+            markers: Those that the flow has recorded.
+
+        Raises:
+            SnapshotInvalidError: The source returned something else.
+        """
+        last = markers[-1].version if markers else None
+        match self._source:
+            case SnapshotFunction(function=function):
+                return self._after(last, self._call(function, last))
+            case StoredSnapshots():
+                location = self.location
+                if location is None:
+                    return FoundSnapshots()
+                if is_table(location):
+                    return self._after(last, self._newest(location))
+                return self._find_folder(location.local_path, markers)
+            case _:
+                assert_never(self._source)
+
+    def read(self, marker: SnapshotMarker) -> DataFrame | None:
+        """The rows of a snapshot; ``None`` if the source no longer has it."""
+        match self._source:
+            case SnapshotFunction(function=function):
+                found = self._call(function, marker.after)
+                return None if found is None or found.version != marker.version else found.rows
+            case StoredSnapshots():
+                if "table" in marker.location:
+                    table, version = marker.location["table"], marker.location["version"]
+                    return (
+                        self._read_table(table, version)
+                        if version in readable_versions(locate(table))
+                        else None
+                    )
+                path = Path(marker.location.get("path", ""))
+                return self._read_files(path) if "path" in marker.location and path.exists() else None
+            case _:
+                assert_never(self._source)
+
+    def newest(self) -> DataFrame:
+        """The rows of the next snapshot, or of the last one if the source still has it."""
+        markers = self.log.load()
+        found = self.find(markers).next
+        rows = self.read(markers[-1]) if found is None and markers else None
+        return self.example()[0] if rows is None else rows
+
+    def example(self) -> tuple[DataFrame, str]:
+        """The next snapshot or the last one, which has the columns of the table, and the type of its version.
+
+        Raises:
+            SnapshotMissingError: There is none.
+        """
+        markers = self.log.load()
+        try:
+            found = self.find(markers).next
+        except SnapshotInvalidError:
+            # If the versions have another type now, the table is refused until it is refreshed in full.
+            found = self.find(()).next
+        if found is not None:
+            return found.rows, version_type(found.version)
+        if not markers:
+            raise SnapshotMissingError(
+                f"flow {self._flow.name}: {self._source.name} has no snapshot yet, so the columns of the "
+                "table are not known",
+                location=self._flow.location,
+                remedies=["add the first snapshot, then run again:   headrace run"],
+                params={"flow": self._flow.name, "source": self._source.name},
+            )
+        from pyspark.sql.types import StructType
+
+        last = markers[-1]
+        schema = StructType.fromJson(dict(last.schema))
+        with suspended():
+            return new_frame(self._session, [], schema), version_type(last.version)
+
+    @property
+    def location(self) -> Location | None:
+        """The table or the folder; ``None`` for a function, and for names that are not of this storage."""
+        match self._source:
+            case StoredSnapshots(name=name) if self._source.is_path:
+                return locate(name, self._settings.root.absolute(), self._flow.location)
+            case StoredSnapshots(name=name):
+                table = NameRules.of(self._settings).table(split_name(name) or (name,))
+                return None if table is None else self._settings.storage.table(table)
+            case SnapshotFunction():
+                return None
+            case _:
+                assert_never(self._source)
+
+    def _after(self, last: Version | None, found: Snapshot | None) -> FoundSnapshots:
+        if found is None or found.version == last:
+            return FoundSnapshots()
+        if last is not None:
+            self._check_type(found.version, last)
+            if not found.version > last:  # type: ignore[operator]
+                return FoundSnapshots(skipped=(found.version,))
+        return FoundSnapshots(next=found)
+
+    # -- tables
+
+    def _newest(self, table: Location) -> Snapshot:
+        version = newest_version(table)
+        rows = self._read_table(str(table), version)
+        return Snapshot(version=version, location={"table": str(table), "version": version}, rows=rows)
+
+    def _read_table(self, path: str, version: int) -> DataFrame:
+        with suspended():
+            rows = self._session.read.format("delta").option("versionAsOf", version).load(path)
+            return without_own_columns(rows)
+
+    # -- folders
+
+    def _find_folder(self, folder: Path, markers: Sequence[SnapshotMarker]) -> FoundSnapshots:
+        entries = self._entries(folder)
+        last = markers[-1].version if markers else None
+        if last is not None and entries:
+            self._check_type(next(iter(entries)), last)
+        known = {marker.version for marker in markers}
+        newer = sorted(one for one in entries if last is None or one > last)  # type: ignore[operator]
+        older = sorted(set(entries) - known - set(newer))
+        skipped = tuple(one for one in older if is_complete(entries[one]))
+        version = next((one for one in newer if is_complete(entries[one])), None)
+        if version is None:
+            return FoundSnapshots(skipped=skipped)
+        path = entries[version]
+        found = Snapshot(version=version, location={"path": str(path)}, rows=self._read_files(path))
+        return FoundSnapshots(next=found, skipped=skipped)
+
+    def _entries(self, folder: Path) -> dict[Version, Path]:
+        """The snapshots of a folder, by version."""
+        found: dict[Version, Path] = {}
+        for path, version in list_snapshots(folder):
+            if version is None:
+                if not is_complete(path):
+                    continue
+                raise self._invalid(f"the name of {path} is not a version", _NAMES)
+            if version in found:
+                raise self._invalid(
+                    f"{found[version]} and {path} have the same version", "remove one of the two"
+                )
+            if found:
+                self._check_type(version, next(iter(found)))
+            found[version] = path
+        return found
+
+    def _read_files(self, path: Path) -> DataFrame:
+        format = format_of(path)
+        if format is None:
+            raise self._invalid(
+                f"the format of {path} is not known", f"give its files one suffix of {KNOWN_SUFFIXES}"
+            )
+        with suspended():
+            reader = self._session.read.format(format).options(**ANY_FILE_NAME, **_OPTIONS.get(format, {}))
+            if format not in ("csv", "json"):
+                return without_own_columns(reader.load(str(path)))
+            if self._declared is not None:
+                reader = reader.schema(snapshot_columns(self._declared, self._flow.history))
+            rows = reader.load(str(path))
+            markers = [] if self._declared is not None else self.log.load()
+            if markers and (schema := with_known_types(rows, markers[-1].schema)) != rows.schema:
+                rows = reader.schema(schema).load(str(path))
+            return without_own_columns(rows)
+
+    # -- functions
+
+    def _call(self, function: Callable[[Version | None], Any], last: Version | None) -> Snapshot | None:
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        flow = self._flow
+        interception = Interception.of(self._settings, Loading(session=lambda: self._session))
+        given = run_code(lambda: function(last), interception, name=flow.name, location=flow.location)
+        match given:
+            case None | (None, _):
+                return None
+            case (DataFrame() as rows, version) if not rows.isStreaming:
+                try:
+                    version_type(version)
+                except TypeError:
+                    problem = f"{self._source.name} returned a version of the type {type(version).__name__}"
+                    raise self._invalid(problem, "return a number, text, a date or a datetime") from None
+                with suspended():
+                    return Snapshot(version=version, location={}, rows=without_own_columns(rows))
+            case _:
+                kind = type(given).__name__
+                raise self._invalid(
+                    f"{self._source.name} returned a {kind}, not a snapshot",
+                    "return (DataFrame, version), or None if there is no next snapshot",
+                )
+
+    def _check_type(self, version: Version, last: Version) -> None:
+        """Refuse a version that cannot be compared with the last one."""
+        kinds = [version_type(one) for one in (version, last)]
+        zones = [isinstance(one, datetime) and one.tzinfo is not None for one in (version, last)]
+        if kinds[0] != kinds[1] or zones[0] != zones[1]:
+            raise self._invalid(
+                f"the version {version} cannot be compared with the version {last}",
+                "use versions of one type, and apply all snapshots again:   "
+                f"headrace full-refresh {self._flow.target.short}",
+            )
+
+    def _invalid(self, problem: str, *remedies: str) -> HeadraceError:
+        return SnapshotInvalidError(
+            f"flow {self._flow.name}: {problem}",
+            location=self._flow.location,
+            facts=["the snapshot was not applied"],
+            remedies=remedies,
+            params={"flow": self._flow.name, "source": self._source.name},
+        )
+
+
+def without_versions(name: str, *, is_view: bool) -> FeatureUnsupportedError:
+    """The error for snapshots of a view, or of a table that this storage does not have."""
+    return FeatureUnsupportedError(
+        f"`{name}` is a temporary view, which has no versions"
+        if is_view
+        else f"`{name}` is not a table of this pipeline or its storage, so its versions are not known",
+        remedies=[
+            "declare it as a materialized view: a run applies its newest version"
+            if is_view
+            else "give the path of the Delta table, with a /",
+            "or give a function that returns the rows and a version",
+        ],
+        params={"what": f"snapshots of {name}"},
+    )
+
+
+_NAMES = "name the snapshots by whole numbers, dates (2026-01-31) or timestamps (2026-01-31T08-30-00)"

@@ -1,0 +1,97 @@
+"""The DataFrames of SQL texts: those of ``spark.sql``, and the queries of SQL files."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.edits import Edit
+from headrace.model.queries import SqlQuery
+from headrace.plan.intercept import Interception, in_force, suspended
+from headrace.plan.sql_reads import read_sql
+from headrace.syntax.locations import located_at
+from headrace.syntax.sql import SqlText
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SQL_TEXT_ATTRIBUTE = "_headrace_sql_text"
+"""An attribute of exceptions that Spark raises for an SQL text: the `SqlText`."""
+
+_METADATA = "_metadata"
+_METADATA_ITSELF = re.compile(r"\b_metadata\b(?!\s*\.)")
+"""The hidden column as a whole, and not one of its fields."""
+_numbers = itertools.count(1)
+
+
+def run_sql(interception: Interception, session: SparkSession, text: SqlText, args: Any = None) -> DataFrame:
+    """The DataFrame of an SQL text, whose reads are treated as a reader's.
+
+    Args:
+        interception: How reads are treated.
+        session: The session that runs the text.
+        text: The text.
+        args: The values of its parameters, as ``spark.sql`` takes them.
+    """
+    sql = read_sql(interception, session, text)
+    with suspended():
+        try:
+            return session.sql(sql.edited, args)
+        except Exception as error:
+            setattr(error, SQL_TEXT_ATTRIBUTE, sql)
+            raise
+
+
+def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
+    """The DataFrame of a query of an SQL file.
+
+    Args:
+        query: The query.
+        interception: How reads are treated; it is in force.
+    """
+    session = interception.session
+    assert session is not None
+    if query.schema is not None:
+        names = replace(interception.names, default_schema=query.schema, qualifies=True)
+        interception = replace(interception, names=names)
+    with located_at(query.location), in_force(interception):
+        statement = SqlText(query.statement, query.begins, query.edits)
+        text = statement.with_edits(
+            Edit(0, query.start, query.prefix),
+            *_calls(query),
+            Edit(query.stop, len(statement.edited), ""),
+        )
+        frame = run_sql(interception, session, text.with_edits())
+        if _uses_metadata(query) and not _METADATA_ITSELF.search(query.statement):
+            frame = frame.drop(_METADATA)
+        return frame if query.then is None else query.then(frame)
+
+
+def _uses_metadata(query: SqlQuery) -> bool:
+    """Whether a query may use the hidden column of files."""
+    return bool(query.calls) and _METADATA in query.statement
+
+
+def _calls(query: SqlQuery) -> Iterator[Edit]:
+    """Put a temporary view in the place of each table function."""
+    yield from dict.fromkeys(edit for call in query.calls for edit in call.hides)
+    for call in query.calls:
+        with located_at(call.location):
+            frame = call.read()
+        view = f"headrace_call_{next(_numbers)}"
+        with suspended():
+            if _uses_metadata(query) and _hides_metadata(frame):
+                # A view has no hidden columns.
+                frame = frame.select("*", _METADATA)
+            frame.createOrReplaceTempView(view)
+        yield Edit(call.start, call.stop, view)
+
+
+def _hides_metadata(frame: DataFrame) -> bool:
+    """Whether a DataFrame has the hidden column of files."""
+    java_frame: Any = frame._jdf
+    hidden = java_frame.queryExecution().analyzed().metadataOutput()
+    return any(str(hidden.apply(index).name()) == _METADATA for index in range(hidden.size()))

@@ -1,0 +1,303 @@
+"""Deletes the rows that a condition matches in a table, its quarantine, and the tables downstream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+from headrace.contracts.replayed import ID, rows_of_json
+from headrace.errors import ReadConditionInvalidError
+from headrace.model.changes import SEQUENCE
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.observe.read import find_table
+from headrace.plan.properties import keys_of
+from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
+from headrace.project.engine import Engine
+from headrace.project.operations import logged_operation, new_update
+from headrace.sinks.delta.compaction import retention_of
+from headrace.sinks.delta.erase import (
+    empty_rejected,
+    erase_matching,
+    erase_rows,
+    matching_rows,
+)
+from headrace.sinks.delta.hidden_events import ROW
+from headrace.state.lease import held_leases
+from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Part = Literal["table", "quarantine", "tombstones"]
+_SIDES: tuple[Part, ...] = ("quarantine", "tombstones")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErasureStep:
+    """Rows of one table that an erasure deletes.
+
+    Args:
+        dataset: The dataset.
+        part: The table, or another table of the dataset.
+        path: The folder of the table.
+        where: The condition on the columns of that table.
+        rows: The number of rows that it matches.
+    """
+
+    dataset: TableName
+    part: Part
+    path: Location
+    where: str
+    rows: int
+
+    def __str__(self) -> str:
+        name = self.dataset.short if self.part == "table" else f"{self.dataset.short}, {self.part}"
+        count = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        return f"{name}  {count}" + (
+            ": content removed, coordinates kept" if self.part == "quarantine" else ""
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErasurePlan:
+    """What an erasure deletes.
+
+    Args:
+        table: The table that was named.
+        where: The condition.
+        steps: The tables, with the number of rows.
+        notes: What the erasure does not delete.
+        final_at: When the rows can be removed from the storage by ``VACUUM``.
+    """
+
+    table: TableName
+    where: str
+    steps: tuple[ErasureStep, ...]
+    notes: tuple[str, ...]
+    final_at: datetime
+
+    @property
+    def rows(self) -> int:
+        return sum(step.rows for step in self.steps)
+
+    def lines(self) -> Iterator[str]:
+        """One line for each fact."""
+        yield from map(str, self.steps)
+        yield from self.notes
+
+    def final_lines(self) -> Iterator[str]:
+        """When and how the rows leave the storage."""
+        yield (
+            "The newest versions do not have these rows. Older versions and their files have them until a "
+            f"vacuum after {self.final_at:%Y-%m-%d %H:%M} UTC:"
+        )
+        yield from (f"  VACUUM delta.`{step.path}`" for step in self.steps if step.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.table),
+            "steps": [
+                {"dataset": str(one.dataset), "part": one.part, "path": str(one.path), "rows": one.rows}
+                for one in self.steps
+            ],
+            "notes": list(self.notes),
+            "final_at": self.final_at.isoformat(),
+        }
+
+
+class Eraser:
+    """Plans erasures and executes them.
+
+    Args:
+        settings: The settings of the pipeline.
+        engine: Its session and plans.
+    """
+
+    def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+
+    def plan(self, table: str, where: str) -> ErasurePlan:
+        """What an erasure would delete; changes nothing.
+
+        Args:
+            table: The table.
+            where: The condition of the rows, in SQL.
+
+        Raises:
+            TableUnknownError: The storage does not have the table.
+            ReadConditionInvalidError: The condition cannot be evaluated.
+        """
+        settings = self._settings
+        find_table(table, settings.storage, settings.database)
+        name = settings.table_name(table)
+        _, plan = self._engine.reach()
+        session = self._engine.session()
+        steps: list[ErasureStep] = []
+        notes: list[str] = []
+        for dataset in (name, *_downstream(name, plan)):
+            path = settings.storage.table(dataset)
+            if any(one.flow.target == dataset for one in plan.refreshes):
+                notes.append(f"{dataset.short}  view: the next run computes it again")
+            elif not is_table(path):
+                notes.append(f"{dataset.short}  not erased: its rows are outside of the storage")
+            else:
+                try:
+                    rows = matching_rows(session, path, where).count()
+                except Exception as error:
+                    if dataset == name:
+                        raise _invalid(where, name, error) from error
+                    notes.append(
+                        f"{dataset.short}  not erased, it does not have all columns of the condition: "
+                        f"headrace erase {dataset.short} --where .."
+                    )
+                    continue
+                steps.append(ErasureStep(dataset=dataset, part="table", path=path, where=where, rows=rows))
+                steps += self._side_steps(session, dataset, where, notes)
+        return ErasurePlan(
+            table=name,
+            where=where,
+            steps=tuple(steps),
+            notes=(*notes, *_sources(name, plan)),
+            final_at=datetime.now(UTC) + self._retention(steps),
+        )
+
+    def erase(self, planned: ErasurePlan) -> ErasurePlan:
+        """Delete the rows.
+
+        Args:
+            planned: What to delete, from `plan`.
+
+        Returns:
+            The plan with the numbers of rows that were deleted.
+
+        Raises:
+            SecondDriverError: A flow of one of the tables runs: it can still add rows that match.
+        """
+        session = self._engine.session()
+        names = list(dict.fromkeys(step.dataset for step in planned.steps))
+        done: list[ErasureStep] = []
+        with (
+            held_leases(self._settings.storage, names),
+            logged_operation(self._settings, new_update(), "ERASE", names) as outcome,
+        ):
+            # The condition is not logged: it can hold what is to be erased.
+            for step in planned.steps:
+                done.append(replace(step, rows=self._execute(session, step)))
+                outcome["erased"] = sum(one.rows for one in done)
+        return replace(planned, steps=tuple(done), final_at=datetime.now(UTC) + self._retention(done))
+
+    def _side_steps(
+        self, session: SparkSession, dataset: TableName, where: str, notes: list[str]
+    ) -> Iterator[ErasureStep]:
+        """The rows in the quarantine and among the tombstones of a dataset."""
+        for part in _SIDES:
+            path = self._side(dataset, part)
+            if not is_table(path):
+                continue
+            try:
+                rows = self._matching(session, dataset, part, where).count()
+            except Exception as error:
+                if part == "quarantine" or not _is_unresolved(error):
+                    raise
+                # A tombstone has only the key of its row.
+                continue
+            yield ErasureStep(dataset=dataset, part=part, path=path, where=where, rows=rows)
+            if part == "quarantine":
+                unread = session.read.format("delta").load(str(path))
+                count = unread.where("row IS NULL AND source.value IS NOT NULL").count()
+                if count:
+                    notes.append(
+                        f"{dataset.short}, quarantine  {count:,} records were never decoded, so the "
+                        f"condition cannot be checked: headrace quarantine show {dataset.short}"
+                    )
+
+    def _matching(self, session: SparkSession, dataset: TableName, part: Part, where: str) -> DataFrame:
+        """The rows of a quarantine or of tombstones that a condition on the dataset's columns matches.
+
+        The hidden records of a history have all columns, tombstones only keys.
+        """
+        from pyspark.sql import functions as F
+
+        rows = session.read.format("delta").load(str(self._side(dataset, part)))
+        table = self._settings.storage.table(dataset)
+        if part == "quarantine":
+            schema = session.read.format("delta").load(str(table)).schema
+            return rows_of_json(rows.where("row IS NOT NULL"), schema).where(where).select(ID)
+        names = [name for name in rows.columns if name.startswith("key_")]
+        if ROW in rows.columns:
+            found = rows.select(F.struct(*names, SEQUENCE).alias("__headrace_found"), f"{ROW}.*").where(where)
+            return found.select("__headrace_found.*")
+        keys = keys_of(self._engine.read_table(table).properties)
+        named = (rows[name].alias(key) for name, key in zip(names, keys, strict=True))
+        return rows.select(*names, *named).where(where).select(*names)
+
+    def _execute(self, session: SparkSession, step: ErasureStep) -> int:
+        match step.part:
+            case "table":
+                return erase_rows(session, step.path, step.where)
+            case "quarantine":
+                ids = self._matching(session, step.dataset, step.part, step.where)
+                return empty_rejected(session, step.path, ids.withColumnRenamed(ID, "id"))
+            case "tombstones":
+                return erase_matching(
+                    session, step.path, self._matching(session, step.dataset, step.part, step.where)
+                )
+            case _:
+                assert_never(step.part)
+
+    def _side(self, dataset: TableName, part: Part) -> Location:
+        storage = self._settings.storage
+        return storage.quarantine(dataset) if part == "quarantine" else storage.tombstones(dataset)
+
+    def _retention(self, steps: Sequence[ErasureStep]) -> timedelta:
+        """The longest time for which one of the tables keeps files."""
+        found = [retention_of(self._engine.read_table(step.path).properties) for step in steps]
+        return max(found, default=retention_of({}))
+
+
+def _downstream(name: TableName, plan: Plan) -> Iterator[TableName]:
+    """The datasets that read a table, directly or through other tables."""
+    flows: list[PlannedFlow | PlannedRefresh] = [*plan.flows, *plan.refreshes]
+    seen, waiting = {name}, [name]
+    while waiting:
+        table = waiting.pop(0)
+        for planned in flows:
+            target = planned.flow.target
+            if target not in seen and any(read.table == table for read in planned.reads):
+                seen.add(target)
+                waiting.append(target)
+                yield target
+
+
+def _sources(name: TableName, plan: Plan) -> Iterator[str]:
+    """What still has the records that the rows were computed from."""
+    root = plan.project.root
+    for planned in plan.feeding(name):
+        for source in planned.sources:
+            if source.table is None:
+                yield f"{source.title(root)} still has its records: a full refresh reads them again"
+            else:
+                yield f"{source.table.short}, which {name.short} reads, is not erased"
+
+
+def _is_unresolved(error: Exception) -> bool:
+    return "UNRESOLVED_COLUMN" in str(error)
+
+
+def _invalid(where: str, table: TableName, error: Exception) -> Exception:
+    """The error for a condition; another error as it is."""
+    if type(error).__name__ not in ("AnalysisException", "ParseException"):
+        return error
+    text = str(error).strip().splitlines()[0]
+    return ReadConditionInvalidError(
+        f"the condition cannot be evaluated on {table.short}: {where}",
+        facts=[re.sub(r"^\[[A-Z0-9_.]+\] |\.? ?SQLSTATE: \w+", "", text).strip(), "nothing was changed"],
+        remedies=[f"headrace read {table.short} --limit 1"],
+        params={"table": str(table), "where": where},
+    )

@@ -1,0 +1,53 @@
+"""Notes of a plan on tables whose key index needs more memory than it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.model.notes import Note
+from headrace.model.sizes import size_text
+from headrace.plan.properties import SCD_TYPE
+from headrace.plan.stages import OpenTableStage, Plan
+from headrace.run.targets import index_memory
+from headrace.sinks.delta.table_index import memory_of
+from headrace.storage.location import Location
+from headrace.storage.table_log import is_table, load_checksum, newest_version
+
+
+def find_index_notes(plan: Plan) -> Iterator[Note]:
+    """A note for each table with changes by key whose index needs more memory than it may have."""
+    limit = index_memory(plan.project)
+    if not limit:
+        return
+    for stage in plan.stages:
+        if not isinstance(stage, OpenTableStage) or stage.properties.get(SCD_TYPE) != "1":
+            continue
+        path = plan.project.storage.table(stage.table.name)
+        if not is_table(path):
+            continue
+        rows = _count_rows(path)
+        if rows is not None and (needed := memory_of(rows)) > limit:
+            yield Note(
+                level="note",
+                text=f"{stage.table.name.short} has {rows:,} rows: the index of its keys needs "
+                f"{size_text(needed)} while it is built, and may have {size_text(limit)}. Each batch reads "
+                "the keys of the whole table instead, which is slower",
+                location=stage.table.location,
+                remedy=f"give it more memory:   upsert: {{index_memory: {-(-needed // 2**30)}g}}",
+            )
+
+
+def _count_rows(table: Location) -> int | None:
+    """The number of rows by the statistics of the log; ``None`` if they do not have it."""
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+    try:
+        read = DeltaTable(str(table))
+        added = pa.table(read.get_add_actions())
+        numbers = added["num_records"].to_pylist() if "num_records" in added.column_names else [None]
+        deleted = load_checksum(table, newest_version(table)).get("numDeletedRecordsOpt") or 0
+    except Exception:
+        # A note is worth no failure of the plan; a table that cannot be read is refused elsewhere.
+        return None
+    return None if None in numbers and added.num_rows else sum(filter(None, numbers)) - int(deleted)

@@ -1,0 +1,412 @@
+"""Makes a pipeline of topics for `headrace ingest`: its files in the storage, which the run then loads."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.contracts.schema_files import FOLDER, load_schema_file, render_schema
+from headrace.errors import (
+    ColumnInvalidError,
+    ColumnNotFoundError,
+    CommandLineError,
+    FileExistsInTheWayError,
+    IngestChangedError,
+    IngestTableTakenError,
+    SchemaNotInferredError,
+)
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.model.secrets import is_secret_key
+from headrace.project.inferring import InferredSchema, compare, field_lines
+from headrace.project.ingest_code import KAFKA_COLUMNS, IngestedTopic, build_code, build_spec, variable_of
+from headrace.project.topic_sample import TopicSample, read_sample
+from headrace.sources.ddl import parse_columns
+from headrace.storage.table_log import is_table
+
+NAME = "ingest"
+"""The name of the folder in the storage."""
+_CODE = "transformations"
+_SUFFIXES = (".json", ".ddl")
+_PART = re.compile(r"[A-Za-z0-9_]{1,200}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class IngestRequest:
+    """What a command line says of a topic; ``None`` where it says nothing.
+
+    Args:
+        given: The fields of `IngestedTopic` that were given.
+        schema: The schema file of the payload.
+        update_schema: Whether the kept schema takes up the fields and types of the records.
+        trial: Whether the tables are those of a trial.
+    """
+
+    given: Mapping[str, Any]
+    schema: Path | None = None
+    update_schema: bool = False
+    trial: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedTopic:
+    """A topic whose table can be made.
+
+    Args:
+        ingested: The topic and its table.
+        columns: The columns of the payload with their types as DDL.
+        inferred: The schema that was read from the records now, if it was.
+        sample: The records that were read.
+        schema: The schema file as text, and its suffix.
+    """
+
+    ingested: IngestedTopic
+    columns: Mapping[str, str]
+    schema: tuple[str, str]
+    inferred: InferredSchema | None = None
+    sample: TopicSample | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The topic, its table and the inferred schema as JSON values."""
+        found = None if self.inferred is None else self.inferred.to_json()
+        return {**asdict(self.ingested), "columns": dict(self.columns), "inferred": found}
+
+
+class IngestFolder:
+    """The folder in the storage with the files of ingested topics.
+
+    Args:
+        settings: The settings of the pipeline.
+        trial: Whether it is the folder of trials.
+    """
+
+    def __init__(self, settings: ProjectSettings, *, trial: bool = False) -> None:
+        self._settings = settings
+        self.is_trial = trial
+        root = settings.storage.root / NAME
+        self.root: Path = (root / "trial" if trial else root).local_path
+
+    def load(self, table: str) -> IngestedTopic | None:
+        """How the table was ingested before; ``None`` if it never was."""
+        try:
+            kept = json.loads((self.root / f"{_file_of(table)}.json").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in kept.items()
+        }
+        return IngestedTopic(**values)
+
+    def schema_file(self, table: str) -> Path | None:
+        """The kept schema of a table."""
+        names = (f"{_file_of(table)}{suffix}" for suffix in _SUFFIXES)
+        return next((file for name in names if (file := self.root / FOLDER / name).exists()), None)
+
+    def open(self, topics: Sequence[PreparedTopic]) -> ProjectSettings:
+        """Write the files of topics, and return the settings of a pipeline with these topics alone."""
+        for one in topics:
+            if self.is_trial:
+                self._clear(one.ingested)
+            for suffix in _SUFFIXES:
+                (self.root / FOLDER / f"{one.ingested.file}{suffix}").unlink(missing_ok=True)
+        _write_pipeline(self.root, topics, self._settings, storage="../.." if self.is_trial else "..")
+        for one in topics:
+            text = json.dumps(asdict(one.ingested), indent=1)
+            (self.root / f"{one.ingested.file}.json").write_text(text + "\n", encoding="utf-8")
+        return replace(
+            self._settings,
+            file=self.root / "headrace.yml",
+            libraries=tuple(f"{_CODE}/{one.ingested.file}.py" for one in topics),
+            consumer_groups=self._settings.consumer_groups and not self.is_trial,
+        )
+
+    def _clear(self, ingested: IngestedTopic) -> None:
+        """Remove the tables of an earlier trial, with their checkpoints."""
+        for text in (ingested.table, ingested.raw_table):
+            name, storage = self._settings.table_name(text), self._settings.storage
+            for folder in (
+                storage.table(name),
+                storage.quarantine(name),
+                storage.tombstones(name),
+                storage.checkpoints(name),
+                storage.root / "ledger" / str(name),
+            ):
+                folder.delete_folder()
+
+
+def save_pipeline(
+    folder: Path, topics: Sequence[PreparedTopic], settings: ProjectSettings
+) -> tuple[tuple[Path, ...], list[str]]:
+    """Write a pipeline that ingests topics; existing files are not changed.
+
+    Returns:
+        The files, the spec first, and the environment variables that it needs.
+
+    Raises:
+        FileExistsInTheWayError: One of the files exists already; nothing was written.
+    """
+    storage = os.path.relpath(str(settings.storage.root), folder.absolute())
+    if taken := [file for file in _files(folder, topics, settings, storage) if file.exists()]:
+        raise FileExistsInTheWayError(
+            f"{taken[0]} exists already; nothing was written",
+            remedies=["save to another folder"],
+            params={"files": [str(file) for file in taken]},
+        )
+    given = (*settings.kafka.settings, *settings.configuration)
+    variables = [variable_of(key) for key in given if is_secret_key(key)]
+    return _write_pipeline(folder, topics, settings, storage), variables
+
+
+def _write_pipeline(
+    folder: Path, topics: Sequence[PreparedTopic], settings: ProjectSettings, storage: str
+) -> tuple[Path, ...]:
+    texts = _files(folder, topics, settings, storage)
+    for file, text in texts.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    return tuple(texts)
+
+
+def _files(
+    folder: Path, topics: Sequence[PreparedTopic], settings: ProjectSettings, storage: str
+) -> dict[Path, str]:
+    """The files of a pipeline: spec, code and schemas."""
+    texts = {
+        "headrace.yml": build_spec(
+            settings.name, storage, settings.database, settings.kafka, settings.configuration
+        )
+    }
+    for one in topics:
+        text, suffix = one.schema
+        schema = f"{FOLDER}/{one.ingested.file}{suffix}"
+        texts[f"{_CODE}/{one.ingested.file}.py"] = build_code(one.ingested, one.columns, schema)
+        texts[schema] = text
+    return {folder / name: text for name, text in texts.items()}
+
+
+def prepare(
+    topic: str, request: IngestRequest, folder: IngestFolder, settings: ProjectSettings
+) -> PreparedTopic:
+    """Find the schema of a topic, and check that its table can be made; writes nothing.
+
+    Args:
+        topic: The topic.
+        request: What the command line says.
+        folder: The folder of ingested topics.
+        settings: The settings, with the broker's address.
+
+    Raises:
+        HeadraceError: The topic is missing, has no schema, or does not fit the request.
+    """
+    ingested = _resolve(topic, request, folder)
+    _check_free(ingested, folder, settings)
+    kept = request.schema or folder.schema_file(ingested.table)
+    sample = inferred = None
+    if kept is None or request.update_schema or (ingested.mode == "cdc" and not ingested.keys):
+        sample = read_sample(settings.kafka, topic, debezium=ingested.mode == "cdc")
+        ingested = _with_keys(ingested, sample)
+    if kept is not None and not request.update_schema:
+        schema, columns = _load_schema(kept)
+    else:
+        file = kept or folder.root / FOLDER / f"{ingested.file}.json"
+        inferred = _infer(topic, sample or TopicSample(), file)
+        schema = (render_schema(inferred.schema) + "\n", ".json")
+        columns = dict(field_lines(inferred.schema))
+    _check_columns(ingested, columns)
+    return PreparedTopic(ingested=ingested, columns=columns, schema=schema, inferred=inferred, sample=sample)
+
+
+def check_tables(topics: Iterable[IngestedTopic]) -> None:
+    """Refuse two topics with one table.
+
+    Raises:
+        CommandLineError: Two topics have the same table.
+    """
+    owners: dict[str, str] = {}
+    for one in topics:
+        for table in one.tables:
+            other = owners.setdefault(table, one.topic)
+            if other != one.topic:
+                raise CommandLineError(
+                    f"the topics {other} and {one.topic} have the same table {table}",
+                    facts=["nothing was written"],
+                    remedies=[f"ingest one of them alone:   headrace ingest {one.topic} --table NAME"],
+                    params={"command": "headrace ingest", "topics": [other, one.topic]},
+                )
+
+
+def table_name(topic: str, pattern: str) -> str:
+    """The name of a topic's table: ``-`` and ``.`` become ``_``.
+
+    Args:
+        topic: The topic.
+        pattern: The name, in which ``{topic}`` is replaced.
+
+    Raises:
+        CommandLineError: The name is not valid.
+    """
+    name = pattern.replace("{topic}", re.sub(r"[-.]", "_", topic))
+    parts = name.split(".")
+    if len(parts) > 2 or not all(_PART.fullmatch(part) for part in parts):
+        raise CommandLineError(
+            f"`{name}` is not a valid table name",
+            facts=["a name has letters, digits and `_`; a schema can precede it, as in bronze.orders"],
+            remedies=["use --table NAME, in which {topic} stands for the topic: --table 'raw_{topic}'"],
+            params={"command": "headrace ingest", "table": name},
+        )
+    return name
+
+
+def _resolve(topic: str, request: IngestRequest, folder: IngestFolder) -> IngestedTopic:
+    """The request, completed by how the topic was ingested before."""
+    suffix = "_trial" if request.trial else ""
+    wanted = IngestedTopic(
+        topic=topic,
+        **{**request.given, "table": table_name(topic, request.given.get("table", "{topic}")) + suffix},
+    )
+    before = None if request.trial else folder.load(wanted.table)
+    if before is None and wanted.mode == "append" and (wanted.keys or wanted.sequence_by):
+        raise CommandLineError(
+            "--keys and --sequence-by need --mode upsert or --mode cdc",
+            remedies=["headrace ingest --help"],
+            params={"command": "headrace ingest"},
+        )
+    if before is None:
+        return wanted
+    given = {name: getattr(wanted, name) for name in (*request.given, "topic")}
+    if changed := [name for name, value in given.items() if getattr(before, name) != value]:
+        name = changed[0]
+        option = "the topic" if name == "topic" else f"--{name.replace('_', '-')}"
+        raise IngestChangedError(
+            f"the table {wanted.table} was made with other options: {option} was "
+            f"{_shown(getattr(before, name))}, and is now {_shown(getattr(wanted, name))}",
+            facts=["nothing was read or written"],
+            remedies=[
+                f"continue as before:   headrace ingest {before.topic} --table {before.table}",
+                f"or make another table:   headrace ingest {topic} --table {wanted.table}_2",
+            ],
+            params={"table": wanted.table, "options": changed},
+        )
+    return before
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(value) or "not set"
+    return "not set" if value is None else str(value)
+
+
+def _check_free(ingested: IngestedTopic, folder: IngestFolder, settings: ProjectSettings) -> None:
+    """Refuse a table that something else has made."""
+    if folder.load(ingested.table) is not None:
+        return
+    for table in ingested.tables:
+        path = settings.storage.table(TableName.parse(table, settings.database))
+        if is_table(path):
+            raise IngestTableTakenError(
+                f"the table {table} exists, and was not made by headrace ingest",
+                facts=[str(path), "nothing was read or written"],
+                remedies=[f"make another table:   headrace ingest {ingested.topic} --table {table}_topic"],
+                params={"table": table, "topic": ingested.topic},
+            )
+
+
+def _with_keys(ingested: IngestedTopic, sample: TopicSample) -> IngestedTopic:
+    """With the keys of the records, if none were given.
+
+    Raises:
+        CommandLineError: The records have no key, or one that cannot be used.
+    """
+    if ingested.mode == "append" or ingested.keys or not sample.records:
+        return ingested
+    problem = None
+    if sample.without_key == sample.records:
+        problem = "have no key"
+    elif ingested.mode == "cdc":
+        if sample.key_fields:
+            return replace(ingested, keys=sample.key_fields)
+        problem = "have a key that is not a JSON object with the columns of the table's key"
+    elif sample.binary_keys:
+        problem = f"have a key that is not UTF-8 text ({sample.binary_keys:,} of {sample.records:,} records)"
+    if problem is None:
+        return ingested
+    raise CommandLineError(
+        f"the records of {ingested.topic} {problem}",
+        facts=["nothing was written"],
+        remedies=[
+            f"name the columns that identify a row:   headrace ingest {ingested.topic} "
+            f"--mode {ingested.mode} --keys id",
+            *(["or keep all records:   --mode append"] if ingested.mode == "upsert" else []),
+        ],
+        params={"command": "headrace ingest", "topic": ingested.topic},
+    )
+
+
+def _infer(topic: str, sample: TopicSample, kept: Path) -> InferredSchema:
+    try:
+        found = compare(topic, sample.inference, kept, str(kept), 0.0)
+    except SchemaNotInferredError as error:
+        raise error.with_(
+            remedies=[
+                f"give the schema of its records:   headrace ingest {topic} --schema FILE",
+                "or write a pipeline that reads other formats:   headrace init",
+            ]
+        ) from error
+    declared = sample.declared
+    listed = [{**one, "type": declared.get(one["name"], one["type"])} for one in found.schema["fields"]]
+    return replace(found, schema={**found.schema, "fields": listed}) if found.changes is None else found
+
+
+def _load_schema(file: Path) -> tuple[tuple[str, str], dict[str, str]]:
+    """A schema file as text with its suffix, and its columns."""
+    if file.suffix == ".json":
+        schema = load_schema_file(file, str(file))
+        if schema is not None:
+            return (file.read_text(encoding="utf-8-sig"), ".json"), dict(field_lines(schema))
+    if not file.is_file():
+        raise CommandLineError(
+            f"the schema file {file} does not exist",
+            remedies=["name a file of columns (.ddl) or of a StructType (.json)"],
+            params={"command": "headrace ingest", "file": str(file)},
+        )
+    text = file.read_text(encoding="utf-8-sig")
+    return (text, ".ddl"), {name: kind.sql("spark") for name, kind in parse_columns(text).items()}
+
+
+def _check_columns(ingested: IngestedTopic, columns: Mapping[str, str]) -> None:
+    """Refuse columns that the table will not have, and fields with the names of other columns."""
+    own = (*KAFKA_COLUMNS, "_source", *(("_sequence",) if ingested.mode != "append" else ()))
+    if taken := [name for name in columns if name.lower() in own]:
+        raise ColumnInvalidError(
+            f"the records of {ingested.topic} have a field `{taken[0]}`, a name that ingest needs itself",
+            remedies=["write a pipeline that renames the field:   headrace init"],
+            params={"column": taken[0], "topic": ingested.topic},
+        )
+    options = {
+        "--keys": ingested.keys,
+        "--sequence-by": (ingested.sequence_by,) if ingested.sequence_by else (),
+        "--partition-by": ingested.partition_by,
+        "--cluster-by": ingested.cluster_by,
+    }
+    payload = list(columns)
+    for option, names in options.items():
+        known = payload if option == "--keys" else [*payload, *KAFKA_COLUMNS]
+        for name in names:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                raise ColumnNotFoundError(
+                    f"{option}: the records of {ingested.topic} have no field `{name}`",
+                    facts=[f"their fields: {', '.join(payload)}"],
+                    remedies=[f"did you mean `{near[0]}`?" if near else "use one of these fields"],
+                    params={"column": name, "option": option, "known": known},
+                )
+
+
+def _file_of(table: str) -> str:
+    return table.replace(".", "_")

@@ -1,0 +1,186 @@
+"""Resets: new checkpoints for chosen flows, which continue after everything that was read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.errors import ResumeImpossibleError
+from headrace.model.events import Event
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.model.ranges import Position
+from headrace.model.remedies import Remedies
+from headrace.plan.stages import Plan, PlannedFlow
+from headrace.project.engine import Engine
+from headrace.project.operations import logged_operation, new_update
+from headrace.project.selection import check_remedies
+from headrace.run.flow_start import prepare_flow
+from headrace.run.runners import make_opener
+from headrace.run.survey import FlowSurveyor
+from headrace.state.facts import Open
+from headrace.storage.table_log import is_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowReset:
+    """What a reset does to one flow.
+
+    Args:
+        flow: The flow.
+        dataset: The table that it writes.
+        sources: Each source, with the position at which the new checkpoint continues; ``None`` reads it
+            from its beginning.
+        losses: What the sources no longer hold, although it was not read yet.
+    """
+
+    flow: str
+    dataset: TableName
+    sources: tuple[tuple[str, Position | None], ...]
+    losses: int = 0
+
+    def lines(self) -> Iterator[str]:
+        """One line for each fact."""
+        yield f"{self.flow}  gets a new checkpoint; the rows of {self.dataset.short} are kept"
+        for name, position in self.sources:
+            if position is None:
+                yield f"{self.flow}  reads {name} from the beginning"
+            else:
+                yield f"{self.flow}  continues {name} at {json.dumps(position.to_json())}"
+        if self.losses:
+            yield f"{self.flow}  records {self.losses} ranges as lost, which its sources no longer hold"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flow": self.flow,
+            "dataset": str(self.dataset),
+            "sources": [
+                {"source": name, "position": None if position is None else position.to_json()}
+                for name, position in self.sources
+            ],
+            "losses": self.losses,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetPlan:
+    """What a reset does.
+
+    Args:
+        resets: The flows.
+        plan: The plan of the whole pipeline.
+    """
+
+    resets: tuple[FlowReset, ...]
+    plan: Plan = field(repr=False)
+
+    def lines(self) -> Iterator[str]:
+        """One line for each fact."""
+        for one in self.resets:
+            yield from one.lines()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"flows": [one.to_json() for one in self.resets]}
+
+
+class Resetter:
+    """Plans resets and executes them.
+
+    Args:
+        settings: The settings of the pipeline.
+        engine: Its session and plans.
+    """
+
+    def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+
+    def plan(self, flows: Sequence[str]) -> ResetPlan:
+        """What a reset would do; changes nothing.
+
+        Args:
+            flows: The names of the flows.
+
+        Raises:
+            FlowUnknownError: The pipeline declares no such flow.
+            RefusedError: A new checkpoint would lose or duplicate records.
+        """
+        settings, plan = self._engine.reach()
+        remedies = Remedies(reset=frozenset(flows))
+        check_remedies(remedies, plan)
+        systems = self._engine.systems(settings)
+        with closing(systems.kafka):
+            resets = []
+            for planned in _chosen(plan, remedies):
+                surveyor = FlowSurveyor(
+                    planned=planned,
+                    settings=settings,
+                    systems=systems,
+                    read_table=self._engine.read_table,
+                    declared_flows=plan.flows_of(planned.flow.target),
+                )
+                _require_table(planned, surveyor)
+                opening = prepare_flow(surveyor, remedies).opening
+                assert isinstance(opening, Open)
+                positions = opening.positions or {}
+                root = settings.root
+                resets.append(
+                    FlowReset(
+                        flow=planned.flow.name,
+                        dataset=planned.flow.target,
+                        sources=tuple((one.title(root), positions.get(one.index)) for one in planned.sources),
+                        losses=len(opening.losses),
+                    )
+                )
+        return ResetPlan(resets=tuple(resets), plan=plan)
+
+    def reset(self, flows: Sequence[str]) -> ResetPlan:
+        """Open new checkpoints. One commit of each table names the new one, and fences the old one.
+
+        Args:
+            flows: The names of the flows.
+
+        Raises:
+            FlowUnknownError: The pipeline declares no such flow.
+            RefusedError: A new checkpoint would lose or duplicate records.
+            SecondDriverError: A flow runs in another process.
+        """
+        planned, update = self.plan(flows), new_update()
+        plan, remedies = planned.plan, Remedies(reset=frozenset(flows))
+        context = self._engine.context(plan.project, plan, update, _ignore, None, remedies, continuous=False)
+        names = tuple(dict.fromkeys(one.dataset for one in planned.resets))
+        try:
+            with logged_operation(self._settings, update, "RESET", names) as outcome, ExitStack() as held:
+                for one in _chosen(plan, remedies):
+                    name = one.flow.name
+                    lease = context.heart.acquire(plan.project.storage.lease(one.flow.target, name), name)
+                    held.callback(context.heart.release, lease)
+                for one in _chosen(plan, remedies):
+                    make_opener(one, plan, context).open(remedies)
+                outcome.update(planned.to_json())
+        finally:
+            context.close()
+        return planned
+
+
+def _chosen(plan: Plan, remedies: Remedies) -> list[PlannedFlow]:
+    return [planned for planned in plan.flows if planned.flow.name in remedies.reset]
+
+
+def _require_table(planned: PlannedFlow, surveyor: FlowSurveyor) -> None:
+    flow = planned.flow
+    if not is_table(surveyor.table):
+        raise ResumeImpossibleError(
+            f"flow {flow.name} cannot be reset: its table {flow.target.short} does not exist",
+            location=flow.location,
+            facts=("nothing was changed",),
+            remedies=(f"read everything:   headrace full-refresh {flow.target.short}",),
+            params={"flow": flow.name},
+        )
+
+
+def _ignore(event: Event) -> None:
+    pass

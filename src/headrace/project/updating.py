@@ -1,0 +1,227 @@
+"""Updates of a pipeline: runs and full refreshes, with their logs and events."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headrace.model.events import Emitter, Event, FlowFailed, FlowReconnecting, FlowRetrying, ViewFailed
+from headrace.model.project import ProjectSettings
+from headrace.model.remedies import Remedies
+from headrace.model.secrets import Redactor
+from headrace.project.engine import Engine
+from headrace.project.operations import logged_operation, new_update
+from headrace.project.selection import check_remedies
+from headrace.run.reporting import logged_only
+
+if TYPE_CHECKING:
+    from headrace.model.connections import KafkaConnection
+    from headrace.model.declarations import Flow
+    from headrace.observe.log import LogSettings, UpdateLog
+    from headrace.plan.stages import Plan
+    from headrace.run.stop import StopSignal
+    from headrace.run.update import RunResult
+
+_LOG = logging.getLogger(__name__)
+
+
+class Updates:
+    """Starts updates of one pipeline.
+
+    Args:
+        settings: The pipeline's settings.
+        engine: Its session and plans.
+    """
+
+    def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
+        self.settings = settings
+        self._engine = engine
+
+    def run(
+        self,
+        datasets: Sequence[str],
+        remedies: Remedies,
+        emitters: list[Emitter],
+        stop: StopSignal | None,
+        log: LogSettings | None,
+        *,
+        continuous: bool,
+    ) -> RunResult:
+        """Bring the tables up to date; `Pipeline.run` has the details.
+
+        Args:
+            datasets: The datasets to run; all if there are none.
+            remedies: The flows to reset or rename.
+            emitters: Take the events of the update.
+            stop: Set it to stop.
+            log: How its log is written.
+            continuous: Whether to run until `stop` is set.
+        """
+        from headrace.observe.log import LogSettings
+        from headrace.project.noop_check import find_up_to_date
+        from headrace.run.update import report_up_to_date
+
+        began = time.monotonic()
+        how = log or LogSettings.of()
+        settings = self.settings
+        update = new_update()
+        if not (continuous or datasets or remedies.flows or self._engine.is_running):
+            found = find_up_to_date(settings, lambda: self._engine.reachable(start=True).kafka)
+            if found is not None:
+                return report_up_to_date(
+                    found.flows,
+                    found.views,
+                    pipeline=settings.name,
+                    update=update,
+                    emit=_fan_out(emitters, settings.redactor),
+                    started=began,
+                )
+        with self._logging(update, how) as own:
+            emitters.append(own)
+            result = self._execute(datasets, update, emitters, stop, remedies, continuous=continuous)
+        return _redacted(result, settings.redactor)
+
+    def full_refresh(
+        self,
+        datasets: Sequence[str] | None,
+        refresh: Sequence[str],
+        accept_loss: Sequence[str],
+        emitters: list[Emitter],
+        stop: StopSignal | None,
+        log: LogSettings | None,
+    ) -> RunResult:
+        """Empty streaming tables, and read their sources again; `Pipeline.full_refresh` has the details.
+
+        Args:
+            datasets: The datasets; ``None`` for all.
+            refresh: Further datasets of the run that follows.
+            accept_loss: Those of them whose rows are removed even if they cannot be read again.
+            emitters: Take the events of the run that follows.
+            stop: Set it to stop that run.
+            log: How its log is written.
+        """
+        from headrace.observe.log import LogSettings
+        from headrace.project.refresh import clear_datasets, plan_refresh
+
+        how = log or LogSettings.of()
+        update = new_update()
+        with self._logging(update, how) as own:
+            settings, plan = self._engine.reach(keep=True)
+            context = self._engine.context(
+                settings, plan, update, _ignore, None, Remedies(), continuous=False
+            )
+            try:
+                planned = plan_refresh(datasets, plan, context.systems, self._engine.read_table)
+                planned.refuse_losses(accept_loss)
+                names = planned.names
+                _LOG.info("emptying %s", ", ".join(map(str, names)))
+                with logged_operation(settings, update, "FULL_REFRESH", names):
+                    clear_datasets(names, plan, context)
+            finally:
+                context.close()
+            emitters.append(own)
+            chosen = () if datasets is None else (*map(str, names), *refresh)
+            result = self._execute(chosen, update, emitters, stop, Remedies(), continuous=False)
+        return _redacted(result, self.settings.redactor)
+
+    @contextmanager
+    def _logging(self, update: str, how: LogSettings) -> Iterator[UpdateLog]:
+        """The log of an update, and that of Spark if Spark is not started yet."""
+        from headrace.observe.log import UpdateLog, spark_log
+
+        settings = self.settings
+        with UpdateLog(settings, update, how) as log:
+            self._engine.spark_log = spark_log(settings, update)
+            facts = (settings.name, settings.profile, settings.storage.root, os.getpid(), platform.node())
+            _LOG.info("pipeline %s, profile %s, storage %s, process %d on %s", *facts)
+            yield log
+
+    def _execute(
+        self,
+        datasets: Sequence[str],
+        update: str,
+        emitters: list[Emitter],
+        stop: StopSignal | None,
+        remedies: Remedies,
+        *,
+        continuous: bool,
+    ) -> RunResult:
+        from headrace.observe.event_log import EventLog
+        from headrace.observe.log import update_log
+        from headrace.project.planning_retries import plan_with_retries
+        from headrace.run.update import execute
+        from headrace.run.work import WorkMeter
+
+        settings, plan = plan_with_retries(
+            lambda: self._engine.reach(datasets, record=not datasets, keep=True), stop
+        )
+        if (spark_log := self._engine.opened().log_file) is not None:
+            _LOG.info("Spark's log: %s", spark_log)
+        check_remedies(remedies, plan)
+        meter = WorkMeter(self._engine.opened().spark)
+        with EventLog(settings.storage, settings.name, update, plan, meter.measure) as log:
+            emitters.append(log)
+            emit = _fan_out(emitters, settings.redactor)
+            context = self._engine.context(
+                settings, plan, update, emit, stop, remedies, continuous=continuous
+            )
+            try:
+                with self._watching_broker(settings, plan, update, emit):
+                    return replace(execute(plan, context), log_file=update_log(settings, update))
+            finally:
+                context.close()
+
+    @contextmanager
+    def _watching_broker(
+        self, settings: ProjectSettings, plan: Plan, update: str, emit: Emitter
+    ) -> Iterator[None]:
+        """Reports during a run if no Kafka broker answers."""
+        from headrace.run.broker_watch import ANSWER_S, BrokerWatch
+        from headrace.sources.kafka.cluster import KafkaCluster
+
+        readers: dict[str, tuple[KafkaConnection, list[Flow]]] = {}
+        for planned in plan.flows:
+            kafka = [source for source in planned.sources if source.needs_broker]
+            found = [source.connection or settings.kafka for source in kafka]
+            for servers, connection in {one.bootstrap_servers: one for one in found}.items():
+                readers.setdefault(servers, (connection, []))[1].append(planned.flow)
+        with ExitStack() as watches:
+            for connection, flows in readers.values():
+                is_embedded = connection == settings.kafka and self.settings.kafka.is_embedded
+                remedy = "headrace broker start" if is_embedded else "headrace doctor"
+                cluster = KafkaCluster(connection, ANSWER_S)
+                watches.enter_context(BrokerWatch(flows, update, cluster.ping, remedy, emit))
+            yield
+
+
+def _redacted(result: RunResult, redactor: Redactor) -> RunResult:
+    """The result, with secrets removed from its errors."""
+    return replace(
+        result,
+        flows=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.flows),
+        views=tuple(replace(one, error=one.error and redactor.error(one.error)) for one in result.views),
+    )
+
+
+def _fan_out(emitters: Sequence[Emitter], redactor: Redactor) -> Emitter:
+    """One emitter for all; an emitter that raises is logged, and fails no flow."""
+
+    def emit(event: Event) -> None:
+        if isinstance(event, FlowReconnecting | FlowRetrying | FlowFailed | ViewFailed):
+            # Errors quote what others have said; the rest of an event is names and numbers.
+            event = replace(event, error=redactor.data(event.error))
+        for one in emitters:
+            with logged_only(f"the event {type(event).__name__}"):
+                one(event)
+
+    return emit
+
+
+def _ignore(event: Event) -> None:
+    pass

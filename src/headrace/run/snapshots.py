@@ -1,0 +1,240 @@
+"""The snapshots of a flow in a run: new versions are recorded, and each batch applies one of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from headrace.contracts.changes import table_schema
+from headrace.contracts.conditions import with_checks
+from headrace.contracts.snapshots import COPIES, as_records, conform, find_differences, snapshot_columns
+from headrace.errors import SnapshotKeysInvalidError
+from headrace.model.changes import END
+from headrace.model.declarations import AutoCdcFlow
+from headrace.model.names import quoted_column
+from headrace.model.snapshots import SnapshotFunction, SnapshotMarker, Version, version_text, version_type
+from headrace.plan.evaluate import bound
+from headrace.plan.stages import PlannedFlow
+from headrace.run.batch import QueryState, RecordFeed
+from headrace.run.context import ReadSnapshots
+from headrace.run.stop import PlanAgain, StopSignal
+from headrace.sinks.target import BatchStamp
+from headrace.sources.parts import FilePart
+from headrace.sources.registry import kind_of
+from headrace.state.snapshot_log import load_marker
+from headrace.storage.locate import locate
+from headrace.storage.location import Location
+from headrace.storage.table_log import newest_version
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SHOWN_KEYS = 5
+_LOOK_S = 5.0
+"""Seconds between two looks for new snapshots in a continuous run."""
+
+
+@dataclass(kw_only=True)
+class SnapshotFeed:
+    """The snapshots of one flow.
+
+    Args:
+        planned: The flow.
+        table: Its target.
+        reading: Gives the reader of its snapshots.
+        report: Takes each version that is not applied, as text, and the reason.
+    """
+
+    planned: PlannedFlow
+    table: Location
+    reading: ReadSnapshots
+    report: Callable[[str, str], None]
+    _rows: dict[str, DataFrame] = field(default_factory=dict, init=False)
+    """The rows of the snapshots that were found, by version: a function is called once for each."""
+    _reported: set[Version] = field(default_factory=set, init=False)
+
+    def look(self, stop: StopSignal) -> bool:
+        """Record the new versions of the source, and return whether there is one.
+
+        A function is asked for one version: it gets the version that was applied last.
+
+        Raises:
+            PlanAgain: The next snapshot has other columns than the plan.
+            SnapshotInvalidError: The source returned something else than a snapshot.
+        """
+        self._rows.clear()
+        with self.reading(self.planned) as reader:
+            log, found_any = reader.log, False
+            markers = list(log.load())
+            is_function = isinstance(self._flow.snapshots, SnapshotFunction)
+            while not stop.requested:
+                found = reader.find(markers)
+                for version in set(found.skipped) - self._reported:
+                    self._reported.add(version)
+                    last = version_text(markers[-1].version)
+                    self.report(version_text(version), f"it is not greater than the last version, {last}")
+                if found.next is None:
+                    break
+                marker = found.next.marker(markers[-1].version if markers else None)
+                if self._differs(marker):
+                    if not found_any:
+                        raise PlanAgain
+                    break
+                self._rows[version_text(marker.version)] = found.next.rows
+                log.add(marker)
+                markers.append(marker)
+                found_any = True
+                if is_function:
+                    break
+            return found_any
+
+    @contextmanager
+    def records(self, batch: DataFrame, stamp: BatchStamp, checkpoint: Location) -> Iterator[DataFrame]:
+        """The change records of the snapshot of a batch.
+
+        Args:
+            batch: The rows of the query, which have the columns of change records.
+            stamp: The batch.
+            checkpoint: The flow's checkpoint.
+
+        Raises:
+            SnapshotKeysInvalidError: The snapshot has several rows with the same key, or NULL in a key.
+        """
+        session = batch.sparkSession
+        marker = self._marker(session, stamp, checkpoint)
+        rows = self._rows.get(version_text(marker.version))
+        if rows is None:
+            with self.reading(self.planned) as reader:
+                rows = reader.read(marker)
+        if rows is None:
+            self.report(version_text(marker.version), "the source no longer has it")
+            yield with_checks(batch.where("false"), self.planned.expectations)
+            return
+        from pyspark.sql import functions as F
+
+        flow = self._flow
+        columns = snapshot_columns(table_schema(self.planned.schema), flow.history)
+        held = session.read.format("delta").load(str(self.table))
+        if flow.history is not None:
+            held = held.where(F.col(END).isNull())
+        snapshot = conform(bound(rows, session), columns)
+        differences = find_differences(snapshot, conform(held, columns), flow.keys).persist()
+        try:
+            try:
+                self._check_keys(differences, marker)
+            except SnapshotKeysInvalidError:
+                if not _is_replaced(marker):
+                    raise
+                reason = "its keys do not identify rows, and the table has a newer version"
+                self.report(version_text(marker.version), reason)
+                yield with_checks(batch.where("false"), self.planned.expectations)
+                return
+            version = F.lit(_literal(marker.version)).cast(version_type(marker.version))
+            changes = as_records(differences.drop(COPIES), flow.keys, flow.history, version)
+            yield with_checks(changes, self.planned.expectations)
+        finally:
+            differences.unpersist()
+
+    @property
+    def _flow(self) -> AutoCdcFlow:
+        assert isinstance(self.planned.flow, AutoCdcFlow)
+        return self.planned.flow
+
+    def _differs(self, marker: SnapshotMarker) -> bool:
+        """Whether a snapshot of files or of a function has columns or types that the plan does not have.
+
+        The columns of a table are those of its declaration.
+        """
+        if "table" in marker.location:
+            return False
+        planned = {one["name"].casefold(): one["type"] for one in self.planned.schema["fields"]}
+        return any(planned.get(one["name"].casefold()) != one["type"] for one in marker.schema["fields"])
+
+    def _marker(self, session: SparkSession, stamp: BatchStamp, checkpoint: Location) -> SnapshotMarker:
+        (source,), (read,) = self.planned.sources, stamp.ranges
+        (part,) = kind_of(read.kind).parts(read, source, session, checkpoint) or ()
+        assert isinstance(part, FilePart)
+        return load_marker(locate(part.path))
+
+    def _check_keys(self, differences: DataFrame, marker: SnapshotMarker) -> None:
+        """Compute the differences, and refuse keys that do not identify a row."""
+        from pyspark.sql import functions as F
+
+        flow = self._flow
+        is_null = F.lit(False)
+        for key in flow.keys:
+            is_null = is_null | F.col(quoted_column(key)).isNull()
+        counted = differences.agg(F.count_if(is_null), F.count_if(~is_null & (F.col(COPIES) > 1))).head()
+        assert counted is not None
+        nulls, twice = counted
+        if not (nulls or twice):
+            return
+        wrong = differences.where(is_null | (F.col(COPIES) > 1))
+        shown = wrong.select(COPIES, *map(quoted_column, flow.keys)).limit(_SHOWN_KEYS).collect()
+        facts = [
+            ", ".join(
+                f"{key} = {'NULL' if one is None else one}"
+                for key, one in zip(flow.keys, values, strict=True)
+            )
+            + f": {copies:,} rows"
+            for copies, *values in shown
+        ]
+        version = version_text(marker.version)
+        problems = [f"{twice:,} keys have several rows"] if twice else []
+        problems += [f"{nulls:,} keys have a NULL"] if nulls else []
+        raise SnapshotKeysInvalidError(
+            f"flow {flow.name}: the snapshot {version} cannot be applied by {', '.join(flow.keys)}: "
+            + " and ".join(problems),
+            location=flow.location,
+            facts=[*facts, "the snapshot was not applied"],
+            remedies=[
+                "correct the snapshot, then run again:   headrace run",
+                "or declare keys that identify a row",
+            ],
+            params={"flow": flow.name, "version": version, "twice": twice, "nulls": nulls},
+        )
+
+
+class SnapshotLooks:
+    """Looks for new snapshots while a query runs.
+
+    Args:
+        feed: The flow's snapshots; ``None`` if it reads no markers.
+        state: The batches of the query. A source is asked again when its last version is in the table.
+    """
+
+    def __init__(self, feed: RecordFeed | None, state: QueryState) -> None:
+        self._feed = feed
+        self._state = state
+        self._at = time.monotonic() + _LOOK_S
+        self._waits_for: int | None = None
+
+    def is_outdated(self, stop: StopSignal) -> bool:
+        """Look for new snapshots if it is time, and return whether the flow needs a new plan for them."""
+        if self._feed is None or time.monotonic() < self._at or self._state.busy:
+            return False
+        if self._waits_for == self._state.last_batch:
+            return False
+        self._at = time.monotonic() + _LOOK_S
+        try:
+            self._waits_for = self._state.last_batch if self._feed.look(stop) else None
+        except PlanAgain:
+            return True
+        return False
+
+
+def _is_replaced(marker: SnapshotMarker) -> bool:
+    """Whether the snapshot is a version of a table that has a newer one: a version cannot be corrected."""
+    table = marker.location.get("table")
+    return table is not None and newest_version(locate(table)) > marker.location["version"]
+
+
+def _literal(version: Version) -> Version | str:
+    """A version for Spark; a timestamp as text, since PySpark converts it with the zone of the machine."""
+    if version_type(version) != "timestamp":
+        return version
+    text = version_text(version)
+    return text if text[-6:-5] in ("+", "-") else f"{text}Z"

@@ -1,0 +1,1 @@
+"""SQL statements of `headrace sql`, one after the other: batch queries, and streams."""

@@ -1,0 +1,340 @@
+"""The folder in the storage with what `headrace sql` has defined: tables, scans and streams.
+
+It is a pipeline: a spec, and an SQL file for each Delta table, scan and stream.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.errors import (
+    SourceLocation,
+    SqlInvalidError,
+    SqlNameTakenError,
+    SqlNameUnknownError,
+    TableUnknownError,
+)
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.plan.stored import load_stored
+from headrace.project.ingest_code import build_spec
+from headrace.shell.stream_sql import (
+    FlowSql,
+    build_flow,
+    build_scan,
+    build_table,
+    read_options,
+    scans_of,
+    table_columns,
+)
+from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
+from headrace.syntax.locations import display_path
+from headrace.syntax.sql import SqlText
+from headrace.syntax.stream_statements import (
+    CreateScan,
+    CreateStream,
+    CreateTable,
+    Definition,
+    Kind,
+    kind_of,
+    parse_stream_statement,
+)
+from headrace.syntax.tokens import Cursor
+
+_STATEMENTS = "statements"
+_CODE = "transformations"
+
+
+class Definitions:
+    """What `headrace sql` has defined in a storage.
+
+    Args:
+        settings: The settings of the pipeline.
+    """
+
+    def __init__(self, settings: ProjectSettings) -> None:
+        self.settings = settings
+        self._location: Location = settings.storage.streams
+        self.root: Path = self._location.local_path
+
+    # -- names
+
+    def name_of(self, parts: tuple[str, ...]) -> TableName:
+        """The table that a name means."""
+        return TableName.of_parts(parts, self.settings.database, self.settings.catalog)
+
+    def key_of(self, definition: Definition) -> str:
+        """The name under which a definition is kept."""
+        if isinstance(definition, CreateTable):
+            return str(self.name_of(definition.name))
+        assert definition.name is not None
+        return definition.name
+
+    def names(self, kind: Kind) -> list[str]:
+        """The names of all definitions of a kind, in lower case."""
+        files = (self.root / _STATEMENTS).glob(f"{kind}.*.sql")
+        return sorted(file.stem.partition(".")[2] for file in files)
+
+    def find(self, kind: Kind, name: str) -> tuple[Definition, str] | None:
+        """A definition, and its statement; ``None`` if there is none."""
+        file = self._file(kind, name)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        location = SourceLocation(display_path(file, self.root), 1, 1)
+        found = parse_stream_statement(Cursor(SqlText(text, location)))
+        assert isinstance(found, CreateTable | CreateScan | CreateStream)
+        if isinstance(found, CreateStream) and found.name is None:
+            found = replace(found, name=name)
+        return found, text
+
+    def table(self, name: TableName) -> CreateTable | None:
+        """The definition of a table; ``None`` if it was not made here."""
+        found = self.find("table", str(name))
+        return None if found is None else found[0]  # type: ignore[return-value]
+
+    def stream(self, name: str, location: SourceLocation | None = None) -> tuple[CreateStream, str]:
+        """A stream, and its statement.
+
+        Raises:
+            SqlNameUnknownError: There is no such stream.
+        """
+        found = self.find("stream", name)
+        if found is None:
+            raise self.unknown("stream", name, location)
+        return found  # type: ignore[return-value]
+
+    def unknown(self, kind: Kind, name: str, location: SourceLocation | None) -> SqlNameUnknownError:
+        """The error for a name without a definition."""
+        known = self.names(kind)
+        near = difflib.get_close_matches(name, known, n=1)
+        return SqlNameUnknownError(
+            f"there is no {kind} `{name}`",
+            location=location,
+            facts=[f"{kind}s: {', '.join(known)}"] if known else [],
+            remedies=[f"did you mean `{near[0]}`?" if near else f"CREATE {kind.upper()} {name} .."],
+            params={"kind": kind, "name": name, "known": known},
+        )
+
+    # -- changes
+
+    def add(self, definition: Definition, text: str) -> bool:
+        """Keep a definition.
+
+        Returns:
+            ``False`` if there is one of this name, and the statement has ``IF NOT EXISTS``.
+
+        Raises:
+            SqlNameTakenError: There is one of this name.
+        """
+        kind, key = kind_of(definition), self.key_of(definition)
+        if self._file(kind, key).exists():
+            if definition.if_not_exists:
+                return False
+            raise SqlNameTakenError(
+                f"the {kind} `{key}` exists already",
+                location=definition.location,
+                remedies=[
+                    f"write CREATE {kind.upper()} IF NOT EXISTS",
+                    f"or before it: DROP {kind.upper()} {key}",
+                ],
+                params={"kind": kind, "name": key},
+            )
+        if isinstance(definition, CreateTable):
+            self._check_table(definition)
+        elif isinstance(definition, CreateScan):
+            build_scan(definition, self._source(definition), self.name_of(definition.table))
+        self.write(kind, key, text)
+        return True
+
+    def write(self, kind: Kind, name: str, text: str) -> None:
+        """Keep the statement of a definition, in place of an earlier one."""
+        _write(self._file(kind, name), text)
+
+    def remove(self, kind: Kind, name: str) -> None:
+        """Forget a definition; rows and checkpoints stay."""
+        self._file(kind, name).unlink(missing_ok=True)
+        self._code(kind, name).unlink(missing_ok=True)
+
+    def lease(self, name: str) -> Location:
+        """The lease of the process that runs a stream."""
+        return self._location / f"{name.casefold()}.lease.json"
+
+    def log(self, name: str) -> Path:
+        """The output of the process that runs a stream."""
+        return self.root / "logs" / f"{name.casefold()}.log"
+
+    # -- the pipeline
+
+    def open(self, name: str, stream: CreateStream) -> tuple[ProjectSettings, FlowSql]:
+        """Write the files of a stream, and return the settings of a pipeline with this stream alone.
+
+        Args:
+            name: The stream.
+            stream: Its statement.
+
+        Raises:
+            SqlInvalidError: The statement does not fit its table or its scans.
+            SqlNameUnknownError: The table was not made with ``CREATE TABLE``.
+        """
+        target = self.name_of(stream.target)
+        table = self.table(target)
+        if table is None or table.is_kafka:
+            raise self._not_writable(stream, target, table)
+        found = {scan: self.find("scan", scan) for scan in scans_of(stream.query, self.names("scan"))}
+        scans = {scan: one[0] for scan, one in found.items() if one and isinstance(one[0], CreateScan)}
+        tables = {scan: self._source(one) for scan, one in scans.items()}
+        reads_kafka = {
+            scan: source is not None and source.is_kafka
+            for scan, source in tables.items()
+            if scans[scan].streaming
+        }
+        flow = build_flow(name, stream, target, tuple(table_columns(table)), reads_kafka)
+        texts = {self._code("table", str(target)): build_table(table, target)}
+        for scan, one in scans.items():
+            texts[self._code("scan", scan)] = build_scan(one, tables[scan], self.name_of(one.table))
+        texts[self._code("stream", name)] = flow.text
+        for file, text in texts.items():
+            _write(file, text)
+        settings = self.settings
+        storage = os.path.relpath(str(settings.storage.root), self.root)
+        spec = build_spec(settings.name, storage, settings.database, settings.kafka, settings.configuration)
+        _write(self.root / "headrace.yml", spec)
+        self._link_checkpoint(stream, target, name)
+        libraries = tuple(f"{_CODE}/{file.name}" for file in texts)
+        return replace(settings, file=self.root / "headrace.yml", libraries=libraries), flow
+
+    def _source(self, scan: CreateScan) -> CreateTable | None:
+        """The definition of the table of a scan; ``None`` for a table of the storage."""
+        name = self.name_of(scan.table)
+        table = self.table(name)
+        self.settings.redactor.add_settings(scan.options)
+        if table is not None:
+            self.settings.redactor.add_settings(table.options)
+        elif not is_table(self.settings.storage.table(name)):
+            raise self.unknown("table", str(name), scan.table_location)
+        return table
+
+    def _not_writable(
+        self, stream: CreateStream, target: TableName, table: CreateTable | None
+    ) -> SqlNameUnknownError | SqlInvalidError:
+        if table is not None:
+            problem = f"`{target.short}` is a Kafka table; a stream writes Delta tables"
+            return SqlInvalidError(problem, location=stream.target_location, params={"problem": problem})
+        error = self.unknown("table", str(target), stream.target_location)
+        if not is_table(self.settings.storage.table(target)):
+            return error
+        return error.with_(
+            summary=f"the table `{target.short}` was not made by headrace sql",
+            remedies=[
+                f"write a flow of its pipeline: CREATE FLOW name AS INSERT INTO {target.short} BY NAME ..",
+                "or write another table: CREATE TABLE name (columns) USING delta",
+            ],
+        )
+
+    # -- tables
+
+    def _check_table(self, table: CreateTable) -> None:
+        name = self.name_of(table.name)
+        self.settings.redactor.add_settings(table.options)
+        stored = load_stored(self.settings.storage, name)
+        if stored is not None:
+            raise SqlNameTakenError(
+                f"the storage has a table `{name.short}`, which was not made by headrace sql",
+                location=table.location,
+                remedies=["choose another name"],
+                params={"kind": "table", "name": str(name)},
+            )
+        table_columns(table)
+        if table.path is not None:
+            folder = self._folder(table.path, table.location)
+            _link(self.settings.storage.table(name).local_path, folder, table.location)
+
+    def drop_table(self, name: TableName, location: SourceLocation) -> None:
+        """Forget a table that has no rows.
+
+        Raises:
+            SqlInvalidError: The storage has the table.
+            TableUnknownError: There is no such table.
+        """
+        table = self.table(name)
+        if table is None:
+            raise TableUnknownError(
+                f"there is no table `{name.short}` that headrace sql has made",
+                location=location,
+                params={"table": str(name)},
+            )
+        if not table.is_kafka and is_table(self.settings.storage.table(name)):
+            problem = f"the table `{name.short}` exists in the storage; headrace sql does not remove tables"
+            raise SqlInvalidError(problem, location=location, params={"problem": problem})
+        link = self.settings.storage.table(name).local_path
+        if link.is_symlink():
+            link.unlink()
+        self.remove("table", str(name))
+
+    # -- folders outside of the storage
+
+    def _folder(self, text: str, location: SourceLocation) -> Path:
+        """A folder on a local disk; a relative path begins at the folder of the pipeline."""
+        path = self.settings.paths.map(text).removeprefix("file://").removeprefix("file:")
+        if ":" in path.partition("/")[0] or not text.strip():
+            problem = f"`{text}` is not a folder on a local disk"
+            raise SqlInvalidError(
+                problem,
+                location=location,
+                remedies=["leave the path out: the storage has a place for it"],
+                params={"problem": problem},
+            )
+        return Path(os.path.normpath(self.settings.root.absolute() / path))
+
+    def _link_checkpoint(self, stream: CreateStream, target: TableName, name: str) -> None:
+        """Make the checkpoint's folder a part of the storage, if the stream names one."""
+        text = read_options(stream).checkpoint
+        if text is None:
+            return
+        folder = self._folder(text, stream.location)
+        link = self.settings.storage.flow_checkpoints(target, name).local_path
+        if link.resolve() != folder.resolve() and folder.is_dir() and any(folder.iterdir()):
+            problem = f"the checkpointLocation {folder} holds the checkpoint of another query"
+            raise SqlInvalidError(
+                problem,
+                location=stream.location,
+                facts=["a checkpoint belongs to one flow, and one that plain Spark has made has no ranges"],
+                remedies=["name an empty folder"],
+                params={"problem": problem},
+            )
+        _link(link, folder, stream.location)
+
+    # -- files
+
+    def _file(self, kind: Kind, name: str) -> Path:
+        return self.root / _STATEMENTS / f"{kind}.{name.casefold()}.sql"
+
+    def _code(self, kind: Kind, name: str) -> Path:
+        return self.root / _CODE / f"{kind}_{name.casefold()}.sql"
+
+
+def _link(link: Path, folder: Path, location: SourceLocation) -> None:
+    """Make a link in the storage to a folder outside of it."""
+    if link.resolve() == folder.resolve():
+        return
+    if link.is_symlink() or link.exists():
+        problem = f"it is stored in {link.resolve()}, and cannot be moved to {folder}"
+        raise SqlInvalidError(problem, location=location, params={"problem": problem})
+    folder.mkdir(parents=True, exist_ok=True)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(folder)
+
+
+def _write(file: Path, text: str) -> None:
+    """Write a file that only its owner can read: options can have passwords."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    staged = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    staged.touch(mode=0o600)
+    staged.write_text(text, encoding="utf-8")
+    staged.replace(file)

@@ -1,0 +1,159 @@
+"""Changes by key applied by position: new rows are appended, and old ones marked in deletion vectors.
+
+The index of the table's keys says where the old row of a key is and how new it is, so the batch is never
+joined with the table. Everything is one commit through Delta's own transaction.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE, UPSERT
+from headrace.model.counts import BatchCounts, RowChanges
+from headrace.model.names import quoted_column
+from headrace.runtime.active_session import new_frame
+from headrace.sinks.delta.changed_rows import check_positions, commit_rows, table_rows, write_few_files
+from headrace.sinks.delta.data_files import DataFile, NoPositionsError
+from headrace.sinks.delta.deletion_vectors import mask_rows
+from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS, find_effects, newest_truncate
+from headrace.sinks.delta.folding import fold_files
+from headrace.sinks.delta.key_index import NO_ROW, Entries, Unsigned
+from headrace.sinks.delta.keyed import Decision, KeyedWriter
+from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, TableIndex
+from headrace.sinks.delta.transaction import WrittenFiles, iterate
+from headrace.sinks.target import BatchStamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_OPERATIONS = (UPSERT, DELETE, TRUNCATE)
+_EFFECTS = ("none", "insert", "update", "delete")
+_NONE, _INSERT, _UPDATE, _DELETE = range(4)
+
+
+class PositionWriter:
+    """Applies one batch with the index of the keys."""
+
+    def __init__(self, writer: KeyedWriter, newest: DataFrame, index: TableIndex) -> None:
+        self._writer = writer
+        self._newest = newest
+        self._index = index
+        self._keyed = newest.select(*index.columns(newest), "*")
+        self._files: WrittenFiles | None = None
+        self._added: dict[int, DataFile | None] = {}
+
+    def decide(self) -> Decision:
+        """Compare the batch with the index, and write its new rows to files that no commit names yet.
+
+        Raises:
+            NoPositionsError: The table has no index, or the batch cannot be applied with it.
+        """
+        writer = self._writer
+        check_positions(writer.session, writer.transaction)
+        table_rows(self._keyed, writer.transaction)
+        self._index.catch_up(writer.session, writer.transaction.snapshot(), writer.stamp)
+        operation = _code(OPERATION, _OPERATIONS)
+        found = self._keyed.select(FIRST, SECOND, NUMBER, operation.alias("op"), RECORDS).toArrow()
+        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+        sequence, op, records = (found[name].to_numpy() for name in (NUMBER, "op", RECORDS))
+        if (op == _OPERATIONS.index(TRUNCATE)).any():
+            raise NoPositionsError("the batch truncates the table")
+        known, position, newest = self._index.find(first, second)
+        is_delete = op == _OPERATIONS.index(DELETE)
+        held = position != NO_ROW
+        effect = np.where(is_delete, np.where(held, _DELETE, _NONE), np.where(held, _UPDATE, _INSERT))
+        effect[known & (sequence < newest)] = _NONE
+        equal = known & (sequence == newest)
+        if equal.any():
+            effect[equal] = self._compare(first[equal], second[equal])
+        written = self._write(first, second, (effect == _INSERT) | (effect == _UPDATE), ~is_delete)
+        # A delete that has no row to delete is remembered, too.
+        remembered = is_delete & ((effect == _DELETE) | ~known | (sequence > newest))
+        gone = Entries(first, second, np.full(len(first), NO_ROW), sequence).select(remembered)
+        number = {name: int((effect == code).sum()) for code, name in enumerate(_EFFECTS)}
+        accepted = int(records.sum())
+        old_rows = position[(effect == _UPDATE) | (effect == _DELETE)]
+        return Decision(
+            accepted=accepted,
+            changes=RowChanges(
+                inserted=number["insert"],
+                updated=number["update"],
+                deleted=number["delete"],
+                superseded=accepted - number["insert"] - number["update"] - number["delete"],
+            ),
+            ending=self._newest,
+            ending_count=int(is_delete.sum()),
+            commit=partial(self._commit, old_rows, Entries.joined(written, gone)),
+        )
+
+    def _commit(self, old_rows: Unsigned, entries: Entries, stamp: BatchStamp, counts: BatchCounts) -> int:
+        session, transaction = self._writer.session, self._writer.transaction
+        path, files = self._writer.table.path, self._index.files
+        masked = mask_rows(session, path, files, old_rows)
+        version = commit_rows(session, transaction, self._files, masked, stamp, counts)
+        self._index.advance(session, version, entries, self._added | masked.files)
+        fold_files(session, path, self._index.files.values(), transaction.snapshot())
+        return version
+
+    def _write(
+        self,
+        first: Unsigned,
+        second: Unsigned,
+        chosen: NDArray[np.bool_],
+        upserts: NDArray[np.bool_],
+    ) -> Entries:
+        """Write the rows of some keys; returns their positions."""
+        from pyspark.sql import functions as F
+
+        session, transaction = self._writer.session, self._writer.transaction
+        if not chosen.any():
+            return Entries.empty()
+        rows = self._keyed.where(F.col(OPERATION) == UPSERT)
+        left_out = upserts & ~chosen
+        if left_out.any():
+            rows = rows.join(self._hashes(first[left_out], second[left_out]), [FIRST, SECOND], "left_anti")
+        self._files = write_few_files(transaction, table_rows(rows, transaction), int(chosen.sum()))
+        added = {}
+        for action in iterate(self._files.actions):
+            file = self._index.new_file(json.loads(action.json())["add"])
+            file.action = action
+            added[file.number] = file
+        self._added |= added
+        return self._index.read(session, transaction.snapshot(), added)
+
+    def _compare(self, first: Unsigned, second: Unsigned) -> NDArray[np.int64]:
+        """The effects of keys whose sequence the index cannot tell from the one of the table."""
+        from pyspark.sql import functions as F
+
+        writer, keys = self._writer, list(self._writer.table.keys)
+        some = self._keyed.join(self._hashes(first, second), [FIRST, SECOND], "left_semi")
+        held = writer.held().select(
+            *map(quoted_column, keys), F.col(SEQUENCE).alias("__headrace_held"), HELD_AT
+        )
+        tombstones = writer.table.tombstones.read(writer.session, writer.stamp)
+        truncated_at = None if tombstones is None else newest_truncate([tombstones])
+        effects = find_effects(some, held, tombstones, truncated_at, keys)
+        found = effects.select(FIRST, SECOND, _code(EFFECT, _EFFECTS).alias("effect")).toArrow()
+        names = zip(found[FIRST].to_pylist(), found[SECOND].to_pylist(), strict=True)
+        by_key = dict(zip(names, found["effect"].to_pylist(), strict=True))
+        asked = zip(first.view(np.int64).tolist(), second.view(np.int64).tolist(), strict=True)
+        return np.array([by_key[key] for key in asked], dtype=np.int64)
+
+    def _hashes(self, first: Unsigned, second: Unsigned) -> DataFrame:
+        import pyarrow as pa
+        from pyspark.sql import functions as F
+
+        data = pa.table({FIRST: first.view(np.int64), SECOND: second.view(np.int64)})
+        return F.broadcast(new_frame(self._writer.session, data))
+
+
+def _code(column: str, names: tuple[str, ...]) -> Column:
+    """The number of a column's text among some names."""
+    from pyspark.sql import functions as F
+
+    return F.array_position(F.lit(list(names)), F.col(column)).cast("bigint") - 1

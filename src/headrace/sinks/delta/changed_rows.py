@@ -1,0 +1,127 @@
+"""Rows that a batch adds to a table and deletes from it, committed by their positions.
+
+New rows are appended, and old ones marked in deletion vectors. Everything is one commit through Delta's own
+transaction, which conflicts with rows that another writer adds meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.names import quoted_column
+from headrace.sinks.delta.append import is_fast
+from headrace.sinks.delta.commit import commit_batch
+from headrace.sinks.delta.data_files import DataFile, NoPositionsError, find_positions, list_files
+from headrace.sinks.delta.deletion_vectors import MaskedRows, mask_rows
+from headrace.sinks.delta.effects import EFFECT, HELD_AT
+from headrace.sinks.delta.folding import fold_files
+from headrace.sinks.delta.transaction import WrittenFiles, iterate, scala_list, table_properties, write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.model.counts import BatchCounts
+    from headrace.sinks.target import BatchStamp
+    from headrace.storage.location import Location
+
+_ROWS_OF_A_FILE = 200_000
+
+
+def check_positions(session: SparkSession, transaction: Any) -> None:
+    """Check that rows of a table can be changed by position.
+
+    Raises:
+        NoPositionsError: They cannot.
+    """
+    given = {name: value.lower() for name, value in table_properties(session, transaction).items()}
+    if given.get("delta.enableDeletionVectors") != "true":
+        raise NoPositionsError("the table has no deletion vectors")
+    for name in ("delta.enableRowTracking", "delta.enableChangeDataFeed"):
+        if given.get(name) == "true":
+            raise NoPositionsError(f"the table has {name}")
+    if any(name.casefold() == "_metadata" for name in transaction.metadata().schema().fieldNames()):
+        raise NoPositionsError("the table has a column `_metadata`, which hides the positions of rows")
+
+
+def table_rows(rows: DataFrame, transaction: Any) -> DataFrame:
+    """The columns of the table, as Delta writes them.
+
+    Raises:
+        NoPositionsError: Columns are missing, or Delta's public writer would convert the rows.
+    """
+    names = list(transaction.metadata().schema().fieldNames())
+    given = {name.casefold() for name in rows.columns}
+    if not {name.casefold() for name in names} <= given:
+        raise NoPositionsError("the query does not return all columns of the table")
+    chosen = rows.select(*map(quoted_column, names))
+    if not is_fast(chosen, transaction, reads_target=False):
+        raise NoPositionsError("Delta's own writer has to convert the rows")
+    return chosen
+
+
+def write_few_files(transaction: Any, rows: DataFrame, count: int) -> WrittenFiles:
+    """Write rows to files that no commit names yet.
+
+    Many small files would slow each later batch down, which marks old rows in all of them.
+    """
+    return write_files(transaction, rows.coalesce(1 + count // _ROWS_OF_A_FILE))
+
+
+def commit_rows(
+    session: SparkSession,
+    transaction: Any,
+    added: WrittenFiles | None,
+    masked: MaskedRows,
+    stamp: BatchStamp,
+    counts: BatchCounts,
+) -> int:
+    """Commit new files and deletion vectors together; returns the version."""
+    files = [] if added is None else list(iterate(added.actions))
+    actions = scala_list(session._jvm, [*files, *masked.actions])
+    # A row that another writer adds meanwhile may have a key of the batch.
+    transaction.readWholeTable()
+    return commit_batch(
+        session, transaction, WrittenFiles(actions=actions, statistics=()), stamp, counts, "Update"
+    )
+
+
+def commit_effects(
+    session: SparkSession,
+    transaction: Any,
+    table: Location,
+    effects: DataFrame,
+    count: int,
+    stamp: BatchStamp,
+    counts: BatchCounts,
+) -> int:
+    """Apply changes to rows by their positions, and commit them.
+
+    Args:
+        session: A session.
+        transaction: Delta's transaction, whose snapshot the effects were computed from.
+        table: The table's folder.
+        effects: The rows that change, with `EFFECT` and `HELD_AT`.
+        count: How many of them are written.
+        stamp: The batch.
+        counts: The batch's counts.
+
+    Returns:
+        The version of the commit.
+
+    Raises:
+        NoPositionsError: They cannot be applied by position; nothing is committed.
+        BatchFencedError: Another driver has committed with this checkpoint meanwhile.
+    """
+    snapshot = transaction.snapshot()
+    rows = table_rows(effects.where(f"{EFFECT} IN ('insert', 'update')"), transaction)
+    old = effects.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*").toArrow()
+    files: Mapping[int, DataFile] = {}
+    if len(old):
+        files = {one.number: one for one in list_files(session, snapshot)}
+    masked = mask_rows(session, table, files, find_positions(old, files.values()))
+    added = write_few_files(transaction, rows, count) if count else None
+    version = commit_rows(session, transaction, added, masked, stamp, counts)
+    left = {**files, **masked.files}
+    fold_files(session, table, [one for one in left.values() if one is not None], snapshot)
+    return version

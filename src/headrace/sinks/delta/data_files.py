@@ -1,0 +1,154 @@
+"""The data files of a table, and the positions of rows in them."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from headrace.sinks.delta.compaction import DELETED_RATIO, SMALL_BYTES
+from headrace.sinks.delta.key_index import Unsigned, positions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, SparkSession
+
+FILE, ROW = "__headrace_file", "__headrace_row"
+
+
+class NoPositionsError(Exception):
+    """The positions of rows are not known, or cannot be used; the text says why."""
+
+
+@dataclass
+class DataFile:
+    """A data file of a table.
+
+    Args:
+        number: Its number, which the positions of its rows have.
+        text: Delta's action that has added it, as JSON.
+        action: The same in the JVM, once it was needed.
+        deleted: Delta's bitmap of its deleted rows in the JVM, once it was needed.
+    """
+
+    number: int
+    text: Mapping[str, Any]
+    action: Any = None
+    deleted: Any = None
+
+    @cached_property
+    def rows(self) -> int | None:
+        """The number of rows in the file, deleted ones too; ``None`` if it is not known."""
+        found = json.loads(self.text.get("stats") or "{}").get("numRecords")
+        return None if found is None else int(found)
+
+    @property
+    def name(self) -> str:
+        """The file's name, without its folder."""
+        return unquote(str(self.text["path"])).rsplit("/", 1)[-1]
+
+    @property
+    def vector(self) -> tuple[Any, ...]:
+        """What distinguishes its deletion vector from others."""
+        found = self.text.get("deletionVector") or {}
+        return tuple(found.get(name) for name in ("storageType", "pathOrInlineDv", "offset"))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether the file has few bytes."""
+        return int(self.text["size"]) < SMALL_BYTES
+
+    @property
+    def is_mostly_deleted(self) -> bool:
+        """Whether a deletion vector hides most of its rows."""
+        return self.deleted_rows > DELETED_RATIO * (self.rows or 0)
+
+    @property
+    def deleted_rows(self) -> int:
+        """The number of rows that a deletion vector hides."""
+        return int((self.text.get("deletionVector") or {}).get("cardinality", 0))
+
+    @cached_property
+    def partition(self) -> tuple[tuple[str, Any], ...]:
+        """The partition values."""
+        return tuple(sorted((self.text.get("partitionValues") or {}).items()))
+
+    def in_jvm(self, jvm: Any) -> Any:
+        """Delta's action that has added the file."""
+        if self.action is None:
+            self.action = jvm.org.apache.spark.sql.delta.actions.Action.fromJson(
+                json.dumps({"add": self.text})
+            )
+        return self.action
+
+
+def list_files(session: SparkSession, snapshot: Any) -> list[DataFile]:
+    """The data files of a version of a table, numbered from 1.
+
+    Raises:
+        NoPositionsError: Two of them have the same name.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    frame = DataFrame(snapshot.allFiles().toDF(), session)
+    found = frame.select(F.to_json(F.struct("*")).alias("text")).toArrow()
+    files = [DataFile(number, json.loads(text)) for number, text in enumerate(found["text"].to_pylist(), 1)]
+    if len({one.name for one in files}) < len(files):
+        raise NoPositionsError("two data files have the same name")
+    return files
+
+
+def foldable_files(files: Iterable[DataFile]) -> int:
+    """How many files a table would lose, or get rid of deleted rows in, if its files were folded."""
+    small: Counter[tuple[tuple[str, Any], ...]] = Counter()
+    mostly_deleted = 0
+    for one in files:
+        small[one.partition] += one.is_small
+        mostly_deleted += one.is_mostly_deleted
+    return sum(max(number - 1, 0) for number in small.values()) + mostly_deleted
+
+
+def position_columns() -> list[Column]:
+    """Columns with the position of a row, for a query that reads a table: `FILE` and `ROW`."""
+    from pyspark.sql import functions as F
+
+    name = F.col("_metadata.file_name")
+    number = F.shiftleft(F.crc32(name), 32).bitwiseOR(F.crc32(F.reverse(name)))
+    return [number.alias(FILE), F.col("_metadata.row_index").alias(ROW)]
+
+
+def find_positions(found: pa.Table, files: Iterable[DataFile]) -> Unsigned:
+    """The positions of rows, from what `position_columns` gave for them.
+
+    Args:
+        found: Has the columns `FILE` and `ROW`.
+        files: The files that the rows are in.
+
+    Raises:
+        NoPositionsError: A row is in none of these files, or their names cannot be told apart.
+    """
+    listed = list(files)
+    numbers = {_name_number(one.name): one.number for one in listed}
+    if len(numbers) < len(listed):
+        raise NoPositionsError("two data files have the same name")
+    ordered = np.array(sorted(numbers), dtype=np.int64)
+    own = np.array([numbers[int(one)] for one in ordered], dtype=np.int64)
+    named, rows = found[FILE].to_numpy(), found[ROW].to_numpy()
+    at = np.searchsorted(ordered, named)
+    if (at == len(ordered)).any() or (ordered[at] != named).any():
+        raise NoPositionsError("rows have unknown data files")
+    return positions(own[at], rows)
+
+
+def _name_number(name: str) -> int:
+    """What `position_columns` gives for a file name."""
+    high, low = zlib.crc32(name.encode()), zlib.crc32(name[::-1].encode())
+    return int(np.array([(high << 32) | low], dtype=np.uint64).view(np.int64)[0])

@@ -1,0 +1,133 @@
+"""Deletion vectors, written with Delta's own classes: they mark rows of data files as deleted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.sinks.delta.data_files import DataFile
+from headrace.sinks.delta.key_index import file_numbers, row_numbers
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_DELTA = "org.apache.spark.sql.delta"
+
+
+@dataclass
+class MaskedRows:
+    """Rows that a commit deletes: Delta's actions, and the files as the commit leaves them.
+
+    Args:
+        actions: Delta's actions.
+        files: The files with their new deletion vectors; ``None`` for one without any rows left.
+    """
+
+    actions: list[Any] = field(default_factory=list)
+    files: dict[int, DataFile | None] = field(default_factory=dict)
+
+
+def mask_rows(
+    session: SparkSession, table: Location, files: Mapping[int, DataFile], rows: NDArray[np.uint64]
+) -> MaskedRows:
+    """Write a deletion vector for each file that has one of these rows.
+
+    The vectors are in one new file, which no commit names yet.
+
+    Args:
+        session: A session.
+        table: The table's folder.
+        files: The table's files, by number.
+        rows: The positions of the rows.
+    """
+    masked = MaskedRows()
+    if not len(rows):
+        return masked
+    with _VectorFile(session, table) as vectors:
+        for number, deleted in _by_file(rows):
+            file = files[number]
+            bitmap = vectors.bitmap(deleted)
+            before = file.deleted or vectors.load(file)
+            if before is not None:
+                getattr(bitmap, "or")(before)
+            add = file.in_jvm(session._jvm)
+            if bitmap.cardinality() == file.rows:
+                masked.actions.append(add.remove())
+                masked.files[number] = None
+                continue
+            changed = add.removeRows(vectors.write(bitmap), True, True)
+            added = changed._1()
+            masked.actions += [added, changed._2()]
+            text = json.loads(added.json())["add"]
+            masked.files[number] = DataFile(number, text, action=added, deleted=bitmap)
+    return masked
+
+
+def _by_file(rows: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """The numbers of the rows of each file."""
+    ordered = np.sort(rows)
+    numbers, begins = np.unique(file_numbers(ordered), return_index=True)
+    for number, part in zip(numbers, np.split(row_numbers(ordered), begins[1:]), strict=True):
+        yield int(number), part
+
+
+class _VectorFile:
+    """A new file for deletion vectors, in the table's folder.
+
+    It looks its classes up once: each name of a Java package is a call to the JVM.
+    """
+
+    def __init__(self, session: SparkSession, table: Location) -> None:
+        jvm: Any = session._jvm
+        self._jvm = jvm
+        self._gateway: Any = session.sparkContext._gateway
+        stores, descriptors, formats = (
+            getattr(getattr(jvm, f"{_DELTA}.{name}$"), "MODULE$")
+            for name in (
+                "storage.dv.DeletionVectorStore",
+                "actions.DeletionVectorDescriptor",
+                "deletionvectors.RoaringBitmapArrayFormat",
+            )
+        )
+        self._store = stores.createInstance(session._jsparkSession.sessionState().newHadoopConf())
+        self._describe = descriptors.onDiskWithRelativePath
+        self._format = formats.Portable()
+        self._bitmaps = getattr(jvm, f"{_DELTA}.deletionvectors.RoaringBitmapArray")
+        self._buffers = getattr(jvm, "java.nio.ByteBuffer")
+        self._sequences = getattr(jvm, "scala.runtime.ScalaRunTime")
+        self._some, self._none = getattr(jvm, "scala.Some"), getattr(jvm, "scala.Option").empty()
+        self._table = getattr(jvm, "org.apache.hadoop.fs.Path")(str(table))
+        self._id = getattr(jvm, "java.util.UUID").randomUUID()
+        self._writer: Any = None
+
+    def __enter__(self) -> Self:
+        folder = self._store.pathWithFileSystem(self._table)
+        self._writer = self._store.createWriter(self._store.generateFileNameInTable(folder, self._id, ""))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def bitmap(self, rows: NDArray[np.int64]) -> Any:
+        """Delta's bitmap of row numbers."""
+        values = self._gateway.new_array(self._jvm.long, len(rows))
+        self._buffers.wrap(rows.astype(">i8").tobytes()).asLongBuffer().get(values)
+        return self._bitmaps.apply(self._sequences.wrapLongArray(values))
+
+    def load(self, file: DataFile) -> Any:
+        """The bitmap of a file's deletion vector; ``None`` if it has none."""
+        vector = file.in_jvm(self._jvm).deletionVector()
+        return None if vector is None else self._store.read(vector, self._table)
+
+    def write(self, bitmap: Any) -> Any:
+        """Write a bitmap; returns Delta's descriptor of it."""
+        bitmap.runOptimize()
+        written = self._writer.write(bitmap.serializeAsByteArray(self._format))
+        offset = self._some(written.offset())
+        return self._describe(self._id, "", written.length(), bitmap.cardinality(), offset, self._none)

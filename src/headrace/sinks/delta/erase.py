@@ -1,0 +1,95 @@
+"""Deletes rows for good, by commits that `verify` and streams take for erasures."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from headrace.sinks.delta.compaction import session_settings
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Commits with these settings declare that they remove rows on purpose.
+_SETTINGS = {
+    "spark.databricks.delta.commitInfo.userMetadata": json.dumps({"headrace_erasure": True}),
+    # Deletion vectors would only hide the rows in their files.
+    "spark.databricks.delta.delete.deletionVectors.persistent": "false",
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+}
+_VIEW = "headrace_erased"
+_EMPTIED = """
+USING headrace_erased AS erased ON held.id = erased.id
+WHEN MATCHED THEN UPDATE SET
+    row = NULL,
+    source = named_struct(
+        'topic', held.source.topic, 'partition', held.source.partition, 'offset', held.source.offset,
+        'timestamp', held.source.timestamp, 'key', NULL, 'value', NULL, 'headers', NULL,
+        'path', held.source.path
+    ),
+    reasons = transform(
+        held.reasons, one -> named_struct('kind', one.kind, 'name', one.name, 'message', NULL)
+    ),
+    state = CASE WHEN held.state = 'quarantined' THEN 'discarded' ELSE held.state END,
+    changed_at = current_timestamp()
+"""
+
+
+def matching_rows(session: SparkSession, table: Location, where: str) -> DataFrame:
+    """The rows of a table that a condition matches.
+
+    Raises:
+        AnalysisException: The condition cannot be evaluated on the columns of the table.
+    """
+    return session.read.format("delta").load(str(table)).where(where)
+
+
+def erase_rows(session: SparkSession, table: Location, where: str) -> int:
+    """Delete rows, and rewrite files in which deletion vectors hide rows.
+
+    Returns:
+        The number of rows that were deleted.
+    """
+    with session_settings(session, _SETTINGS):
+        (deleted,) = session.sql(f"DELETE FROM {_name(table)} WHERE {where}").collect()
+        session.sql(f"REORG TABLE {_name(table)} APPLY (PURGE)")
+    return int(deleted["num_affected_rows"])
+
+
+def erase_matching(session: SparkSession, table: Location, rows: DataFrame) -> int:
+    """Delete the rows that have the values of other rows; returns their number."""
+    matching = " AND ".join(f"held.`{name}` <=> erased.`{name}`" for name in rows.columns)
+    merge = f"USING {_VIEW} AS erased ON {matching} WHEN MATCHED THEN DELETE"
+    return _merge(session, table, rows.distinct(), merge)
+
+
+def empty_rejected(session: SparkSession, table: Location, ids: DataFrame) -> int:
+    """Remove the content of rows of a quarantine table; their coordinates stay, for the proof.
+
+    Args:
+        session: A session.
+        table: The quarantine table.
+        ids: The column ``id`` of the rows.
+
+    Returns:
+        The number of rows.
+    """
+    return _merge(session, table, ids, _EMPTIED)
+
+
+def _merge(session: SparkSession, table: Location, rows: DataFrame, merge: str) -> int:
+    # The rows are read from the table that is changed: they are computed once.
+    held = session.createDataFrame(rows.collect(), rows.schema)
+    held.createOrReplaceTempView(_VIEW)
+    try:
+        with session_settings(session, _SETTINGS):
+            (changed,) = session.sql(f"MERGE INTO {_name(table)} AS held {merge}").collect()
+            session.sql(f"REORG TABLE {_name(table)} APPLY (PURGE)")
+    finally:
+        session.catalog.dropTempView(_VIEW)
+    return int(changed["num_affected_rows"])
+
+
+def _name(table: Location) -> str:
+    return "delta.`" + str(table).replace("`", "``") + "`"

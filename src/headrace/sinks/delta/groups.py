@@ -1,0 +1,99 @@
+"""A Delta table with one row for each group of a streaming aggregate.
+
+A batch has the groups that have changed, each once, with their new values. So its rows replace those of the
+table whatever they hold, and need no sequence. NULL is a key like any other value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING
+
+from headrace.model.counts import RowChanges
+from headrace.model.names import quoted_column
+from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS
+from headrace.sinks.delta.flow_table import FlowTable
+from headrace.sinks.delta.keyed import Decision, KeyedWriter, SharedTable, sent_to_readers
+from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.target import BatchStamp, BatchWriter
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEY = "__headrace_key_"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupsTarget(FlowTable):
+    """A Delta table that a flow keeps the groups of its query in.
+
+    Args:
+        keys: The grouping columns.
+        only_new: Whether a group never changes, as with SELECT DISTINCT: then rows are only inserted.
+        tombstones: Not used: a group is never deleted.
+        shared: What the flows of the table share.
+    """
+
+    keys: tuple[str, ...]
+    only_new: bool
+    tombstones: Tombstones
+    shared: SharedTable = field(default_factory=SharedTable)
+
+    def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
+        return None if self.start(session, stamp) is None else _GroupWriter(self, session, stamp)
+
+
+class _GroupWriter(KeyedWriter):
+    """Writes the groups of one batch."""
+
+    kind = "merge"
+    null_safe = True
+
+    def __init__(self, target: GroupsTarget, session: SparkSession, stamp: BatchStamp) -> None:
+        super().__init__(target, session, stamp)
+        self._target = target
+
+    def decide(self, records: DataFrame) -> Decision:
+        """Replace the rows of groups that the table has, and insert the others."""
+        from pyspark.sql import functions as F
+
+        effects = self.keep(self._effects(self.keep(records)))
+        counted = effects.groupBy(EFFECT).agg(
+            F.count(F.lit(1)).alias("rows"), F.count_if(F.col(HELD_ROWS) > 1).alias("twice")
+        )
+        found = {one[EFFECT]: one for one in counted.collect()}
+        if twice := sum(one["twice"] for one in found.values()):
+            raise self.held_twice(effects, twice)
+        inserted, updated, same = (
+            found[name]["rows"] if name in found else 0 for name in ("insert", "update", "none")
+        )
+        return Decision(
+            accepted=inserted + updated + same,
+            changes=RowChanges(inserted=inserted, updated=updated, superseded=same),
+            commit=self.committing(
+                effects.where(f"{EFFECT} <> 'none'"),
+                self._target.keys,
+                written=inserted + updated,
+                deleted=0,
+            ),
+        )
+
+    def _effects(self, groups: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        keys = self._target.keys
+        named = [F.col(quoted_column(key)).alias(f"{_KEY}{number}") for number, key in enumerate(keys)]
+        same = reduce(
+            and_, (F.col(quoted_column(key)).eqNullSafe(F.col(f"{_KEY}{n}")) for n, key in enumerate(keys))
+        )
+        mine = sent_to_readers(groups.select(*named), groups.count())
+        held = self.held().select(*map(quoted_column, keys), HELD_AT).join(mine, same)
+        held = held.groupBy(*(f"{_KEY}{number}" for number in range(len(keys)))).agg(
+            F.count(F.lit(1)).alias(HELD_ROWS), F.max(HELD_AT).alias(HELD_AT)
+        )
+        is_held = F.col(HELD_ROWS).isNotNull()
+        effect = F.when(~is_held, "insert").otherwise("none" if self._target.only_new else "update")
+        found = groups.join(held, same, "left").withColumn(EFFECT, effect)
+        return found.drop(*(f"{_KEY}{number}" for number in range(len(keys))))

@@ -1,0 +1,83 @@
+"""The events of a history that no row of its table shows.
+
+These are deletes, and upserts that are in one row with a later, equal upsert. A late event can end or split
+a row so that they matter again. They are kept where other tables have their tombstones, under the same
+protocol.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.changes import OPERATION, SEQUENCE
+from headrace.model.names import quoted_column
+from headrace.sinks.delta.table import as_nullable
+from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.target import BatchStamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+ROW = "row"
+"""The column with the columns of the table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HiddenEvents(Tombstones):
+    """The events of one table that it does not show."""
+
+    def read(self, session: SparkSession, stamp: BatchStamp) -> DataFrame | None:
+        """The events with the columns of the table, `SEQUENCE` and `OPERATION`.
+
+        Those of the batch itself are left out: they are of an earlier attempt, and it decides again.
+        """
+        from pyspark.sql import functions as F
+
+        if not self._table("").exists:
+            return None
+        held = session.read.format("delta").load(str(self.path))
+        own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
+        return held.where(~own).select(f"{ROW}.*", SEQUENCE, OPERATION)
+
+    def write(self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int) -> None:
+        """Commit the events of a batch, in place of those of an earlier attempt."""
+        if self._table("").exists:
+            self._adapt(session, changes)
+        super().write(session, changes, stamp, count)
+
+    def _stored(self, changes: DataFrame) -> DataFrame:
+        return changes
+
+    def _carried(self, changes: DataFrame) -> list[Column]:
+        from pyspark.sql import functions as F
+
+        columns = [name for name in changes.columns if name not in (SEQUENCE, OPERATION)]
+        return [F.struct(*map(quoted_column, columns)).alias(ROW)]
+
+    def _adapt(self, session: SparkSession, changes: DataFrame) -> None:
+        """Give the events the columns and types that the table has now."""
+        from pyspark.sql import functions as F
+        from pyspark.sql.types import StructType
+
+        held = session.read.format("delta").load(str(self.path))
+        wanted = changes.select(*self._carried(changes)).schema[ROW].dataType
+        found: Any = held.schema[ROW].dataType
+        assert isinstance(wanted, StructType)
+        if as_nullable(found.jsonValue()) == as_nullable(wanted.jsonValue()):
+            return
+        names = {name.casefold() for name in found.names}
+        fields = [
+            (F.col(f"{ROW}.{quoted_column(one.name)}") if one.name.casefold() in names else F.lit(None))
+            .cast(one.dataType)
+            .alias(one.name)
+            for one in wanted.fields
+        ]
+        (
+            held.withColumn(ROW, F.struct(*fields))
+            .write.format("delta")
+            .mode("overwrite")
+            .option("overwriteSchema", "true")
+            .partitionBy("flow")
+            .save(str(self.path))
+        )

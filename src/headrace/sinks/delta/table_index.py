@@ -1,0 +1,284 @@
+"""The index of the keys of one table: built from its key columns, and kept up to date with its versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
+from headrace.model.names import quoted_column
+from headrace.sinks.delta.data_files import (
+    DataFile,
+    NoPositionsError,
+    find_positions,
+    list_files,
+    position_columns,
+)
+from headrace.sinks.delta.key_index import (
+    BYTES_PER_KEY,
+    NO_ROW,
+    UNKNOWN,
+    Entries,
+    KeyIndex,
+    Signed,
+    Unsigned,
+)
+from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.tombstones import Tombstones
+from headrace.sinks.delta.transaction import scala_list
+from headrace.sinks.target import BatchStamp
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+_ROWS_AT_ONCE = 4_000_000
+_BUILDING = 3
+"""How many times its own memory an index needs while it is built."""
+FIRST, SECOND, NUMBER = "__headrace_first", "__headrace_second", "__headrace_number"
+
+
+class TableIndex:
+    """The positions of all keys of a table in one version of it.
+
+    Args:
+        path: The table's folder.
+        keys: The key columns.
+        tombstones: The table's deleted keys, which are part of the index.
+        memory: How many bytes the index may need.
+    """
+
+    def __init__(self, path: Location, keys: tuple[str, ...], tombstones: Tombstones, memory: int) -> None:
+        self._path = path
+        self.keys = keys
+        self._tombstones = tombstones
+        self._memory = memory
+        self._version: tuple[str, int] | None = None
+        self._deleted_version: tuple[str, int] | None = None
+        self._next = 0
+        self._truncated: int | None = None
+        self.files: dict[int, DataFile] = {}
+        self._entries = KeyIndex()
+
+    @property
+    def version(self) -> int | None:
+        """The version of the table that the index has; ``None`` if it has to be read."""
+        return None if self._version is None else self._version[1]
+
+    def catch_up(self, session: SparkSession, snapshot: Any, stamp: BatchStamp) -> None:
+        """Bring the index to a version of the table, and to the newest tombstones.
+
+        Raises:
+            NoPositionsError: The table cannot be indexed.
+        """
+        version = (str(snapshot.metadata().id()), int(snapshot.version()))
+        # A file that has come or gone takes what the index knew of its keys with it, tombstones too.
+        has_changed = self._version != version
+        if has_changed:
+            self._version = None
+            self._read_changed_files(session, snapshot)
+        deleted = self._tombstones.version(session)
+        if has_changed or deleted != self._deleted_version:
+            self._version = None
+            self._read_tombstones(session, stamp)
+        self._version, self._deleted_version = version, deleted
+        if (needed := len(self._entries) * BYTES_PER_KEY) > self._memory:
+            self._reset()
+            raise NoPositionsError(_too_large(needed, self._memory))
+
+    def advance(
+        self, session: SparkSession, version: int, entries: Entries, files: Mapping[int, DataFile | None]
+    ) -> None:
+        """Take over a batch that is committed.
+
+        Args:
+            session: A session.
+            version: The version of its commit.
+            entries: The new positions and sequences of its keys.
+            files: The files that it has added or changed; ``None`` for one that it has removed.
+        """
+        try:
+            self._entries.put(entries)
+            for number, file in files.items():
+                if file is None:
+                    del self.files[number]
+                else:
+                    self.files[number] = file
+            self._advance(session, version)
+        except BaseException:
+            self._reset()
+            raise
+
+    def _reset(self) -> None:
+        """Forget everything; the next batch reads the table."""
+        self._version = self._deleted_version = self._truncated = None
+        self.files = {}
+        self._entries = KeyIndex()
+
+    def _advance(self, session: SparkSession, version: int) -> None:
+        if self._version is not None:
+            table, before = self._version
+            # Otherwise another writer has committed in between, and its files have to be read.
+            self._version = (table, version) if version == before + 1 else (table, before)
+        deleted, known = self._tombstones.known_version(session), self._deleted_version
+        if deleted != known:
+            is_next = known is not None and deleted == (known[0], known[1] + 1)
+            self._deleted_version = deleted if is_next else None
+
+    def find(self, first: Unsigned, second: Unsigned) -> tuple[NDArray[np.bool_], Unsigned, Signed]:
+        """Whether a sequence of each key is known, the position of its row or `NO_ROW`, and that sequence."""
+        known, position, sequence = self._entries.find(first, second)
+        if self._truncated is None:
+            return known, position, sequence
+        return np.ones_like(known), position, np.maximum(sequence, self._truncated)
+
+    def new_file(self, text: Mapping[str, Any]) -> DataFile:
+        """A file that the table does not have yet, with a number of its own."""
+        self._next += 1
+        return DataFile(self._next, text)
+
+    def read(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> Entries:
+        """The keys in the rows of files, which may belong to no commit yet."""
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        jvm: Any = session._jvm
+        log = delta_log(session, self._path)
+        added = scala_list(jvm, [one.in_jvm(jvm) for one in files.values()])
+        frame = DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
+        found = frame.select(*self.columns(frame), *position_columns()).toArrow()
+        return Entries(
+            _numbers(found, FIRST).view(np.uint64),
+            _numbers(found, SECOND).view(np.uint64),
+            find_positions(found, files.values()),
+            _numbers(found, NUMBER),
+        )
+
+    def columns(self, frame: DataFrame) -> list[Column]:
+        """The hashes of a row's key, and the number of its sequence."""
+        return key_columns(frame, self.keys)
+
+    def _read_changed_files(self, session: SparkSession, snapshot: Any) -> None:
+        listed = {one.name: one for one in list_files(session, snapshot)}
+        held = {one.name: one for one in self.files.values()}
+        same = {name for name, one in held.items() if name in listed and one.vector == listed[name].vector}
+        gone = [one.number for name, one in held.items() if name not in same]
+        added = [self.new_file(one.text) for name, one in listed.items() if name not in same]
+        kept = [one for name, one in held.items() if name in same]
+        self._check([*kept, *added])
+        self._entries.forget_files(np.array(gone, dtype=np.int64))
+        for number in gone:
+            del self.files[number]
+        for part in _parts(added):
+            found = self.read(session, snapshot, part).sorted()
+            _, before, _ = self._entries.find(found.first, found.second)
+            twice = (found.first[1:] == found.first[:-1]) & (found.second[1:] == found.second[:-1])
+            if twice.any() or (before != NO_ROW).any():
+                raise NoPositionsError("a key has several rows")
+            self._entries.put(found)
+            self.files |= part
+
+    def _check(self, files: list[DataFile]) -> None:
+        for one in files:
+            if one.rows is None:
+                raise NoPositionsError(f"the data file {one.text['path']} has no statistics")
+        rows = sum((one.rows or 0) - one.deleted_rows for one in files)
+        if (needed := memory_of(rows)) > self._memory:
+            self._reset()
+            raise NoPositionsError(_too_large(needed, self._memory))
+
+    def _read_tombstones(self, session: SparkSession, stamp: BatchStamp) -> None:
+        import pyarrow.compute as pc
+        from pyspark.sql import functions as F
+
+        frame = self._tombstones.read(session, stamp)
+        self._entries.forget_deleted()
+        self._truncated = None
+        if frame is None:
+            return
+        is_truncate = (F.col(OPERATION) == TRUNCATE).alias("is_truncate")
+        found = frame.select(*self.columns(frame), is_truncate).toArrow()
+        truncates = found.filter(found["is_truncate"])
+        if len(truncates):
+            self._truncated = int(_numbers(truncates, NUMBER).max())
+        found = found.filter(pc.invert(found["is_truncate"]))
+        entries = Entries(
+            _numbers(found, FIRST).view(np.uint64),
+            _numbers(found, SECOND).view(np.uint64),
+            np.full(found.num_rows, NO_ROW, dtype=np.uint64),
+            _numbers(found, NUMBER),
+        )
+        _, position, sequence = self._entries.find(entries.first, entries.second)
+        newest = np.maximum(sequence, entries.sequence)
+        self._entries.put(Entries(entries.first, entries.second, position, newest))
+
+
+def memory_of(keys: int) -> int:
+    """How many bytes an index of so many keys needs while it is built."""
+    return keys * BYTES_PER_KEY * _BUILDING
+
+
+def _too_large(needed: int, memory: int) -> str:
+    return f"the index needs {needed / 2**20:,.1f} MB, and may have {memory / 2**20:,.1f} MB"
+
+
+def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
+    """The hashes of a row's key, and a number that does not decrease where its sequence increases."""
+    from pyspark.sql import functions as F
+
+    columns = [F.col(quoted_column(key)) for key in keys]
+    sequence = frame.schema[SEQUENCE].dataType["value"].dataType
+    number = F.coalesce(_number(F.col(SEQUENCE)["value"], sequence), F.lit(UNKNOWN))
+    return [
+        # The literal comes first: behind the key it would give no independent second hash.
+        F.xxhash64(F.lit(1), *columns).alias(FIRST),
+        F.xxhash64(F.lit(2), *columns).alias(SECOND),
+        number.alias(NUMBER),
+    ]
+
+
+def _number(value: Column, kind: DataType) -> Column:
+    """A BIGINT that does not decrease where a value increases; equal numbers do not mean equal values."""
+    from pyspark.sql import functions as F
+
+    match kind.typeName():
+        case "byte" | "short" | "integer" | "long" | "boolean":
+            return value.cast("bigint")
+        case "date":
+            return F.unix_date(value).cast("bigint")
+        case "timestamp":
+            return F.unix_micros(value)
+        case "string":
+            start = F.substring(F.encode(value, "utf-8"), 1, 7)
+            return F.conv(F.rpad(F.hex(start), 14, "0"), 16, 10).cast("bigint")
+        case "float" | "double" | "decimal":
+            limited = F.greatest(F.lit(-9e12), F.least(F.lit(9e12), value.cast("double")))
+            return F.floor(limited * F.lit(1e6)).cast("bigint")
+        case "struct":
+            first = kind.fields[0]
+            return _number(value[first.name], first.dataType)
+        case _:
+            return F.lit(0).cast("bigint")
+
+
+def _parts(files: list[DataFile]) -> Iterable[dict[int, DataFile]]:
+    """The files in groups that are read at once."""
+    part: dict[int, DataFile] = {}
+    rows = 0
+    for one in files:
+        part[one.number] = one
+        rows += one.rows or 0
+        if rows >= _ROWS_AT_ONCE:
+            yield part
+            part, rows = {}, 0
+    if part:
+        yield part
+
+
+def _numbers(found: pa.Table, name: str) -> Signed:
+    numbers: Signed = found[name].to_numpy()
+    return numbers

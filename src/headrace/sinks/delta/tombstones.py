@@ -1,0 +1,142 @@
+"""The keys that were deleted from a table whose changes are applied by key.
+
+A record that is older than the delete of its key must not bring the row back. So each delete leaves a
+tombstone with its sequence, and each truncate one for all keys. They lie in a table of their own, under the
+protocol of the quarantine: the rows of a batch are committed before the batch is, and an attempt that comes
+again replaces them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from headrace.model.changes import DELETE, OPERATION, SEQUENCE, TRUNCATE
+from headrace.model.names import quoted_column
+from headrace.sinks.delta.quarantine import QuarantineTable
+from headrace.sinks.delta.table import as_nullable, ddl, delta_log, newest_snapshot
+from headrace.sinks.target import BatchStamp
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+KEPT_PROPERTY = "pipelines.cdc.tombstoneGCThresholdInSeconds"
+"""The table property of Lakeflow by which tombstones are kept for so many seconds."""
+_KEPT_S = 2 * 24 * 3600
+_MANY_FILES = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tombstones:
+    """The deleted keys of one table.
+
+    Args:
+        path: The folder of the tombstones' table; it is created with the first delete.
+        keys: The key columns.
+    """
+
+    path: Location
+    keys: Sequence[str]
+
+    def read(self, session: SparkSession, stamp: BatchStamp) -> DataFrame | None:
+        """The newest tombstone of each key: the key columns, `SEQUENCE` and `OPERATION`.
+
+        Those of the batch itself are left out: they are of an earlier attempt, and it decides again.
+
+        Returns:
+            ``None`` if nothing was ever deleted.
+        """
+        from pyspark.sql import functions as F
+
+        if not self._table("").exists:
+            return None
+        held = session.read.format("delta").load(str(self.path))
+        own = (F.col("checkpoint") == stamp.checkpoint) & (F.col("batch") == stamp.batch)
+        newest = held.where(~own).groupBy(OPERATION, *self._columns).agg(F.max(SEQUENCE).alias(SEQUENCE))
+        return newest.withColumnsRenamed(dict(zip(self._columns, self.keys, strict=True)))
+
+    def version(self, session: SparkSession) -> tuple[str, int] | None:
+        """The id and the newest version of the tombstones' table; ``None`` if nothing was ever deleted."""
+        return _version(newest_snapshot(session, self.path)) if self._table("").exists else None
+
+    def known_version(self, session: SparkSession) -> tuple[str, int] | None:
+        """The id and the version that this process has seen last."""
+        if not self._table("").exists:
+            return None
+        return _version(delta_log(session, self.path).unsafeVolatileSnapshot())
+
+    def write(self, session: SparkSession, changes: DataFrame, stamp: BatchStamp, count: int) -> None:
+        """Commit the deletes and truncates of a batch, in place of those of an earlier attempt."""
+        from pyspark.sql import functions as F
+
+        columns = zip(self.keys, self._columns, strict=True)
+        rows = self._stored(changes).select(
+            *(F.col(quoted_column(key)).alias(name) for key, name in columns),
+            SEQUENCE,
+            OPERATION,
+            *self._carried(changes),
+            F.lit(stamp.flow).alias("flow"),
+            F.lit(stamp.checkpoint).alias("checkpoint"),
+            F.lit(stamp.batch).cast("bigint").alias("batch"),
+            F.current_timestamp().alias("deleted_at"),
+        )
+        if count or self._table("").holds(session, stamp):
+            self._table(ddl(session, as_nullable(rows.schema.jsonValue()))).write(session, rows, stamp)
+
+    def _stored(self, changes: DataFrame) -> DataFrame:
+        """The changes that leave a row here."""
+        from pyspark.sql import functions as F
+
+        return changes.where(F.col(OPERATION).isin(DELETE, TRUNCATE))
+
+    def _carried(self, changes: DataFrame) -> list[Column]:
+        """Columns of the changes that are kept beside their keys and sequences."""
+        return []
+
+    def tidy(self, session: SparkSession, properties: Mapping[str, str]) -> None:
+        """Remove old tombstones and fold small files where there are many.
+
+        The batch is committed: a failure is only logged.
+
+        Args:
+            session: A session.
+            properties: The properties of the table whose keys they are.
+        """
+        try:
+            if self._has_many_files(session):
+                self.collect(session, properties)
+        except Exception as error:
+            _LOG.warning("tombstones of %s were not collected: %s", self.path, error)
+
+    def _has_many_files(self, session: SparkSession) -> bool:
+        checksum = delta_log(session, self.path).unsafeVolatileSnapshot().checksumOpt()
+        return bool(checksum.isDefined() and checksum.get().numFiles() > _MANY_FILES)
+
+    def collect(self, session: SparkSession, properties: Mapping[str, str]) -> None:
+        """Remove tombstones that are older than the property allows, and fold small files."""
+        kept_s = int(properties.get(KEPT_PROPERTY, _KEPT_S))
+        name = f"delta.`{self.path}`"
+        session.sql(f"DELETE FROM {name} WHERE unix_seconds(deleted_at) < {int(time.time()) - kept_s}")
+        session.sql(f"OPTIMIZE {name}")
+
+    def forget(self, session: SparkSession, checkpoint: str, after: int) -> None:
+        """Remove the tombstones of batches that the table will never hold."""
+        self._table("").forget(session, checkpoint, after)
+
+    @property
+    def _columns(self) -> list[str]:
+        """The columns with the keys; their own names may be those of other columns, or have dots."""
+        return [f"key_{number}" for number in range(1, len(self.keys) + 1)]
+
+    def _table(self, columns: str) -> QuarantineTable:
+        return QuarantineTable(path=self.path, columns=columns)
+
+
+def _version(snapshot: Any) -> tuple[str, int]:
+    return str(snapshot.metadata().id()), int(snapshot.version())

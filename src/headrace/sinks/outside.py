@@ -1,0 +1,109 @@
+"""A sink: its rows go to another system; a Delta table without rows records the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from headrace.model.counts import BatchCounts
+from headrace.model.ranges import SourceRange
+from headrace.model.sinks import Sink
+from headrace.sinks.delta.append import AppendTarget
+from headrace.sinks.target import (
+    BatchStamp,
+    BatchWriter,
+    Committed,
+    Guarantee,
+    OpenedGeneration,
+    SplitRows,
+    TargetState,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkTarget:
+    """A sink that a flow sends rows to.
+
+    Args:
+        table: The table that records the batches.
+        sink: Where the rows go.
+        connection: The options of Spark's Kafka writer for the profile's cluster.
+    """
+
+    table: AppendTarget
+    sink: Sink
+    connection: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def location(self) -> str:
+        return self.table.location
+
+    @property
+    def guarantee(self) -> Guarantee:
+        return self.sink.guarantee
+
+    def state(self) -> TargetState:
+        return self.table.state()
+
+    def open_generation(self, opened: OpenedGeneration) -> int:
+        return self.table.open_generation(opened)
+
+    def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
+        writer = self.table.begin(session, stamp)
+        return None if writer is None else _Sender(self, writer, stamp)
+
+    def send(self, rows: DataFrame, stamp: BatchStamp) -> None:
+        """Write the rows to the other system."""
+        match self.sink.writer:
+            case "function":
+                assert self.sink.function is not None
+                self.sink.function(rows, stamp.batch)
+            case "delta":
+                # Delta skips the write if the table has this number of this id already.
+                own = {"txnAppId": stamp.checkpoint, "txnVersion": str(stamp.batch)}
+                appending = rows.write.format("delta").mode("append")
+                appending.options(**self.sink.options).options(**own).save()
+            case "parquet" | "json" | "csv" | "orc":
+                rows.write.format(self.sink.writer).mode("append").options(**self.sink.options).save()
+            case "kafka":
+                options = {**self.connection, **self.sink.options}
+                rows.write.format("kafka").options(**options).save()
+
+
+class _Sender:
+    """Sends one batch, and then records it."""
+
+    def __init__(self, target: SinkTarget, recorder: BatchWriter, stamp: BatchStamp) -> None:
+        self._target = target
+        self._recorder = recorder
+        self._stamp = stamp
+        self._rows: DataFrame | None = None
+
+    def __enter__(self) -> Self:
+        self._recorder.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rows = None
+        self._recorder.__exit__(kind, error, trace)
+
+    def write(self, rows: SplitRows) -> None:
+        kept = self._rows = rows.keep()
+        number = kept.count()
+
+        def counts(_: int) -> BatchCounts:
+            return replace(rows.counts(number), kind="send")
+
+        self._recorder.write(SplitRows(accepted=kept.limit(0), counts=counts, is_kept=True))
+
+    def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
+        assert self._rows is not None, "the batch is written first"
+        self._target.send(self._rows, self._stamp)
+        return self._recorder.commit(ranges)

@@ -1,0 +1,51 @@
+"""Formats of readers that Spark does not have, such as `cloudFiles`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, kw_only=True)
+class FormatRead:
+    """A read of a format that Spark does not have.
+
+    Args:
+        streaming: Whether a stream reads.
+        path: The path.
+        options: The options of the reader.
+        schema: The schema of the reader: DDL or a ``StructType``.
+        note: Adds a note to the plan.
+    """
+
+    streaming: bool
+    path: str | None
+    options: Mapping[str, str]
+    schema: Any
+    note: Callable[[str], None]
+
+
+FormatReader = Callable[[FormatRead], "DataFrame"]
+
+_readers: ContextVar[Mapping[str, FormatReader]] = ContextVar("headrace_formats")
+
+
+def format_reader(format: str | None) -> FormatReader | None:
+    """The reader of a format, by its name in any letter case; ``None`` for formats of Spark."""
+    return _readers.get({}).get((format or "").lower())
+
+
+@contextmanager
+def reading_formats(readers: Mapping[str, FormatReader]) -> Iterator[None]:
+    """Let the readers of the code within take further formats."""
+    token = _readers.set(readers)
+    try:
+        yield
+    finally:
+        _readers.reset(token)

@@ -1,0 +1,406 @@
+"""The statements of SQL files, as Spark's declarative pipelines and Lakeflow write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from headrace.errors import HeadraceError, SourceLocation
+from headrace.model.expectations import Action
+from headrace.syntax.cdc_statement import CdcFlow, parse_cdc, without_live
+from headrace.syntax.tokens import Cursor, Token
+
+Kind = Literal["streaming table", "materialized view", "view"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """``CONSTRAINT name EXPECT (condition) [ON VIOLATION ..]``."""
+
+    name: str
+    condition: str
+    action: Action
+    location: SourceLocation
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateDataset:
+    """A ``CREATE`` of a streaming table, a materialized view or a view.
+
+    Args:
+        name: The parts of the name.
+        location: The name's location.
+        columns: The column list as DDL; ``None`` if there is none.
+        ignored: Clauses that have no effect here, with their locations.
+        query: The text after ``AS``; ``None`` if there is none.
+    """
+
+    kind: Kind
+    name: tuple[str, ...]
+    location: SourceLocation
+    columns: str | None = None
+    constraints: tuple[Constraint, ...] = ()
+    format: str | None = None
+    partition_cols: tuple[str, ...] = ()
+    cluster_by: tuple[str, ...] = ()
+    comment: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[tuple[str, SourceLocation], ...] = ()
+    query: Cursor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class InsertFlow:
+    """``CREATE FLOW name AS INSERT INTO [ONCE] target BY NAME query``."""
+
+    name: str
+    location: SourceLocation
+    target: tuple[str, ...]
+    query: Cursor
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class SetSetting:
+    """``SET key = value``; ``None`` for ``SET key``, which only shows the value."""
+
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True)
+class UseSchema:
+    """``USE SCHEMA name``; ``None`` for ``USE CATALOG``."""
+
+    schema: str | None
+
+
+Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseSchema
+
+
+def parse_statement(cursor: Cursor) -> Statement:
+    """The statement of a cursor.
+
+    Raises:
+        SqlInvalidError: It is not complete, or has a word in the wrong place.
+        FeatureUnsupportedError: This version does not support it.
+    """
+    if cursor.at("CREATE"):
+        return _create(cursor)
+    if cursor.at("AUTO", "CDC") or cursor.at("APPLY", "CHANGES"):
+        return parse_cdc(cursor, None)
+    if cursor.at("SET"):
+        return _set(cursor)
+    if cursor.at("USE"):
+        return _use(cursor)
+    first = cursor.token.value.upper()
+    raise cursor.unsupported(
+        f"the statement {first} in an SQL file",
+        "declare a table: CREATE STREAMING TABLE name AS ..., or CREATE MATERIALIZED VIEW name AS ...",
+    )
+
+
+# -- CREATE
+
+_FLAGS = ("PRIVATE", "TEMPORARY", "TEMP", "STREAMING", "INCREMENTAL", "LIVE", "MATERIALIZED")
+
+
+def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
+    cursor.expect("CREATE")
+    if cursor.take("OR") and not (cursor.take("REFRESH") or cursor.take("REPLACE")):
+        raise cursor.unexpected("REFRESH or REPLACE")
+    flags: dict[str, Token] = {}
+    while cursor.token.is_word(*_FLAGS):
+        flags[cursor.token.value.upper()] = cursor.token
+        cursor.next()
+    what = cursor.token
+    if cursor.take("FLOW"):
+        return _flow(cursor)
+    kind = _kind(cursor, flags)
+    cursor.next()
+    cursor.take("IF", "NOT", "EXISTS")
+    named = cursor.token
+    name = cursor.name("a name")
+    location = _location(cursor, named, cursor.tokens[cursor.index - 1])
+    create = TableClauses(cursor, kind)
+    if kind != "view":
+        create.ignored += [
+            (f"CREATE {flag} {what.value.upper()}", _location(cursor, flags[flag], flags[flag]))
+            for flag in ("PRIVATE", "TEMPORARY", "TEMP")
+            if flag in flags
+        ]
+    if cursor.at_symbol("("):
+        create.column_list()
+    create.clauses()
+    query = None
+    if cursor.take("AS"):
+        if cursor.done:
+            raise cursor.unexpected("a query")
+        query = Cursor(cursor.text, cursor.tokens[cursor.index :])
+    elif kind != "streaming table":
+        raise cursor.unexpected("AS and a query")
+    return CreateDataset(kind=kind, name=name, location=location, query=query, **create.found())
+
+
+def _kind(cursor: Cursor, flags: Mapping[str, Token]) -> Kind:
+    streams = not flags.keys().isdisjoint({"STREAMING", "INCREMENTAL"})
+    if cursor.at("TABLE") and "MATERIALIZED" not in flags:
+        if streams:
+            return "streaming table"
+        if "LIVE" in flags:
+            return "materialized view"
+        raise cursor.unsupported(
+            "CREATE TABLE in an SQL file",
+            "write CREATE STREAMING TABLE if its query is a stream, else CREATE MATERIALIZED VIEW",
+        )
+    if cursor.at("VIEW"):
+        return "materialized view" if "MATERIALIZED" in flags else "view"
+    if cursor.token.kind == "word" and not flags:
+        raise cursor.unsupported(f"CREATE {cursor.token.value.upper()} in an SQL file")
+    raise cursor.unexpected("TABLE, VIEW or FLOW")
+
+
+class TableClauses:
+    """The parts of a ``CREATE`` behind the name."""
+
+    def __init__(self, cursor: Cursor, kind: Kind) -> None:
+        self._cursor = cursor
+        self._kind = kind
+        self._columns: list[str] = []
+        self._constraints: list[Constraint] = []
+        self._clauses: dict[str, Any] = {}
+        self.ignored: list[tuple[str, SourceLocation]] = []
+
+    def found(self) -> dict[str, Any]:
+        """The arguments of `CreateDataset`."""
+        return {
+            "columns": ", ".join(self._columns) or None,
+            "constraints": tuple(self._constraints),
+            "ignored": tuple(self.ignored),
+            **self._clauses,
+        }
+
+    # -- the list of columns and constraints
+
+    def column_list(self) -> None:
+        for item in self._cursor.group("a list of columns").items():
+            if item.done:
+                raise item.unexpected("a column or CONSTRAINT")
+            if not _at_constraint(item):
+                self._column(item.until(lambda item=item: _at_constraint(item)))  # type: ignore[misc]
+            while not item.done:
+                if _at_key(item):
+                    self._key(item)
+                else:
+                    self._constraints.append(_constraint(item))
+
+    def _key(self, item: Cursor) -> None:
+        """A primary or foreign key: for readers only, as on Databricks, where no key is enforced."""
+        first = item.token
+        if item.take("CONSTRAINT"):
+            item.name("the name of the constraint")
+        self._ignore(first, f"{item.next().value.upper()} KEY")
+        item.until(lambda: _at_constraint(item, "COMMENT"))
+
+    def _column(self, item: Cursor) -> None:
+        name = item.token
+        if self._kind == "view":
+            raise item.unsupported(
+                "the column list of a view", "name the columns in the query: SELECT x AS name"
+            )
+        text = item.rest
+        item.name("a column")
+        if item.done or item.at("COMMENT") or item.at("NOT"):
+            raise item.unsupported(
+                "a column without a type",
+                f"add the type: {name.value} STRING",
+                token=name,
+            )
+        for before, token, after in zip(item.tokens, item.tokens[1:], (*item.tokens[2:], None), strict=False):
+            # Fields of a struct may have these names.
+            is_field = before.is_symbol("<") or (after is not None and after.is_symbol(":"))
+            if token.is_word("GENERATED", "MASK", "DEFAULT", "PRIMARY", "REFERENCES") and not is_field:
+                raise item.unsupported(f"{token.value.upper()} in a column", token=token)
+        self._columns.append(text)
+
+    # -- clauses, in any order
+
+    def clauses(self) -> None:
+        while not (self._cursor.done or self._cursor.at("AS")):
+            self.clause()
+
+    def clause(self) -> None:
+        """Read one clause."""
+        cursor = self._cursor
+        first = cursor.token
+        if cursor.take("USING"):
+            self._once(first, "format", cursor.next().value)
+        elif cursor.take("PARTITIONED", "BY"):
+            self._once(first, "partition_cols", _columns(cursor))
+        elif cursor.take("CLUSTER", "BY"):
+            if cursor.at("AUTO") or cursor.at("NONE"):
+                self._ignore(first, f"CLUSTER BY {cursor.next().value.upper()}")
+            else:
+                self._once(first, "cluster_by", _columns(cursor))
+        elif cursor.take("COMMENT"):
+            self._once(first, "comment", cursor.string("the text of the comment"))
+        elif cursor.take("TBLPROPERTIES"):
+            self._once(first, "properties", read_properties(cursor))
+        elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON"):
+            clause = cursor.next().value.upper()
+            cursor.until(lambda: cursor.token.is_word(*_CLAUSES))
+            self._ignore(first, clause)
+        else:
+            raise self._refused()
+
+    def _refused(self) -> HeadraceError:
+        cursor = self._cursor
+        for words, remedies in _REFUSED.items():
+            if cursor.at(*words.split()):
+                return cursor.unsupported(words, *remedies)
+        return cursor.unexpected(
+            "AS, or a clause such as COMMENT, PARTITIONED BY, CLUSTER BY or TBLPROPERTIES"
+        )
+
+    def _once(self, first: Token, name: str, value: object) -> None:
+        if name in self._clauses:
+            raise self._cursor.invalid(f"{first.value.upper()} is given twice", first)
+        if self._kind == "view" and name in ("format", "partition_cols", "cluster_by"):
+            raise self._cursor.invalid(f"a view has no {first.value.upper()}: its rows are not stored", first)
+        self._clauses[name] = value
+
+    def _ignore(self, first: Token, clause: str) -> None:
+        self.ignored.append((clause, _location(self._cursor, first, first)))
+
+
+_CLAUSES = ("AS", "USING", "PARTITIONED", "CLUSTER", "COMMENT", "TBLPROPERTIES", "SCHEDULE", "LOCATION")
+_REFUSED: Mapping[str, tuple[str, ...]] = {
+    "LOCATION": ("remove it: tables are stored below the storage of the pipeline",),
+    "OPTIONS": (),
+    "WITH": (),
+    "DEFAULT COLLATION": (),
+    "FLOW": ("declare the flow in a statement of its own: CREATE FLOW name AS ...",),
+}
+
+
+def _at_constraint(item: Cursor, *words: str) -> bool:
+    return item.at("CONSTRAINT") or _at_key(item) or item.token.is_word(*words)
+
+
+def _at_key(item: Cursor) -> bool:
+    rest = item.tokens[item.index :]
+    if item.at("CONSTRAINT"):
+        rest = rest[2:]
+    return len(rest) > 1 and rest[0].is_word("PRIMARY", "FOREIGN") and rest[1].is_word("KEY")
+
+
+def _constraint(item: Cursor) -> Constraint:
+    item.expect("CONSTRAINT")
+    named = item.token
+    name = ".".join(item.name("the name of the constraint"))
+    if not item.at("EXPECT"):
+        raise item.unsupported(
+            f"the constraint {item.token.value.upper()}", "remove it, or write EXPECT (condition)"
+        )
+    item.expect("EXPECT")
+    condition = item.group("a condition in parentheses")
+    if condition.done:
+        raise condition.unexpected("a condition")
+    action: Action = "warn"
+    if item.take("ON", "VIOLATION"):
+        for words, meaning in _ACTIONS.items():
+            if item.take(*words.split()):
+                action = meaning
+                break
+        else:
+            raise item.unexpected(", ".join(_ACTIONS))
+    if not (item.done or item.at("CONSTRAINT")):
+        raise item.unexpected("a comma")
+    return Constraint(
+        name=name, condition=condition.rest, action=action, location=_location(item, named, named)
+    )
+
+
+_ACTIONS: Mapping[str, Action] = {
+    "DROP ROW": "drop",
+    "FAIL UPDATE": "fail",
+    "QUARANTINE ROW": "quarantine",
+}
+
+
+def _columns(cursor: Cursor) -> tuple[str, ...]:
+    """The names of a list of columns."""
+    found = []
+    for item in cursor.group("a list of columns").items():
+        found.append(".".join(item.name("a column")))
+        if not item.done:
+            raise item.unsupported(
+                "an expression or a type in a list of columns", "name columns of the query"
+            )
+    return tuple(found)
+
+
+def read_properties(cursor: Cursor) -> dict[str, str]:
+    """The properties of ``TBLPROPERTIES``; keys and values may be without quotes."""
+    found: dict[str, str] = {}
+    for item in cursor.group("a list of properties").items():
+        is_quoted = item.token.kind == "string"
+        key = item.next().value if is_quoted else ".".join(item.name("a property"))
+        item.take_symbol("=")
+        if item.done:
+            raise item.unexpected("a value")
+        found[key] = item.next().value if len(item.tokens) - item.index == 1 else item.rest
+    return found
+
+
+# -- flows, settings and schemas
+
+
+def _flow(cursor: Cursor) -> InsertFlow | CdcFlow:
+    named = cursor.token
+    name = ".".join(cursor.name("the name of the flow"))
+    location = _location(cursor, named, cursor.tokens[cursor.index - 1])
+    if cursor.take("COMMENT"):
+        cursor.string("the text of the comment")
+    cursor.expect("AS")
+    if cursor.at("AUTO", "CDC") or cursor.at("APPLY", "CHANGES"):
+        return parse_cdc(cursor, (name, location))
+    cursor.expect("INSERT", "INTO")
+    once = cursor.take("ONCE")
+    cursor.take("TABLE")
+    target = without_live(cursor.name("a table"))
+    if not cursor.take("BY", "NAME"):
+        raise cursor.unsupported(
+            "INSERT INTO without BY NAME",
+            f"write INSERT INTO {'.'.join(target)} BY NAME: columns go to the columns of their names",
+        )
+    if cursor.done:
+        raise cursor.unexpected("a query")
+    query = Cursor(cursor.text, cursor.tokens[cursor.index :])
+    return InsertFlow(name=name, location=location, target=target, query=query, once=once)
+
+
+_SETTING = re.compile(r"SET\s+`?([\w.:-]+)`?\s*(?:=\s*(.*))?", re.IGNORECASE | re.DOTALL)
+
+
+def _set(cursor: Cursor) -> SetSetting:
+    found = _SETTING.fullmatch(cursor.rest)
+    if found is None:
+        raise cursor.unsupported("this form of SET", "write SET name = value")
+    return SetSetting(found[1], found[2])
+
+
+def _use(cursor: Cursor) -> UseSchema:
+    cursor.expect("USE")
+    is_catalog = cursor.take("CATALOG")
+    _ = is_catalog or cursor.take("SCHEMA") or cursor.take("DATABASE")
+    *_, name = cursor.name("a name")
+    if not cursor.done:
+        raise cursor.unexpected("the end of the statement")
+    return UseSchema(None if is_catalog else name)
+
+
+def _location(cursor: Cursor, first: Token, last: Token) -> SourceLocation:
+    return cursor.text.locate(first.start, last.stop - 1, None)

@@ -1,0 +1,315 @@
+"""Tokens of SQL texts, and a cursor that reads statements from them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from headrace.errors import FeatureUnsupportedError, SqlInvalidError
+from headrace.syntax.sql import SqlText
+
+_PIECE = re.compile(r"\w+|\S")
+_LITERAL = re.compile(
+    r"""--[^\n]*|[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|(?P<open>/\*|['"`])""",
+    re.DOTALL,
+)
+_COMMAND = re.compile(r"^-- COMMAND -+\s*$", re.MULTILINE)
+_COMMENT_PART = re.compile(r"/\*|\*/")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A token of an SQL text.
+
+    Args:
+        kind: A word is a keyword, or a name without quotes. A name is in backquotes.
+        value: The word, the name without backquotes, the string without quotes, or the characters.
+        start: The index of its first character.
+        stop: The index behind its last character.
+    """
+
+    kind: Literal["word", "name", "string", "number", "symbol"]
+    value: str
+    start: int
+    stop: int
+
+    def is_word(self, *words: str) -> bool:
+        return self.kind == "word" and self.value.upper() in words
+
+    def is_symbol(self, symbol: str) -> bool:
+        return self.kind == "symbol" and self.value == symbol
+
+
+class SqlTokenError(ValueError):
+    """A comment, a string or a name in backquotes has no end.
+
+    Args:
+        index: The index of its first character.
+        opening: Its first characters.
+    """
+
+    def __init__(self, index: int, opening: str) -> None:
+        super().__init__(f"{opening} has no end")
+        self.index = index
+        self.opening = opening
+
+
+def tokenize(text: str) -> tuple[Token, ...]:
+    """The tokens of a text, without comments.
+
+    Raises:
+        SqlTokenError: A comment, a string or a name has no end.
+    """
+    from sqlglot.errors import TokenError
+    from sqlglot.tokenizer_core import TokenType
+
+    try:
+        found = _tokenizer()(dialect="databricks").tokenize(text)
+    except TokenError as error:
+        raise SqlTokenError(*_find_open(text)) from error
+    strings = {TokenType.STRING, TokenType.RAW_STRING}
+    tokens: list[Token] = []
+    for one in found:
+        start, stop = int(one.start), int(one.end) + 1
+        if tokens and start < tokens[-1].stop:
+            # A number with a type, such as 1L, gives three tokens.
+            continue
+        raw = text[start:stop]
+        if one.token_type in strings:
+            before = tokens[-1] if tokens else None
+            if before is not None and before.stop == start and text[start] == text[start - 1]:
+                # In Spark 4, a quote that is written twice is a quote: 'it''s'.
+                first, value = tokens.pop().start, f"{before.value}{text[start]}{one.text}"
+                tokens.append(Token("string", value, first, stop))
+            else:
+                tokens.append(Token("string", str(one.text), start, stop))
+        elif one.token_type is TokenType.IDENTIFIER:
+            tokens.append(Token("name", str(one.text), start, stop))
+        elif one.token_type is TokenType.NUMBER:
+            tokens.append(Token("number", raw, start, stop))
+        elif raw[0].isalpha() or raw[0] == "_":
+            # One token can have several words: PARTITIONED BY.
+            tokens.extend(
+                Token("word", piece[0], start + piece.start(), start + piece.end())
+                for piece in _PIECE.finditer(raw)
+            )
+        else:
+            tokens.append(Token("symbol", raw, start, stop))
+    return tuple(tokens)
+
+
+@functools.cache
+def _tokenizer() -> Any:
+    from sqlglot.dialects.databricks import Databricks
+
+    class Tokenizer(Databricks.Tokenizer):
+        # sqlglot takes the rest of SHOW and other statements for one string.
+        COMMANDS: ClassVar[set[Any]] = set()
+
+    return Tokenizer
+
+
+def _find_open(text: str) -> tuple[int, str]:
+    """The index and the first characters of the comment, string or name that has no end."""
+    index = 0
+    while (found := _LITERAL.search(text, index)) is not None:
+        index = found.end()
+        if found["open"] is None:
+            continue
+        depth = 1
+        while found["open"] == "/*" and depth and (part := _COMMENT_PART.search(text, index)):
+            depth += 1 if part[0] == "/*" else -1
+            index = part.end()
+        if depth:
+            return found.start(), found["open"]
+    return 0, text[:1]
+
+
+def split_statements(text: str) -> Iterator[tuple[int, int]]:
+    """The start and the end of each statement of a text; the end excludes the semicolon.
+
+    A line ``-- COMMAND ----------`` of a Databricks notebook ends a statement too.
+
+    Raises:
+        SqlTokenError: A comment, a string or a name has no end.
+    """
+    first: Token | None = None
+    last: Token | None = None
+    for token in tokenize(text):
+        ends = first is not None and last is not None and _COMMAND.search(text, last.stop, token.start)
+        if first is not None and last is not None and (ends or token.is_symbol(";")):
+            yield first.start, last.stop
+            first = None
+        if not token.is_symbol(";"):
+            first, last = first or token, token
+    if first is not None and last is not None:
+        yield first.start, last.stop
+
+
+class Cursor:
+    """Reads a statement from its tokens.
+
+    Args:
+        text: The statement. Its edits are the values of parameters, so the tokens are of the edited text.
+        tokens: The tokens to read; ``None`` reads the whole statement.
+        after: The token behind them.
+    """
+
+    def __init__(
+        self, text: SqlText, tokens: Sequence[Token] | None = None, after: Token | None = None
+    ) -> None:
+        self.text = text
+        self.edited = text.edited
+        self.tokens = tokenize(self.edited) if tokens is None else tuple(tokens)
+        self.index = 0
+        end = self.tokens[-1].stop if self.tokens else len(self.edited)
+        self._after = after or Token("symbol", "", end, end)
+
+    # -- looking
+
+    @property
+    def done(self) -> bool:
+        return self.index >= len(self.tokens)
+
+    @property
+    def token(self) -> Token:
+        """The next token; at the end, an empty one."""
+        if not self.done:
+            return self.tokens[self.index]
+        return Token("symbol", "", self._after.start, self._after.stop)
+
+    def at(self, *words: str) -> bool:
+        """Whether these keywords are next."""
+        following = self.tokens[self.index : self.index + len(words)]
+        return len(following) == len(words) and all(
+            token.is_word(word) for token, word in zip(following, words, strict=True)
+        )
+
+    def at_symbol(self, symbol: str) -> bool:
+        return self.token.is_symbol(symbol)
+
+    # -- reading
+
+    def take(self, *words: str) -> bool:
+        """Read these keywords if they are next."""
+        found = self.at(*words)
+        self.index += len(words) if found else 0
+        return found
+
+    def take_symbol(self, symbol: str) -> bool:
+        found = self.at_symbol(symbol)
+        self.index += found
+        return found
+
+    def expect(self, *words: str) -> None:
+        """Read these keywords; anything else is an error."""
+        if not self.take(*words):
+            raise self.unexpected(" ".join(words))
+
+    def next(self) -> Token:
+        """Read one token."""
+        token = self.token
+        self.index += 1
+        return token
+
+    def name(self, what: str) -> tuple[str, ...]:
+        """Read a name of one or more parts.
+
+        Args:
+            what: What has the name, for errors.
+        """
+        parts = [self._part(what)]
+        while self.take_symbol("."):
+            parts.append(self._part(what))
+        return tuple(parts)
+
+    def _part(self, what: str) -> str:
+        if self.token.kind not in ("word", "name"):
+            raise self.unexpected(what)
+        return self.next().value
+
+    def string(self, what: str) -> str:
+        """Read a string; adjacent strings are one."""
+        if self.token.kind != "string":
+            raise self.unexpected(what)
+        parts = []
+        while self.token.kind == "string":
+            parts.append(self.next().value)
+        return "".join(parts)
+
+    def group(self, what: str) -> Cursor:
+        """Read a group in parentheses, and return a cursor over what is between them."""
+        opening = self.token
+        if not self.take_symbol("("):
+            raise self.unexpected(what)
+        inner = self.until(lambda: self.at_symbol(")"))
+        if not self.take_symbol(")"):
+            raise self.invalid("this parenthesis is not closed", opening)
+        return inner
+
+    def until(self, ends: Callable[[], bool]) -> Cursor:
+        """Read up to a token that is outside of all parentheses, and return a cursor over the tokens before.
+
+        Args:
+            ends: Whether the next token is the end.
+        """
+        first, depth = self.index, 0
+        while not self.done and (depth or not ends()):
+            depth += self.at_symbol("(") - self.at_symbol(")")
+            self.index += 1
+        after = None if self.done else self.token
+        return Cursor(self.text, self.tokens[first : self.index], after or self._after)
+
+    def items(self) -> Iterator[Cursor]:
+        """Read the items of a list with commas."""
+        while not self.done:
+            yield self.until(lambda: self.at_symbol(","))
+            self.take_symbol(",")
+
+    @property
+    def start(self) -> int:
+        """The index of the next token's first character."""
+        return self.token.start
+
+    @property
+    def stop(self) -> int:
+        """The index behind the last token."""
+        return self.tokens[-1].stop if self.tokens else self.start
+
+    @property
+    def rest(self) -> str:
+        """The text from the next token to the last."""
+        return self.edited[self.start : self.stop]
+
+    # -- errors
+
+    def unexpected(self, expected: str) -> SqlInvalidError:
+        """The error for the next token."""
+        value = (self._after if self.done else self.token).value
+        found = f"`{value}`" if value else "the end of the statement"
+        return self.invalid(f"expected {expected}, found {found}")
+
+    def invalid(self, problem: str, token: Token | None = None, *remedies: str) -> SqlInvalidError:
+        """The error for a token, by default the next one."""
+        return SqlInvalidError(
+            problem,
+            location=self.text.locate(*_span(token or self.token), None),
+            remedies=remedies,
+            params={"problem": problem},
+        )
+
+    def unsupported(self, what: str, *remedies: str, token: Token | None = None) -> FeatureUnsupportedError:
+        """The error for a form that this version does not support, at a token, by default the next one."""
+        return FeatureUnsupportedError(
+            f"this version does not support {what}",
+            location=self.text.locate(*_span(token or self.token), None),
+            remedies=remedies,
+            params={"what": what},
+        )
+
+
+def _span(token: Token) -> tuple[int, int]:
+    return token.start, max(token.start, token.stop - 1)

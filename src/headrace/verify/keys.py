@@ -1,0 +1,108 @@
+"""Tables with changes by key: each key has one row, or one history whose rows do not overlap."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.verify.delta_log import TableLog
+from headrace.verify.report import Judgement
+from headrace.verify.wording import counted
+
+PROPERTY_KEYS = "headrace.keys"
+PROPERTY_SCD_TYPE = "headrace.scd_type"
+_START, _END = "__START_AT", "__END_AT"
+_SHOWN = 3
+_COUNT = "__headrace_rows"
+
+
+def keys_of(log: TableLog) -> tuple[str, ...]:
+    """The keys by which changes are applied to a table, as it writes them; empty if rows are appended."""
+    declared = json.loads(log.metadata.properties.get(PROPERTY_KEYS, "[]"))
+    columns = _columns(log) if declared else {}
+    names = {name.casefold(): name for name in columns}
+    return tuple(names.get(key.casefold(), key) for key in declared)
+
+
+def judge_keys(table: Path, log: TableLog, found: Judgement) -> str | None:
+    """Look for keys with several rows, or with rows that overlap; reads the key columns of the whole table.
+
+    Returns:
+        Why the keys could not be read, if so.
+    """
+    keys = keys_of(log)
+    if not keys:
+        return None
+    listed = ", ".join(_quoted(key) for key in keys)
+    is_history = log.metadata.properties.get(PROPERTY_SCD_TYPE) == "2"
+    query = _overlaps(listed, _columns(log)[_START]) if is_history else _twice(listed)
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    try:
+        held = DeltaTable(table, version=log.version)
+        wrong = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
+    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
+        return f"the keys cannot be read: {str(error).splitlines()[0]}"
+    code = "HISTORY_OVERLAPS" if is_history else "KEY_TWICE"
+    for one in wrong[:_SHOWN]:
+        key = ", ".join(f"{name} = {one[name]}" for name in keys)
+        text = "rows that overlap or are empty" if is_history else counted(one[_COUNT], "row")
+        found.find(code, f"the key {key} has {text}", version=log.version)
+    if len(wrong) > _SHOWN:
+        what = "rows that overlap or are empty" if is_history else "several rows"
+        found.find(code, f"{len(wrong) - _SHOWN:,} more keys have {what}", version=log.version)
+    return None
+
+
+def _twice(keys: str) -> str:
+    return f"SELECT {keys}, count(*) AS {_COUNT} FROM t GROUP BY {keys} HAVING count(*) > 1"
+
+
+def _overlaps(keys: str, sequence: Any) -> str:
+    """The keys with rows that end after the next one starts, or that do not end after their own start."""
+    start, end = _parts(_quoted(_START), sequence), _parts(_quoted(_END), sequence)
+    numbered = range(len(start))
+    columns = [f"{one} AS s{number}" for number, one in enumerate(start)]
+    columns += [f"{one} AS e{number}" for number, one in enumerate(end)]
+    order = ", ".join(f"s{number} NULLS FIRST" for number in numbered)
+    window = f"OVER (PARTITION BY {keys} ORDER BY {order})"
+    following = ", ".join(f"lead(s{number}) {window} AS n{number}" for number in numbered)
+    ends, starts, nexts = ([f"{name}{number}" for number in numbered] for name in "esn")
+    is_open = f"{_quoted(_END)} IS NULL"
+    is_wrong = (
+        f"(following IS NOT NULL AND ({is_open} OR {_is_after(ends, nexts)})) "
+        f"OR (NOT {is_open} AND NOT {_is_after(ends, starts)})"
+    )
+    return (
+        f"WITH parts AS (SELECT {keys}, {_quoted(_END)}, {', '.join(columns)} FROM t), "
+        f"pairs AS (SELECT *, {following}, lead(1) {window} AS following FROM parts) "
+        f"SELECT {keys}, count(*) AS {_COUNT} FROM pairs WHERE {is_wrong} GROUP BY {keys}"
+    )
+
+
+def _parts(column: str, kind: Any) -> list[str]:
+    """The fields by which values of a type are compared; the column itself if it is no struct."""
+    if not isinstance(kind, dict) or kind.get("type") != "struct":
+        return [column]
+    names = [(f"{column}['{one['name']}']", one["type"]) for one in kind["fields"]]
+    return [part for name, inner in names for part in _parts(name, inner)]
+
+
+def _is_after(first: Sequence[str], second: Sequence[str]) -> str:
+    """Whether the first value is greater; NULL is less than all others, as in Spark."""
+    text = "false"
+    for one, other in zip(reversed(first), reversed(second), strict=True):
+        greater = f"coalesce({one} > {other}, {one} IS NOT NULL AND {other} IS NULL)"
+        text = f"({greater} OR (({one} IS NOT DISTINCT FROM {other}) AND {text}))"
+    return text
+
+
+def _columns(log: TableLog) -> dict[str, Any]:
+    return {one["name"]: one["type"] for one in json.loads(log.metadata.schema)["fields"]}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,311 @@
+"""The newest record of some keys, read again from the broker, against the rows of the table.
+
+Nothing here knows the query of the flow. The fields of the records that give the key and the sequence are
+found by comparing: each row names the record that it comes from, and a field counts if it has the value of
+the row in all of these records. If no field does, the sample cannot be judged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace.verify.brokers import Brokers
+from headrace.verify.evidence import Evidence
+from headrace.verify.keys import keys_of
+from headrace.verify.quarantine import Rejected, rows_in
+from headrace.verify.report import GradeReport, Judgement, unjudged_records
+from headrace.verify.source_range import TopicPartition
+from headrace.verify.spans import Spans
+from headrace.verify.wording import counted
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+PROPERTY_REPLAYABLE = "headrace.replayable"
+_SEQUENCE = "_sequence"
+_SHOWN = 3
+_TIMESTAMP = "the timestamp of Kafka"
+_RECORD_KEY = "the key of the record"
+_NOTHING = object()
+
+Key = tuple[Any, ...]
+Order = tuple[Any, int, str, int]
+"""A sequence with the place of its record: partition, topic, offset."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A row of the sample: its key, and the sequence and the place of its record."""
+
+    key: Key
+    order: Order
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.order[2], self.order[1], self.order[3]
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A record of a sampled key, with what its sequence can be, by the field that has it."""
+
+    place: tuple[str, int, int]
+    sequences: Mapping[str, Any]
+
+
+@dataclass
+class _Records:
+    """The records of the sampled keys: those with the key in fields of the value, and in the record's key."""
+
+    rows: Mapping[Key, _Row]
+    columns: Sequence[str]
+    rejected: Mapping[TopicPartition, frozenset[int]]
+    number: int = 0
+    found: dict[str, dict[Key, list[_Record]]] = field(default_factory=dict)
+    seen: set[tuple[str, int, int]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        one = next(iter(self.rows.values()))
+        self._key_types = [type(value) for value in one.key]
+        self._sequence_type = type(one.order[0])
+        self._places = {row.place for row in self.rows.values()}
+
+    def take(self, message: Message) -> None:
+        """Keep a record if it has a sampled key."""
+        self.number += 1
+        place = (str(message.topic()), int(message.partition() or 0), int(message.offset() or 0))
+        if place in self._places:
+            self.seen.add(place)
+        if place[2] in self.rejected.get(place[:2], ()):
+            return
+        value = _object(message.value())
+        for kind, key in self._keys(message.key(), value):
+            if key in self.rows:
+                record = _Record(place, dict(self._sequences(value, message.timestamp()[1])))
+                self.found.setdefault(kind, {}).setdefault(key, []).append(record)
+
+    def _keys(self, key: Any, value: Mapping[str, Any] | None) -> Iterator[tuple[str, Key]]:
+        if value is not None:
+            pairs = zip(self.columns, self._key_types, strict=True)
+            read = tuple(_as(kind, value.get(column, _NOTHING)) for column, kind in pairs)
+            if _NOTHING not in read:
+                yield f"the fields {', '.join(self.columns)}", read
+        if len(self.columns) == 1 and isinstance(key, bytes):
+            text = key.decode("utf-8", errors="replace")
+            yield (
+                _RECORD_KEY,
+                (text if self._key_types[0] is str else _as(self._key_types[0], _number(text)),),
+            )
+
+    def _sequences(self, value: Mapping[str, Any] | None, timestamp_ms: int) -> Iterator[tuple[str, Any]]:
+        kind = self._sequence_type
+        if kind is datetime:
+            yield _TIMESTAMP, datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+        for name, one in (value or {}).items():
+            if (read := _as(kind, one)) is not _NOTHING:
+                yield f"the field {name}", read
+
+
+def judge_sample(evidence: Evidence, table: Path, brokers: Brokers, size: int) -> GradeReport | None:
+    """Compare rows of a table with changes by key with the newest records of their keys.
+
+    Args:
+        evidence: The table.
+        table: Its folder.
+        brokers: The Kafka clusters.
+        size: The number of keys.
+
+    Returns:
+        The report; ``None`` for a table without keys.
+    """
+    keys = keys_of(evidence.log)
+    if not keys:
+        return None
+    if (reason := _find_obstacle(evidence)) is not None:
+        return unjudged_records(reason, applies=False)
+    try:
+        rows = _sample(table, evidence.log.version, keys, size)
+    except Exception as error:  # the engine of `QueryBuilder` raises no narrower class
+        return unjudged_records(f"the rows cannot be read: {str(error).splitlines()[0]}", applies=False)
+    if not rows:
+        return unjudged_records("the table has no row", applies=False)
+    records = _Records(rows, keys, _rejected(evidence))
+    if (reason := _read(evidence, brokers, records)) is not None:
+        return unjudged_records(reason, applies=False)
+    return _compare(records)
+
+
+def _find_obstacle(evidence: Evidence) -> str | None:
+    """Why the rows of a table cannot be compared with records."""
+    columns = {one["name"] for one in json.loads(evidence.log.metadata.schema)["fields"]}
+    if _SEQUENCE not in columns or "__START_AT" in columns:
+        return "the table does not have one current row for each key"
+    if any(lineage.source_kinds - {"kafka"} for lineage in evidence.lineages):
+        return "a flow of the table reads other sources than Kafka"
+    if evidence.log.metadata.properties.get(PROPERTY_REPLAYABLE) != "true":
+        return "the query of a flow is more than a reader: it does not give one change for each record"
+    if any(batch.counts.dropped for lineage in evidence.lineages for batch in lineage.batches):
+        return "batches have dropped records, and which ones is not recorded"
+    if any(len(lineage.clusters) > 1 for lineage in evidence.lineages):
+        return "a flow reads several Kafka clusters"
+    return None
+
+
+def _sample(table: Path, version: int, keys: Sequence[str], size: int) -> dict[Key, _Row]:
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder
+
+    listed = ", ".join('"' + key.replace('"', '""') + '"' for key in keys)
+    query = f'SELECT {listed}, "{_SEQUENCE}" FROM t ORDER BY random() LIMIT {size}'
+    held = DeltaTable(table, version=version)
+    rows = pa.table(QueryBuilder().register("t", held).execute(query).read_all()).to_pylist()
+    found = {}
+    for row in rows:
+        key = tuple(_plain(row[name]) for name in keys)
+        at = row[_SEQUENCE]
+        order = (_plain(at["value"]), int(at["partition"]), str(at["source"]), int(at["position"]))
+        found[key] = _Row(key, order)
+    return found
+
+
+def _rejected(evidence: Evidence) -> dict[TopicPartition, frozenset[int]]:
+    """The offsets of the records in the quarantine."""
+    found: dict[TopicPartition, set[int]] = {}
+    for lineage in evidence.lineages:
+        for part in (evidence.quarantine.kept, evidence.quarantine.discarded):
+            joined = Rejected.joined(rows_in(part, lineage.batches))
+            for place, offsets in joined.partitions.items():
+                found.setdefault(place, set()).update(offsets)
+    return {place: frozenset(offsets) for place, offsets in found.items()}
+
+
+def _read(evidence: Evidence, brokers: Brokers, records: _Records) -> str | None:
+    """Read the records that the flows have read; returns why this is not possible, if so."""
+    for lineage in evidence.lineages:
+        last = lineage.last
+        for source in () if last is None else last.sources:
+            broker = brokers.at(source.servers)
+            if broker.topics is None or not source.topics <= broker.topics.keys():
+                broker.ask_topics(source.topics)
+            if broker.topics is None:
+                return broker.silence
+            asked: dict[TopicPartition, Spans] = {}
+            for place, until in source.ends.items():
+                topic = broker.topics.get(place[0])
+                if topic is None or topic.id != source.topic_id(place[0]):
+                    return f"the broker does not have the topic {place[0]} that was read"
+                low, high = topic.low.get(place[1], 0), min(until, topic.high.get(place[1], 0))
+                if low < high:
+                    asked[place] = Spans.of([(low, high)])
+            if broker.load(asked, {}, records.take) is None:
+                return broker.silence
+    return None
+
+
+def _compare(records: _Records) -> GradeReport:
+    kind = next((one for one, held in records.found.items() if _gives_keys(records, held)), None)
+    if kind is None:
+        return unjudged_records("no field of the records has the key of the rows", applies=False)
+    held = records.found[kind]
+    fields = _sequence_fields(records, held)
+    if not fields:
+        return unjudged_records("no field of the records has the sequence of the rows", applies=False)
+    found = Judgement()
+    stale: list[tuple[_Row, Order]] = []
+    for key, row in records.rows.items():
+        newest = [_newest(held.get(key, ()), name) for name in fields]
+        # Several fields may have the sequence of all rows: a row is stale if it is by each of them.
+        newer = [one for one in newest if one is not None and one > row.order]
+        if len(newer) == len(fields):
+            stale.append((row, newer[0]))
+    for row, order in stale[:_SHOWN]:
+        topic, partition, offset = row.place
+        text = (
+            f"the row of the key {_text(row.key)} comes from {topic}/{partition} at offset {offset}, "
+            f"and its newest record is {order[2]}/{order[1]} at offset {order[3]}"
+        )
+        found.find("ROW_STALE", text, topic=topic, partition=partition, offset=offset)
+    if len(stale) > _SHOWN:
+        found.find("ROW_STALE", f"{len(stale) - _SHOWN:,} more rows are not those of their newest records")
+    text = f"{counted(len(records.rows), 'key')} replayed from {counted(records.number, 'record')} of Kafka"
+    text += "" if stale else ": each row is that of its newest record"
+    figures = {"keys": len(records.rows), "records": records.number, "stale": len(stale)}
+    return found.report("records", text, figures, {"key": kind, "sequence": fields})
+
+
+def _gives_keys(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> bool:
+    """Whether each row comes from a record of its key, as far as these records were read."""
+    rows = [row for row in records.rows.values() if row.place in records.seen]
+    return bool(rows) and all(row.place in {one.place for one in held.get(row.key, ())} for row in rows)
+
+
+def _sequence_fields(records: _Records, held: Mapping[Key, Sequence[_Record]]) -> list[str]:
+    """The fields that have the sequence of the row in each record that a row comes from."""
+    fields: set[str] | None = None
+    for row in records.rows.values():
+        for one in held.get(row.key, ()):
+            if one.place == row.place:
+                equal = {name for name, value in one.sequences.items() if value == row.order[0]}
+                fields = equal if fields is None else fields & equal
+    return sorted(fields or ())
+
+
+def _newest(records: Sequence[_Record], name: str) -> Order | None:
+    orders = (
+        (one.sequences[name], one.place[1], one.place[0], one.place[2])
+        for one in records
+        if name in one.sequences
+    )
+    return max(orders, default=None)
+
+
+def _object(value: Any) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(value)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _number(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _as(kind: type, value: Any) -> Any:
+    """A value of JSON as a column of this type reads it; `_NOTHING` if the column would not."""
+    try:
+        if kind in (bool, str):
+            return value if isinstance(value, kind) else _NOTHING
+        if isinstance(value, bool):
+            return _NOTHING
+        if kind is int:
+            return value if isinstance(value, int) else _NOTHING
+        if kind is float and isinstance(value, int | float):
+            return float(value)
+        if kind is Decimal and isinstance(value, int | float | str):
+            return Decimal(str(value))
+        if kind in (date, datetime) and isinstance(value, str):
+            return _plain(kind.fromisoformat(value))
+    except (ValueError, ArithmeticError):
+        return _NOTHING
+    return _NOTHING
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be compared: times in UTC."""
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    return tuple(map(_plain, value.values())) if isinstance(value, dict) else value
+
+
+def _text(key: Key) -> str:
+    return ", ".join(map(str, key))

@@ -1,0 +1,472 @@
+"""Changes by key on a real Delta table, against what plain Python says that the table must hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import numpy as np
+import pytest
+
+from cdc_oracle import Change, current_rows, random_batches, random_changes
+from cdc_table import create_table
+from headrace.contracts.changes import ChangeColumns, as_changes
+from headrace.errors import KeyTwiceError
+from headrace.model.counts import RowChanges
+from headrace.sinks.delta import changed_rows, folding, keyed, merge, table_index, tombstones
+from headrace.sinks.delta.key_index import UNKNOWN, KeyIndex
+from headrace.sinks.delta.keyed import SharedTable
+from headrace.sinks.delta.merge import MergeTarget
+from headrace.sinks.delta.tombstones import KEPT_PROPERTY, Tombstones
+from headrace.sinks.target import BatchStamp, Committed, SplitRows
+from headrace.storage.locate import locate
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ChangeColumns(
+    keys=("id",),
+    sequence_by="ts",
+    deletes="op = 'delete'",
+    truncates="op = 'truncate'",
+    excluded=("op",),
+)
+SOURCE = (
+    "id INT, ts INT, op STRING, value STRING, _source STRUCT<topic: STRING, partition: INT, offset: BIGINT>"
+)
+
+
+@dataclass
+class Table:
+    """A table that changes are applied to, and read without Spark.
+
+    Args:
+        keys: The key columns; if there are others than `id`, ``key_columns`` gives their values by `id`.
+        key_columns: Adds them to change records.
+    """
+
+    spark: SparkSession
+    path: Path
+    keys: tuple[str, ...] = ("id",)
+    key_columns: Callable[[DataFrame], DataFrame] | None = None
+    index_memory: int = 1 << 30
+    shared: SharedTable = field(default_factory=SharedTable)
+    batches: Iterator[int] = field(default_factory=itertools.count)
+
+    @property
+    def target(self) -> MergeTarget:
+        dead = Tombstones(path=locate(self.path.with_name(f"{self.path.name}-dead")), keys=self.keys)
+        return MergeTarget(
+            spark=self.spark,
+            path=locate(self.path),
+            keys=self.keys,
+            tombstones=dead,
+            truncates=True,
+            shared=self.shared,
+            index_memory=self.index_memory,
+        )
+
+    @property
+    def rows(self) -> dict[int, str]:
+        table = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(self.path))
+        found = table.execute("SELECT id, value FROM t").read_all()
+        pairs = list(zip(found["id"].to_pylist(), found["value"].to_pylist(), strict=True))
+        assert len(dict(pairs)) == len(pairs), "a key has two rows"
+        return dict(pairs)
+
+    def changes(self, changes: Sequence[Change]) -> DataFrame:
+        rows = [(one.key, one.sequence, one.operation, one.value, ("t", 0, one.offset)) for one in changes]
+        records = self.spark.createDataFrame(rows, SOURCE)
+        if self.key_columns is not None:
+            records = self.key_columns(records)
+        return as_changes(records, replace(COLUMNS, keys=self.keys))
+
+    def stamp(self, batch: int) -> BatchStamp:
+        return BatchStamp(pipeline="p", flow="f", checkpoint="headrace-c", batch=batch, ranges=())
+
+    def apply(self, changes: Sequence[Change], *, batch: int | None = None) -> Committed | None:
+        number = next(self.batches) if batch is None else batch
+        writer = self.target.begin(self.spark, self.stamp(number))
+        if writer is None:
+            return None
+        with writer, SplitRows(accepted=self.changes(changes)) as rows:
+            writer.write(rows)
+            return writer.commit()
+
+
+def create(
+    spark: SparkSession, path: Path, columns: str = "", layout: str = "", vectors: str = "true"
+) -> Path:
+    return create_table(spark, path, f"id INT, ts INT, value STRING{columns}", layout, vectors)
+
+
+@pytest.fixture
+def table(spark: SparkSession, tmp_path: Path) -> Table:
+    """A table with an index of its keys."""
+    return Table(spark, create(spark, tmp_path / "t"))
+
+
+@pytest.fixture(params=["merge", "positions", "index"])
+def either(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
+    """A table whose changes are applied with a MERGE, by position without an index, and with one."""
+    path = create(spark, tmp_path / "t", vectors=str(request.param != "merge").lower())
+    return Table(spark, path, index_memory=1 << 30 if request.param == "index" else 0)
+
+
+@pytest.mark.parametrize(("seed", "truncates"), [(1, 0), (2, 3)])
+def test_the_table_holds_the_newest_record_of_each_key_however_the_records_were_cut(
+    either: Table, seed: int, truncates: int
+) -> None:
+    changes = random_changes(seed, keys=60, count=400, truncates=truncates)
+    applied: list[Change] = []
+    totals: list[RowChanges] = []
+    for batch in random_batches(seed, changes, 4):
+        committed = either.apply(batch)
+        assert committed is not None and committed.counts.changes is not None
+        totals.append(committed.counts.changes)
+        applied += batch
+        assert either.rows == current_rows(applied)
+        did = committed.counts.changes
+        assert committed.counts.accepted == did.inserted + did.updated + did.deleted + did.superseded
+        # The index was used, and brought up to date; a truncate needs a MERGE.
+        if either.index_memory and not did.truncated and "truncate" not in {one.operation for one in batch}:
+            assert either.shared.index is not None
+            assert either.shared.index.version == committed.version
+    assert sum(one.inserted - one.deleted - one.truncated for one in totals) == len(either.rows)
+    assert (sum(one.truncated for one in totals) > 0) == (truncates > 0)
+
+
+@pytest.mark.parametrize(
+    ("columns", "layout", "vectors"),
+    [
+        ("", "PARTITIONED BY (ts)", "true"),
+        ("", "CLUSTER BY (value)", "false"),
+        (", twice INT GENERATED ALWAYS AS (id * 2)", "", "true"),
+    ],
+    ids=["partitioned", "clustered without deletion vectors", "generated column and constraint"],
+)
+def test_tables_of_every_layout_hold_the_newest_record_of_each_key(
+    spark: SparkSession, tmp_path: Path, columns: str, layout: str, vectors: str
+) -> None:
+    table = Table(spark, create(spark, tmp_path / "t", columns, layout, vectors))
+    changes = random_changes(8, keys=40, count=200, truncates=1)
+    first, second = random_batches(8, changes, 2)
+    table.apply(first)
+    spark.sql(f"ALTER TABLE delta.`{table.path}` ADD CONSTRAINT good CHECK (value <> 'bad')")
+    before = table.rows
+    with pytest.raises(Exception, match="CHECK constraint good"):
+        table.apply([*second, Change(999, 1, 9, "upsert", "bad")], batch=1)
+    assert table.rows == before
+    table.apply(second, batch=1)
+    assert table.rows == current_rows(changes)
+    rows = spark.read.format("delta").load(str(table.path))
+    assert not columns or rows.where("NOT twice <=> id * 2").isEmpty()
+    (detail,) = spark.sql(f"DESCRIBE DETAIL delta.`{table.path}`").collect()
+    assert (detail.partitionColumns, detail.clusteringColumns) == (
+        ["ts"] if "ts" in layout else [],
+        ["value"] if "value" in layout else [],
+    )
+
+
+def _typed(records: DataFrame) -> DataFrame:
+    """Four key columns: each `id` has values of its own only in all of them together."""
+    known = records.where("op <> 'truncate'").selectExpr(
+        "*",
+        "CAST(id % 2 AS DECIMAL(10, 2)) AS price",
+        "DATE_ADD(DATE'2026-01-01', INT(id DIV 2 % 2)) AS day",
+        "CAST(CHR(200 + id DIV 4 % 2) AS BINARY) AS code",
+        # 0.0 and -0.0 are one key, and so are all NaN.
+        "CASE WHEN id DIV 8 = 0 THEN DOUBLE('NaN') WHEN ts % 2 = 0 THEN -0.0D ELSE 0.0D END AS score",
+    )
+    return known.unionByName(records.where("op = 'truncate'"), allowMissingColumns=True)
+
+
+def test_keys_of_several_types_find_their_rows(spark: SparkSession, tmp_path: Path) -> None:
+    columns = ", price DECIMAL(10, 2), day DATE, code BINARY, score DOUBLE"
+    path = create(spark, tmp_path / "t", columns)
+    table = Table(spark, path, ("price", "day", "code", "score"), _typed)
+    changes = random_changes(9, keys=16, count=120, truncates=1)
+    for batch in random_batches(9, changes, 2):
+        table.apply(batch)
+    assert table.rows == current_rows(changes)
+
+
+@pytest.mark.parametrize("index_memory", [0, 1 << 30], ids=["positions", "index"])
+def test_columns_may_have_names_that_begin_with_two_underscores(
+    spark: SparkSession, tmp_path: Path, index_memory: int
+) -> None:
+    def named(records: DataFrame) -> DataFrame:
+        return records.selectExpr("*", "id AS __row", "op AS __deleted", "value AS __held")
+
+    path = create(spark, tmp_path / "t", ", __row INT, __deleted STRING, __held STRING")
+    table = Table(spark, path, ("id", "__row"), named, index_memory)
+    changes = random_changes(11, keys=20, count=80)
+    for batch in random_batches(11, changes, 2):
+        table.apply(batch)
+    assert table.rows == current_rows(changes)
+    rows = spark.read.format("delta").load(str(path))
+    assert rows.where("NOT (__row = id AND __deleted <=> 'upsert' AND __held <=> value)").isEmpty()
+
+
+def test_a_column_that_the_query_no_longer_returns_is_null_in_the_rows_that_change(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Table(spark, create(spark, tmp_path / "t", ", gone STRING"))
+    table.apply([Change(0, 1, 1, "upsert", "a"), Change(1, 2, 1, "upsert", "b")])
+    spark.sql(f"UPDATE delta.`{table.path}` SET gone = 'kept'")
+    table.apply([Change(2, 1, 2, "upsert", "c"), Change(3, 3, 1, "upsert", "d")])
+    rows = spark.read.format("delta").load(str(table.path)).collect()
+    assert {(row.id, row.value, row.gone) for row in rows} == {
+        (1, "c", None),
+        (2, "b", "kept"),
+        (3, "d", None),
+    }
+
+
+def _without_tombstones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tombstones, "read", lambda *_: None)
+
+
+def _without_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last batch wins."""
+    real, find = merge.find_effects, KeyIndex.find
+
+    def last_wins(newest: Any, held: Any, *rest: Any) -> Any:
+        return real(
+            newest,
+            held.withColumn("__headrace_held", held["__headrace_held"].withField("value", _lowest())),
+            *rest,
+        )
+
+    def forget(*given: Any) -> Any:
+        known, position, sequence = find(*given)
+        return known, position, np.full_like(sequence, UNKNOWN)
+
+    monkeypatch.setattr(merge, "find_effects", last_wins)
+    monkeypatch.setattr(KeyIndex, "find", forget)
+
+
+def _lowest() -> Any:
+    from pyspark.sql import functions as F
+
+    return F.lit(-1)
+
+
+@pytest.mark.parametrize("either", ["positions", "index"], indirect=True)
+@pytest.mark.parametrize("plant", [_without_tombstones, _without_sequences])
+def test_the_oracle_finds_a_planted_mistake(
+    either: Table, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    plant(monkeypatch)
+    changes = random_changes(4, keys=60, count=400)
+    for batch in random_batches(4, changes, 3):
+        either.apply(batch)
+    assert either.rows != current_rows(changes)
+
+
+def test_an_attempt_that_ended_between_tombstones_and_rows_is_repeated(
+    either: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = random_changes(5, keys=40, count=200)
+    first, second, third = random_batches(5, changes, 3)
+    either.apply(first)
+    before = either.rows
+
+    def crash(*_: Any, **__: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(keyed, "commit_merge", crash)
+        patched.setattr(changed_rows, "commit_batch", crash)
+        either.apply(second, batch=1)
+    assert either.rows == before
+    # The next attempt may have other records: what the first one has deleted does not count.
+    kept = [one for one in second if one.operation == "upsert"]
+    either.apply(kept, batch=1)
+    assert either.apply(kept, batch=1) is None
+    either.apply(third, batch=2)
+    assert either.rows == current_rows([*first, *kept, *third])
+
+
+def test_old_tombstones_are_collected(table: Table) -> None:
+    table.apply([Change(0, 1, 5, "delete"), Change(1, 2, 5, "upsert", "two")])
+    dead = deltalake.DeltaTable(table.path.with_name("t-dead"))
+    table.target.tombstones.collect(table.spark, {})
+    dead.update_incremental()
+    assert dead.to_pyarrow_table().num_rows == 1
+    table.target.tombstones.collect(table.spark, {KEPT_PROPERTY: "-1"})
+    dead.update_incremental()
+    assert dead.to_pyarrow_table().num_rows == 0
+    table.apply([Change(2, 1, 4, "upsert", "older than the collected delete")])
+    assert set(table.rows) == {1, 2}
+
+
+def test_many_files_of_tombstones_are_folded_after_a_batch(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tombstones, "_MANY_FILES", 2)
+    for number in range(3):
+        table.apply([Change(number, number, 5, "delete")])
+    dead = deltalake.DeltaTable(table.path.with_name("t-dead"))
+    assert len(dead.file_uris()) == 1
+    table.apply([Change(3, 0, 4, "upsert", "older than its delete")])
+    assert table.rows == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("INT", "-2147483648, -1, 0, 7, 2147483647"),
+        ("BOOLEAN", "false, true"),
+        ("DATE", "'0001-01-01', '1969-12-31', '2026-11-23'"),
+        ("TIMESTAMP", "'1969-12-31 23:59:59.999999', '2026-11-23 01:02:03.000001'"),
+        ("STRING", "'', 'a', 'a b', 'abcdefg', 'abcdefgh', 'b', 'é', '€', '\U0001f600'"),
+        ("DOUBLE", "'-Infinity', '-1e300', '-0.5', '0', '1e-9', '0.5', '1e15', 'Infinity', 'NaN'"),
+        ("DECIMAL(38, 3)", "-99999999999999999999.125, -0.001, 0, 0.001, 12345678901234567890.5"),
+        ("STRUCT<a: DATE, b: INT>", "(NULL, 9), ('2026-11-22', 5), ('2026-11-23', 1)"),
+        ("BINARY", "X'00', X'01'"),
+    ],
+)
+def test_the_number_of_a_sequence_does_not_decrease(spark: SparkSession, kind: str, values: str) -> None:
+    listed = values if kind.startswith("STRUCT") else ", ".join(f"({one})" for one in values.split(", "))
+    text = "(a, b)" if kind.startswith("STRUCT") else "(v)"
+    value = "struct(a, b)" if kind.startswith("STRUCT") else "v"
+    rows = spark.sql(
+        f"SELECT struct(CAST({value} AS {kind}) AS value) AS _sequence FROM VALUES {listed} AS t{text}"
+    )
+    numbered = rows.select(table_index.key_columns(rows, ())[-1]).collect()
+    ordered = rows.orderBy("_sequence")
+    assert [one[0] for one in ordered.select(table_index.key_columns(ordered, ())[-1]).collect()] == sorted(
+        one[0] for one in numbered
+    )
+
+
+def test_small_files_are_folded_between_batches(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folding, "MANY_FILES", 2)
+    changes = random_changes(6, keys=30, count=300)
+    for batch in random_batches(6, changes, 8):
+        table.apply(batch)
+        assert len(deltalake.DeltaTable(table.path).file_uris()) <= 3
+    assert table.rows == current_rows(changes)
+
+
+@pytest.mark.parametrize("change", ["append", "optimize", "delete", "restore", "reorder"])
+def test_the_index_follows_the_commits_of_others(table: Table, change: str) -> None:
+    changes = random_changes(7, keys=30, count=300)
+    first, second, _ = random_batches(7, changes, 3)
+    table.apply(first)
+    table.apply(second)
+    expected = current_rows([*first, *second])
+    name = f"delta.`{table.path}`"
+    match change:
+        case "append":
+            table.spark.sql(f"INSERT INTO {name} (id, value) VALUES (900, 'foreign'), (1, 'x') ").collect()
+            table.spark.sql(f"DELETE FROM {name} WHERE id = 1 AND value = 'x'")
+            expected[900] = "foreign"
+        case "optimize":
+            table.spark.sql(f"OPTIMIZE {name}")
+        case "delete":
+            gone = sorted(expected)[:10]
+            table.spark.sql(f"DELETE FROM {name} WHERE id IN ({', '.join(map(str, gone))})")
+            expected = {key: value for key, value in expected.items() if key not in gone}
+        case "restore":
+            version = deltalake.DeltaTable(table.path).version()
+            table.spark.sql(f"DELETE FROM {name} WHERE true")
+            table.spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF {version}")
+        case _:
+            table.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('a' = 'b')")
+    assert table.rows == expected
+    late = [Change(10_000 + key, key, 10_000, "upsert", f"new {key}") for key in (*range(30), 900)]
+    table.apply(late)
+    assert table.rows == {one.key: one.value for one in late}
+
+
+@pytest.mark.parametrize("either", ["positions", "index"], indirect=True)
+def test_deleted_keys_are_remembered_after_the_commit_of_another_writer(either: Table) -> None:
+    name = f"delta.`{either.path}`"
+    either.apply([Change(0, 1, 5, "delete"), Change(1, 2, 1, "upsert", "x")])
+    either.apply([Change(2, 1, 10, "upsert", "ten")])
+    either.spark.sql(f"DELETE FROM {name} WHERE id = 1")
+    either.apply([Change(3, 1, 3, "upsert", "older than the delete")])
+    assert either.rows == {2: "x"}
+    # A restored row does not make an older record newer than the delete.
+    either.apply([Change(4, 2, 5, "delete")])
+    either.spark.sql(f"RESTORE TABLE {name} TO VERSION AS OF 2")
+    either.apply([Change(5, 2, 3, "upsert", "older than the delete")])
+    assert either.rows[2] == "x"
+
+
+def test_a_partitioned_table_is_not_folded_for_its_partitions(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "MANY_FILES", 2)
+    table = Table(spark, create(spark, tmp_path / "t", layout="PARTITIONED BY (ts)"))
+    for batch in range(3):
+        table.apply([Change(10 * batch + n, n, 10 * batch + n, "upsert", "a") for n in range(5)])
+    operations = [one["operation"] for one in deltalake.DeltaTable(table.path).history()]
+    assert "OPTIMIZE" not in operations
+
+
+def test_a_row_that_another_writer_adds_during_a_batch_is_a_conflict(
+    either: Table, request: pytest.FixtureRequest
+) -> None:
+    is_merged = request.node.callspec.params["either"] == "merge"
+    either.apply([Change(0, 1, 5, "upsert", "a")])
+    changes = [Change(1, 1, 6, "upsert", "b"), Change(2, 2, 6, "upsert", "c")]
+    writer = either.target.begin(either.spark, either.stamp(1))
+    assert writer is not None
+    with writer, SplitRows(accepted=either.changes(changes)) as rows:
+        writer.write(rows)
+        either.spark.sql(f"INSERT INTO delta.`{either.path}` (id, value) VALUES (2, 'foreign')")
+        # The class, or the condition if a test has imported the package `delta`.
+        conflict = pytest.raises(Exception, match=r"ConcurrentAppend|DELTA_CONCURRENT_APPEND")
+        with nullcontext() if is_merged else conflict:
+            writer.commit()
+    if not is_merged:
+        either.spark.sql(f"DELETE FROM delta.`{either.path}` WHERE value = 'foreign'")
+        either.apply(changes, batch=1)
+    assert either.rows == {1: "b", 2: "c"}
+
+
+def test_a_batch_is_applied_without_an_index_that_would_be_too_large(table: Table) -> None:
+    table.index_memory = 500
+    changes = [Change(number, number % 30, number, "upsert", str(number)) for number in range(60)]
+    first, second = table.apply(changes[:40]), table.apply(changes[40:])
+    assert first is not None and first.without_index is None
+    assert second is not None and second.without_index is not None
+    assert second.without_index.startswith("the index needs")
+    assert table.rows == current_rows(changes)
+
+
+def test_a_batch_without_an_effect_is_committed_with_its_counts(either: Table) -> None:
+    either.apply([Change(0, 1, 5, "upsert", "a")])
+    committed = either.apply([Change(1, 1, 4, "upsert", "older"), Change(2, 9, 1, "delete")])
+    assert committed is not None
+    assert committed.counts.changes == RowChanges(superseded=2)
+    assert either.rows == {1: "a"}
+
+
+def test_a_key_that_another_writer_has_added_again_stops_the_batch(either: Table) -> None:
+    either.apply([Change(0, 1, 5, "upsert", "a"), Change(1, 2, 5, "upsert", "b")])
+    either.spark.sql(f"INSERT INTO delta.`{either.path}` (id, value) VALUES (1, 'foreign')")
+    with pytest.raises(KeyTwiceError) as caught:
+        either.apply([Change(2, 1, 6, "upsert", "c")], batch=1)
+    assert caught.value.facts[0] == "such as id = 1"
+    # A foreign row of its own key is replaced by the first record of the key.
+    either.spark.sql(f"DELETE FROM delta.`{either.path}` WHERE value = 'a'")
+    either.apply([Change(2, 1, 6, "upsert", "c")], batch=1)
+    assert either.rows == {1: "c", 2: "b"}
+
+
+def test_the_change_feed_of_such_a_table_is_a_source(table: Table) -> None:
+    table.spark.sql(f"ALTER TABLE delta.`{table.path}` SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    table.apply([Change(0, 1, 5, "upsert", "a")])
+    feed = table.spark.read.option("readChangeFeed", "true").option("startingVersion", 1)
+    columns = ChangeColumns(keys=("id",), sequence_by="_commit_version", deletes="_change_type = 'delete'")
+    (row,) = as_changes(feed.format("delta").load(str(table.path)), columns).collect()
+    assert (row.id, row.value, row["_sequence"].value) == (1, "a", 2)

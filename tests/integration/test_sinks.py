@@ -1,0 +1,112 @@
+"""Sinks: rows that flows send to another Delta table, to Kafka, or to a function."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import deltalake
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from headrace.errors import HeadraceError
+from headrace.plan.explain import Explanation
+from headrace.project.pipeline import Pipeline
+from headrace.sinks.outside import SinkTarget
+from headrace.sinks.target import BatchStamp
+from headrace.testing import run
+from landing import Site
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PIPELINE = """
+import headrace as hr
+
+@hr.table
+def visits():
+    return hr.read_files("landing", format="json", schema="id LONG, page STRING")
+
+hr.create_sink("copy", "delta", {"path": "ROOT/copy"})
+hr.create_sink("topic", "kafka", {"topic": "TOPIC"})
+
+@hr.foreach_batch_sink()
+def called(df, batch_id):
+    with open("ROOT/called", "a") as file:
+        file.write(f"{batch_id} {sorted(row.id for row in df.collect())}\\n")
+
+@hr.append_flow(target="copy")
+def to_copy():
+    return hr.read_table_stream("visits")
+
+@hr.append_flow(target="topic")
+def to_topic():
+    headers = "array(named_struct('key', 'page', 'value', CAST(page AS BINARY))) AS headers"
+    value = "to_json(struct(id, page)) AS value"
+    return hr.read_table_stream("visits").selectExpr("CAST(id AS STRING) AS key", value, headers)
+
+@hr.append_flow(target="called")
+def to_called():
+    return hr.read_table_stream("visits")
+"""
+
+
+def records(bootstrap: str, topic: str, number: int) -> list[tuple[Any, ...]]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "x", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = consumer.consume(number, timeout=10)
+    consumer.close()
+    return [(one.key(), json.loads(one.value()), one.headers()) for one in found]
+
+
+def test_a_test_gets_the_rows_of_sinks(tmp_path: Path, spark: object) -> None:
+    site = Site(tmp_path / "site")
+    site.write(PIPELINE.replace("ROOT", str(tmp_path)).replace("TOPIC", "nowhere"))
+    tables = run(site.root, {"landing": [[{"id": 1, "page": "p"}], [{"id": 2, "page": "q"}]]})
+    assert sorted(row["id"] for row in tables["copy"]) == [1, 2]
+    assert sorted(row["key"] for row in tables["topic"]) == ["1", "2"]
+    assert [row["id"] for row in tables["called"]] and not (tmp_path / "called").exists()
+
+
+def test_sinks_get_the_rows_of_each_batch(
+    tmp_path: Path,
+    spark: object,
+    bootstrap: str,
+    topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    name, site = topic(), Site(tmp_path / "site")
+    site.write_spec(kafka={"bootstrap.servers": bootstrap})
+    code = PIPELINE.replace("ROOT", str(tmp_path)).replace("TOPIC", name)
+    site.write(code)
+    site.put("a.json", {"id": 1, "page": "p"})
+    with Pipeline.load(site.root) as pipeline:
+        text = Explanation(pipeline.plan()).to_text(500)
+    assert f"sends to the Kafka topic {name}: at least once" in text
+    assert "copy: exactly once" in text and "calls called with each batch: at least once" in text
+    site.run_well()
+    assert (tmp_path / "called").read_text() == "0 [1]\n"
+    assert records(bootstrap, name, 1) == [(b"1", {"id": 1, "page": "p"}, [("page", b"p")])]
+
+    def crash(self: SinkTarget, rows: DataFrame, stamp: BatchStamp) -> None:
+        send(self, rows, stamp)
+        raise RuntimeError("a crash between the rows and the record of the batch")
+
+    site.put("b.json", {"id": 2, "page": "q"})
+    send = SinkTarget.send
+    with monkeypatch.context() as patch:
+        patch.setattr(SinkTarget, "send", crash)
+        with Pipeline.load(site.root) as pipeline:
+            assert len(pipeline.run().errors) == 3
+    site.run_well()
+    copied = deltalake.DeltaTable(tmp_path / "copy").to_pyarrow_table().to_pylist()
+    assert sorted((row["id"], row["page"]) for row in copied) == [(1, "p"), (2, "q")]
+    assert (tmp_path / "called").read_text() == "0 [1]\n1 [2]\n1 [2]\n"
+    assert [key for key, _, _ in records(bootstrap, name, 3)] == [b"1", b"2", b"2"]
+    assert site.verify().proven
+    site.write(f'{code}\n@hr.table\ndef wrong():\n    return hr.read_table_stream("copy")\n')
+    with Pipeline.load(site.root) as pipeline, pytest.raises(HeadraceError) as caught:
+        pipeline.plan()
+    assert caught.value.code == "SINK_INVALID"

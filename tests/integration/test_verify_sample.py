@@ -1,0 +1,96 @@
+"""`headrace verify --sample`: rows of a table with changes by key against the newest records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import SparkSession
+
+from headrace.cli.main import run
+from headrace.project.pipeline import Pipeline
+from headrace.verify.report import GradeReport
+from proof.shop import Shop
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+CODE = """
+import headrace as hr
+
+@hr.temporary_view
+def changes():
+    schema = "id LONG, name STRING, at TIMESTAMP, other LONG, op STRING"
+    return hr.read_kafka("{topic}", format="json", schema=schema)
+
+hr.create_streaming_table("current")
+hr.create_auto_cdc_flow(
+    target="current", source="changes", keys=["id"], sequence_by="at", apply_as_deletes="op = 'delete'"
+)
+"""
+
+
+def produce(shop: Shop, *records: tuple[int, int]) -> None:
+    """Records of keys with the second of their change, in the order given; partitions by turns."""
+    values = [
+        (
+            {"id": key, "name": f"n{second}", "at": f"2026-01-01T00:00:{second:02d}Z", "other": second},
+            second % 2,
+        )
+        for key, second in records
+    ]
+    shop.ledger.produce_values(shop.topic, [(json.dumps(one).encode(), place) for one, place in values])
+
+
+def sample(shop: Shop, size: int = 100) -> GradeReport:
+    with Pipeline.load(shop.root) as pipeline:
+        (dataset,) = pipeline.verify(sample=size).datasets
+    assert dataset.sample is not None
+    return dataset.sample
+
+
+def test_a_sample_finds_a_row_that_is_not_that_of_the_newest_record(
+    make_shop: Callable[..., Shop], spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = make_shop(partitions=2)
+    shop.write(CODE)
+    produce(shop, *[(key, second) for key in range(30) for second in (5, 9, 7)])
+    shop.run_well()
+    found = sample(shop, 20)
+    assert (found.verdict, found.figures) == ("proven", {"keys": 20, "records": 90, "stale": 0})
+    assert found.details["sequence"] == ["the field at"]
+
+    # Another process brings back an older version of a row, whole.
+    table = f"delta.`{shop.table('current')}`"
+    spark.sql(
+        f"UPDATE {table} SET name = 'n7', at = at - INTERVAL 2 SECONDS, other = 7, _sequence = named_struct("
+        "'value', _sequence.value - INTERVAL 2 SECONDS, 'partition', _sequence.partition, "
+        "'source', _sequence.source, 'position', _sequence.position + 1) WHERE id = 7"
+    )
+    found = sample(shop)
+    assert (found.verdict, found.figures["keys"], found.figures["stale"]) == ("refuted", 30, 1)
+    (finding,) = found.findings
+    assert finding.code == "ROW_STALE"
+    assert "the key 7 " in finding.text
+    capsys.readouterr()
+    assert run(["verify", "--sample", "50", "--project", str(shop.root)]) == 1
+    assert "30 keys replayed from 90 records of Kafka" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("schema=schema)", 'schema=schema).where("other > 0")'), "more than a reader"),
+        (('sequence_by="at"', 'sequence_by="unix_millis(at) + 1"'), "has the sequence"),
+    ],
+)
+def test_a_sample_of_another_query_is_not_judged(
+    make_shop: Callable[..., Shop], change: tuple[str, str], reason: str
+) -> None:
+    shop = make_shop(partitions=2)
+    shop.write(CODE.replace(*change))
+    produce(shop, (1, 5), (1, 9), (2, 3))
+    shop.run_well()
+    found = sample(shop)
+    assert found.verdict == "unjudged"
+    assert reason in found.reasons[0]

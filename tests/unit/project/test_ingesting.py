@@ -1,0 +1,53 @@
+"""`headrace ingest` without a broker: names, code and spec."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.declare.yaml_source import build_values
+from headrace.errors import CommandLineError
+from headrace.model.connections import KafkaConnection
+from headrace.project.ingest_code import IngestedTopic, Mode, build_code, build_spec
+from headrace.project.ingesting import check_tables, table_name
+
+
+@pytest.mark.parametrize(
+    ("topic", "pattern", "name"),
+    [
+        ("shop.public.orders", "{topic}", "shop_public_orders"),
+        ("orders-v2", "raw_{topic}", "raw_orders_v2"),
+        ("orders", "bronze.{topic}", "bronze.orders"),
+        ("orders", "sales", "sales"),
+    ],
+)
+def test_a_table_is_named_from_its_topic(topic: str, pattern: str, name: str) -> None:
+    assert table_name(topic, pattern) == name
+
+
+def test_two_topics_cannot_have_one_table() -> None:
+    topics = [IngestedTopic(topic=topic, table=table_name(topic, "{topic}")) for topic in ("a.b", "a-b")]
+    with pytest.raises(CommandLineError, match="same table"):
+        check_tables(topics)
+
+
+@pytest.mark.parametrize("mode", ["append", "upsert", "cdc"])
+@pytest.mark.parametrize("keep_raw", [False, True])
+def test_the_code_compiles_for_any_name(mode: Mode, keep_raw: bool) -> None:
+    columns = {"class": "STRING", "it's": "STRUCT<`a b`: LONG>"}
+    keys = () if mode == "append" else tuple(columns)
+    ingested = IngestedTopic(topic='1-"x', table="1_x", mode=mode, keys=keys, keep_raw=keep_raw)
+    compile(build_code(ingested, columns, "schemas/1_x.json"), "1_x.py", "exec")
+
+
+def test_the_spec_has_variables_in_place_of_secrets() -> None:
+    kafka = KafkaConnection(
+        {"bootstrap.servers": "${host}:9092", "sasl.username": "ada", "sasl.password": "hunter2!"}
+    )
+    metastore = {"spark.sql.catalogImplementation": "hive", "spark.hadoop.x.ConnectionPassword": "pa55word"}
+    text = build_spec("ingest", "..", "bronze", kafka, metastore)
+    assert "hunter2!" not in text and "pa55word" not in text
+    assert 'spark.sql.catalogImplementation: "hive"' in text
+    assert 'ConnectionPassword: "${SPARK_HADOOP_X_CONNECTIONPASSWORD}"' in text
+    assert build_values(text, "headrace.yml").items["database"].value == "bronze"  # type: ignore[union-attr]
+    assert 'sasl.password: "${KAFKA_SASL_PASSWORD}"' in text
+    assert 'bootstrap.servers: "$${host}:9092"' in text
