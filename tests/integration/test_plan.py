@@ -428,11 +428,15 @@ SHAPES = [
     'SELECT * FROM a JOIN b USING (id)")',
     "spark.sql(\"SELECT * FROM orders PIVOT (sum(amount) FOR text IN ('a', 'b'))\")",
     'spark.sql("SELECT id, transform(array(id), x -> x + 1) AS t FROM orders TABLESAMPLE (10 PERCENT)")',
+    # Spark's JSON of this plan would be two gigabytes.
+    'orders.select(functools.reduce(lambda rest, n: F.when(F.col("id") == n, n).otherwise(rest), range(20), '
+    'F.lit(0)).alias("n"))',
 ]
 
 
 def test_queries_of_every_shape_are_planned_twice_alike(planned: Planned) -> None:
     source = """
+import functools
 from datetime import date
 from decimal import Decimal
 import pandas
@@ -462,6 +466,38 @@ def v{number}():
     assert len(plan.refreshes) == len(SHAPES)
     assert len(set(fingerprints(plan))) == len(SHAPES) + 1
     assert fingerprints(planned(source)) == fingerprints(plan)
+
+
+OPAQUE = {
+    'spark.range(3).withColumn("l", loud(F.lit("x")))': True,
+    'spark.range(3).mapInPandas(lambda frames: frames, "id LONG")': True,
+    'spark.createDataFrame([(1, "x")], "id LONG, y STRING")': True,
+    "Numbers(F.lit(3))": True,
+    'spark.range(3).where(F.lit(1) < spark.createDataFrame([(1,)], "id LONG").agg(F.max("id")).scalar())': (
+        True
+    ),
+    'spark.range(3).withColumn("n", F.explode(F.array(F.lit(1))))': False,
+}
+
+
+def test_changed_code_changes_the_fingerprint_where_the_plan_does_not_show_it(planned: Planned) -> None:
+    for more in ("", BRANCH):
+        source = """
+@F.udf("string")
+def loud(text):
+    return text + "!"
+
+@F.udtf(returnType="n INT")
+class Numbers:
+    def eval(self, end):
+        yield end,
+""" + "".join(
+            f"\n@hr.materialized_view\ndef v{number}():\n    return ({query}){more}\n"
+            for number, query in enumerate(OPAQUE)
+        )
+        before, after = (fingerprints(planned(text)) for text in (source, source.replace('"!"', '"?"')))
+        changed = [one != other for one, other in zip(before, after, strict=True)]
+        assert dict(zip(OPAQUE, changed, strict=True)) == OPAQUE
 
 
 def test_a_delta_table_elsewhere_is_a_source_of_its_own(
@@ -636,17 +672,22 @@ PLACES = {
     'hr.read_kafka("t").join(spark.range(3), F.lit(True), "left")': None,
 }
 
+BRANCH = '.withColumn("branch", F.struct(F.when(F.lit(True), 1).otherwise(F.when(F.lit(False), 2))))'
+"""A plan with CASE WHEN is read in another way."""
+
 
 def test_the_place_of_each_record_is_followed_through_the_query(planned: Planned) -> None:
-    source = "".join(
-        f"\n@hr.table\ndef t{number}():\n    return {query}\n" for number, query in enumerate(PLACES)
-    )
-    plan = planned(source)
-    found = {
-        query: planned_flow.coordinates.offset if planned_flow.coordinates else None
-        for query, planned_flow in zip(PLACES, plan.flows, strict=True)
-    }
-    assert found == PLACES
+    for more in ("", BRANCH):
+        source = "".join(
+            f"\n@hr.table\ndef t{number}():\n    return ({query}){more}\n"
+            for number, query in enumerate(PLACES)
+        )
+        plan = planned(source)
+        found = {
+            query: planned_flow.coordinates.offset if planned_flow.coordinates else None
+            for query, planned_flow in zip(PLACES, plan.flows, strict=True)
+        }
+        assert found == PLACES
 
 
 def test_the_place_is_followed_through_tables_and_the_users_word_wins(planned: Planned) -> None:
@@ -698,11 +739,13 @@ STATEFUL = {
 
 
 def test_state_is_seen_in_the_plan(planned: Planned) -> None:
-    source = "".join(
-        f"\n@hr.table\ndef t{number}():\n    return {query}\n" for number, query in enumerate(STATEFUL)
-    )
-    plan = planned(source)
-    assert {q: f.stateful for q, f in zip(STATEFUL, plan.flows, strict=True)} == STATEFUL
+    for more in ("", BRANCH):
+        source = "".join(
+            f"\n@hr.table\ndef t{number}():\n    return ({query}){more}\n"
+            for number, query in enumerate(STATEFUL)
+        )
+        plan = planned(source)
+        assert {q: f.stateful for q, f in zip(STATEFUL, plan.flows, strict=True)} == STATEFUL
 
 
 def fingerprints(plan: Plan) -> list[str]:

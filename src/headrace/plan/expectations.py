@@ -20,8 +20,6 @@ from headrace.plan.names import shown
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SUBQUERIES = frozenset({"ScalarSubquery", "Exists", "ListQuery", "InSubquery", "LateralSubquery"})
-
 
 def check_declared_expectations(declarations: Declarations) -> Iterator[HeadraceError]:
     """The errors that show without the columns: names that are used twice, quarantine in a view, and checks
@@ -125,10 +123,11 @@ def _problem(plan: LogicalPlan, checked: DataFrame, frame: DataFrame) -> tuple[s
             "needs other rows than the one it checks (an aggregate, a window or a generator)",
             "compute the value in the query, or check it in a materialized view",
         )
-    kinds = {node.kind for tree in plan.root.expressions("projectList") for node in tree.walk()}
-    if kinds & _SUBQUERIES:
+    expression = plan.java_plan.expressions().head()
+    jvm: Any = checked.sparkSession._jvm
+    if expression.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()):
         return "has a subquery", "join the other table in the query, and compare the joined column"
-    if not plan.java_plan.expressions().head().deterministic():
+    if not expression.deterministic():
         return (
             "is not deterministic: checked again, the same row could give another result",
             "leave out rand(), uuid() and the like; current_timestamp() is allowed",

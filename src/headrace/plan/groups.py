@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FlowKindsDifferError, HeadraceError, StreamingUnsupportedError
 from headrace.model.declarations import AppendFlow, Declarations, Groups, StreamingFlow, StreamingTable
-from headrace.plan.logical import LogicalPlan
+from headrace.plan.logical import LogicalPlan, items
 from headrace.plan.names import shown
 from headrace.plan.validate import check_appends
 
@@ -97,21 +96,21 @@ def _keys(plan: LogicalPlan, flow: AppendFlow) -> tuple[str, ...]:
             raise _unsupported(flow, f"{what} follows the aggregation")
         node = node.child()
     if kind == "Distinct":
-        ids = [one.exprId() for one in _each(node.output())]
+        ids = [one.exprId() for one in items(node.output())]
     else:
-        wanted = list(_each(node.groupingExpressions()))
+        wanted = list(items(node.groupingExpressions()))
         if not wanted:
             raise _unsupported(flow, "the query has no GROUP BY")
         ids = [_returned(one, node, flow) for one in wanted]
     for projection in reversed(projections):
         ids = [_renamed(one, projection, flow) for one in ids]
-    output = list(_each(plan.java_plan.output()))
+    output = list(items(plan.java_plan.output()))
     return tuple(dict.fromkeys(str(one.name()) for one in output if any(one.exprId().equals(i) for i in ids)))
 
 
 def _returned(wanted: Any, aggregate: Any, flow: AppendFlow) -> Any:
     """The id of the column in which an aggregate returns a grouping expression."""
-    for one in _each(aggregate.aggregateExpressions()):
+    for one in items(aggregate.aggregateExpressions()):
         value = one.child() if str(one.nodeName()) == "Alias" else one
         if value.semanticEquals(wanted):
             return one.exprId()
@@ -121,7 +120,7 @@ def _returned(wanted: Any, aggregate: Any, flow: AppendFlow) -> Any:
 
 def _renamed(wanted: Any, projection: Any, flow: AppendFlow) -> Any:
     """The id that a column has after a projection."""
-    for one in _each(projection.projectList()):
+    for one in items(projection.projectList()):
         value = one.child() if str(one.nodeName()) == "Alias" else one
         if str(value.nodeName()) == "AttributeReference" and value.exprId().equals(wanted):
             return one.exprId()
@@ -150,8 +149,3 @@ def _unsupported(flow: StreamingFlow, reason: str, *remedies: str) -> HeadraceEr
         ],
         params={"name": flow.name, "reason": reason},
     )
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)

@@ -39,7 +39,10 @@ _FILES = re.compile(r"\bRelation \[")
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a plan or of an expression, as Spark's ``TreeNode.toJSON`` gives it."""
+    """A node of a plan or of an expression, as Spark's ``TreeNode.toJSON`` gives it.
+
+    In a plan with CASE WHEN, `fields` has only what is used here, and a CASE WHEN has no children.
+    """
 
     kind: str
     fields: Mapping[str, Any]
@@ -53,7 +56,8 @@ class Node:
 
     def expressions(self, name: str) -> tuple[Node, ...]:
         """The expressions of a field with several."""
-        return tuple(build_node(tree) for tree in self.fields.get(name) or ())
+        trees = self.fields.get(name) or ()
+        return tuple(tree if isinstance(tree, Node) else build_node(tree) for tree in trees)
 
     @property
     def expression_id(self) -> int | None:
@@ -95,6 +99,7 @@ class LogicalPlan:
         leaves: The streaming relations, in Spark's order.
         text: Spark's own text of the plan.
         schema: The columns, as ``StructType.jsonValue()`` gives them.
+        opaque: Whether the text omits code, rows or file paths of the query.
         java_plan: The plan in the JVM.
     """
 
@@ -102,6 +107,7 @@ class LogicalPlan:
     leaves: tuple[Leaf, ...]
     text: str
     schema: Mapping[str, Any]
+    opaque: bool
     java_plan: Any = field(repr=False)
 
     @property
@@ -131,11 +137,6 @@ class LogicalPlan:
         return not any(node.kind in _MAY_STOP_EARLY for node in self.root.walk())
 
     @property
-    def opaque(self) -> bool:
-        """Whether the text omits code, rows or file paths of the query."""
-        return not _OPAQUE.isdisjoint(_kinds(self.root)) or self.reads_files
-
-    @property
     def reads_files(self) -> bool:
         """Whether a batch read takes something that is not a table of the catalog, such as plain files."""
         return _FILES.search(self.text) is not None
@@ -154,7 +155,9 @@ def _kinds(node: Node) -> Iterator[str]:
 
 
 def _kinds_within(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
+    if isinstance(value, Node):
+        yield from _kinds(value)
+    elif isinstance(value, dict):
         if "class" in value:
             yield _simple(value["class"])
         for inner in value.values():
@@ -195,14 +198,80 @@ def read_plan(session: SparkSession, frame: DataFrame) -> LogicalPlan:
     """The analyzed plan of a DataFrame."""
     java_frame: Any = frame._jdf
     plan = java_frame.queryExecution().analyzed()
-    root = build_node(json.loads(plan.toJSON()))
+    jvm: Any = session._jvm
+    patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+    case_when = patterns.CASE_WHEN()
+    if plan.containsPattern(case_when):
+        walk = _Walk(case_when)
+        root = walk.plan(plan)
+        kinds = {
+            kind for part in (root, *map(walk.plan, items(plan.subqueriesAll()))) for kind in _kinds(part)
+        }
+        if plan.containsPattern(patterns.PYTHON_UDF()):
+            kinds.add("PythonUDF")
+    else:
+        root = build_node(json.loads(plan.toJSON()))
+        kinds = set(_kinds(root))
+    text = str(plan.toString())
     return LogicalPlan(
         root=root,
         leaves=_read_leaves(session, plan, root),
-        text=str(plan.toString()),
+        text=text,
         schema=json.loads(java_frame.schema().json()),
+        opaque=not _OPAQUE.isdisjoint(kinds) or _FILES.search(text) is not None,
         java_plan=plan,
     )
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Copies a plan node by node, without what is within a CASE WHEN.
+
+    Spark's JSON has each branch of a CASE WHEN twice, so its size doubles with each level of nesting:
+    sixteen levels are 100 MB.
+
+    Args:
+        case_when: Spark's tree pattern of that name.
+    """
+
+    case_when: Any
+
+    def plan(self, plan: Any) -> Node:
+        kind = _kind(plan)
+        children = tuple(self.plan(child) for child in items(plan.children()))
+        fields: dict[str, Any] = {}
+        if kind == "CollectMetrics":
+            fields["name"] = str(plan.name())
+        elif kind == "Project":
+            fields["projectList"] = [self._expression(one) for one in items(plan.projectList())]
+        elif kind == "Generate":
+            fields["generator"] = [Node(_kind(plan.generator()), {})]
+        elif not children:
+            fields["output"] = [self._expression(one) for one in items(plan.output())]
+        return Node(kind, fields, children)
+
+    def _expression(self, expression: Any) -> Node:
+        if not expression.containsPattern(self.case_when):
+            return build_node(json.loads(expression.toJSON()))
+        kind = _kind(expression)
+        if kind == "CaseWhen":
+            return Node(kind, {})
+        fields: dict[str, Any] = {}
+        if kind in ("Alias", "WithField"):
+            fields["name"] = str(expression.name())
+        if kind == "Alias":
+            fields["exprId"] = {"id": expression.exprId().id()}
+        return Node(kind, fields, tuple(self._expression(child) for child in items(expression.children())))
+
+
+def _kind(java: Any) -> str:
+    return _simple(str(java.getClass().getName()))
+
+
+def items(sequence: Any) -> Iterator[Any]:
+    """The items of a Scala ``Seq``."""
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
 
 
 def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ...]:
