@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import shutil
 import tempfile
+import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
@@ -19,7 +21,9 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        _remove_abandoned(Path(tempfile.gettempdir()))
+        others = list(Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"))
+        # The state of a killed stream can be many small files; Spark starts meanwhile.
+        threading.Thread(target=_remove_abandoned, args=(others,), daemon=True).start()
         self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._held: IO[str] = (self.path / _LOCK).open("w")
         fcntl.flock(self._held, fcntl.LOCK_EX)
@@ -36,8 +40,8 @@ class Scratch:
         self._held.close()
 
 
-def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
+def _remove_abandoned(folders: Iterable[Path]) -> None:
+    for folder in folders:
         try:
             with (folder / _LOCK).open("r+") as handle:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

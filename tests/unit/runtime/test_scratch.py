@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from headrace.runtime.scratch import Scratch
 
@@ -41,5 +42,5 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
     assert len(list(tmp_path.iterdir())) == 1
     scratch = Scratch()
-    assert list(tmp_path.iterdir()) == [scratch.path]
+    until(lambda: list(tmp_path.iterdir()) == [scratch.path], "only the new folder is left")
     scratch.remove()
