@@ -92,7 +92,6 @@ from headrace.errors.plan import (
     StreamingQueryForViewError as StreamingQueryForViewError,
     StreamingUnsupportedError as StreamingUnsupportedError,
     StreamOverMergedTableError as StreamOverMergedTableError,
-    StreamOverViewError as StreamOverViewError,
     TableNotFoundError as TableNotFoundError,
     TableWithoutFlowError as TableWithoutFlowError,
     TargetInvalidError as TargetInvalidError,

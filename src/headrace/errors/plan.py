@@ -110,15 +110,6 @@ class StreamOverMergedTableError(UsageError):
     code = "STREAM_OVER_MERGED_TABLE"
 
 
-class StreamOverViewError(UsageError):
-    """A stream reads a materialized view, and each refresh replaces the rows of a view.
-
-    Read the view with `spark.read` in a materialized view, or stream from the tables that it reads.
-    """
-
-    code = "STREAM_OVER_VIEW"
-
-
 class ViewReadMismatchError(UsageError):
     """A temporary view over a stream is read as a batch, or a temporary view over a batch as a stream.
 

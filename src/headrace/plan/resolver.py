@@ -16,7 +16,6 @@ from headrace.errors import (
     SchemaInvalidError,
     SourceLocation,
     StreamOverMergedTableError,
-    StreamOverViewError,
     TableNotFoundError,
     ViewReadMismatchError,
 )
@@ -52,7 +51,7 @@ from headrace.plan.snapshots import SnapshotReader, marker_stream, without_versi
 from headrace.plan.sources import planned_sources
 from headrace.plan.stages import TableRead
 from headrace.plan.stored import StoredTable, load_stored, load_stored_at
-from headrace.sources.delta.starting import reads_feed
+from headrace.sources.delta.starting import reads_feed, skips_changes
 from headrace.sources.registry import kind_for
 from headrace.sources.schemas import load_schema
 from headrace.state.identity import QueryRecord
@@ -423,9 +422,10 @@ class Resolver:
             return self._read_view(access, dataset, visit)
         if isinstance(dataset, StreamingTable) and dataset.sink is not None:
             raise sinks.sink_read(dataset, access.location)
-        if isinstance(dataset, MaterializedView) and access.streaming:
-            raise _stream_over_view(access, dataset.location)
-        if access.streaming and not access.changes and self.declarations.changes_rows(dataset.name):
+        is_stream = access.streaming and not access.changes
+        if is_stream and isinstance(dataset, MaterializedView):
+            self._note(_stream_over_view(access))
+        if is_stream and self.declarations.changes_rows(dataset.name) and not skips_changes(access.options):
             raise _stream_over_merged_table(access, dataset.location)
         visit.reads.append(
             TableRead(table=dataset.name, streaming=access.streaming, location=access.location, declared=True)
@@ -480,14 +480,17 @@ class Resolver:
             self._find_table(access)
         stored = self._load_stored(access.name)
         if stored is not None:
-            if stored.kind == "materialized_view" and access.streaming:
-                raise _stream_over_view(access, None)
+            if stored.kind == "materialized_view" and access.streaming and not access.changes:
+                self._note(_stream_over_view(access, is_ours=False))
             visit.reads.append(read)
             return self._stand_in(access.name, stored.schema, access)
         if self._stand_ins.copy_from(self._parent, access.name):
             visit.reads.append(read)
             return None
         raise self._not_found(access, visit)
+
+    def _note(self, note: Note) -> None:
+        self.notes.setdefault(note.text, note)
 
     def _stand_in(self, name: TableName, schema: columns.Schema, access: TableAccess) -> DataFrame | None:
         self._stand_ins.add(name, schema)
@@ -540,16 +543,16 @@ def _entry_remedies(name: str, settings: ProjectSettings) -> Iterator[str]:
         yield f"if `{catalog}` is the catalog of this pipeline, add:   catalog: {catalog}"
 
 
-def _stream_over_view(access: TableAccess, declared_at: SourceLocation | None) -> StreamOverViewError:
-    return StreamOverViewError(
-        f"a stream reads the materialized view `{shown(access.name)}`, whose rows each refresh replaces",
+def _stream_over_view(access: TableAccess, *, is_ours: bool = True) -> Note:
+    stops = (
+        "it continues while refreshes only add rows, and stops when a refresh changes or removes rows"
+        if is_ours
+        else "it stops when the pipeline of the view refreshes it"
+    )
+    return Note(
+        level="note",
+        text=f"a stream reads the materialized view `{shown(access.name)}`: {stops}",
         location=access.location,
-        facts=[] if declared_at is None else [f"the view is declared at {declared_at}"],
-        remedies=[
-            "read it with spark.read, in a materialized view",
-            "stream the tables that the view reads",
-        ],
-        params={"table": str(access.name)},
     )
 
 
@@ -562,6 +565,7 @@ def _stream_over_merged_table(access: TableAccess, declared_at: SourceLocation) 
         remedies=[
             f'read its changes: hr.read_changes("{name}")',
             "read it with spark.read, in a materialized view",
+            "read only the rows of commits that change no other rows, with the option skipChangeCommits=true",
         ],
         params={"table": str(access.name)},
     )

@@ -306,6 +306,10 @@ class Plan:
         """The flows that write a table."""
         return tuple(one for one in self.flows if one.flow.target == table)
 
+    def streams(self, table: TableName) -> bool:
+        """Whether a flow reads a table as a stream."""
+        return any(source.table == table for planned in self.flows for source in planned.sources)
+
     def flows_of(self, table: TableName) -> frozenset[str]:
         """The names of the flows that write a table."""
         return frozenset(one.flow.name for one in self.feeding(table))

@@ -127,7 +127,7 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
     return ViewRunner(
         stage,
         inputs_of(stage.planned, plan),
-        target=refresh_target(stage, context.settings.storage),
+        target=refresh_target(stage, plan),
         settings=context.settings,
         spark=context.spark,
         session=context.session,

@@ -11,7 +11,7 @@ from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import AppendFlow, AutoCdcFlow, Groups
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.plan.stages import PlannedFlow, RefreshViewStage
+from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.groups import GroupsTarget
@@ -91,19 +91,21 @@ def flow_target(
             assert_never(planned.flow)
 
 
-def refresh_target(stage: RefreshViewStage, storage: Storage) -> Target[RefreshStamp]:
+def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:
     """The target of a refresh flow.
 
     Args:
         stage: The view and its refresh flow.
-        storage: The pipeline's storage.
+        plan: The plan that it is part of.
     """
+    storage = plan.project.storage
     view = stage.view
     return ReplaceTarget(
         path=storage.table(view.name),
         quarantine=storage.quarantine(view.name),
         partition_cols=view.partition_cols,
         cluster_by=view.cluster_by,
+        is_streamed=plan.streams(view.name),
     )
 
 

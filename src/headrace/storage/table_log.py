@@ -65,10 +65,20 @@ class LoggedCommit:
         return self.operation in ("DELETE", "TRUNCATE")
 
     @property
+    def opens(self) -> bool:
+        """Whether a flow's checkpoint was opened with it, for example for a full refresh."""
+        return self.metadata is not None and "opens" in self.metadata
+
+    @property
+    def refreshes_view(self) -> bool:
+        """Whether it is a refresh of a materialized view."""
+        return self.metadata is not None and "view" in self.metadata
+
+    @property
     def is_ours(self) -> bool:
         return self.metadata is not None and (
-            "opens" in self.metadata
-            or "view" in self.metadata
+            self.opens
+            or self.refreshes_view
             or str(self.metadata.get("replay")) in self.transactions
             or self.transactions.get(str(self.metadata.get("checkpoint"))) == self.metadata.get("batch")
         )

@@ -298,7 +298,9 @@ def read_opening(
 def _refresh(metadata: Mapping[str, Any], commit: Commit) -> Refresh:
     return Refresh(
         version=commit.version,
-        rows=None if metadata.get("accepted") is None else int(metadata["accepted"]),
+        rows=None
+        if metadata.get("accepted") is None
+        else int(metadata["accepted"]) - int(metadata.get("kept", 0)),
         update=str(metadata.get("update", "")),
         quarantined=int(metadata.get("quarantined", 0)),
         inputs={

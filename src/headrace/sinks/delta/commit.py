@@ -93,8 +93,16 @@ def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
     return {**batch_metadata(stamp, BatchCounts(input=0, accepted=0)), "opens": opens}
 
 
-def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None) -> dict[str, Any]:
-    """The user metadata of the commit that refreshes a materialized view."""
+def refresh_metadata(
+    stamp: RefreshStamp, counts: BatchCounts | None = None, kept: int = 0
+) -> dict[str, Any]:
+    """The user metadata of the commit that refreshes a materialized view.
+
+    Args:
+        stamp: The refresh.
+        counts: Its counts.
+        kept: How many accepted rows the view had before, if the commit only adds the others.
+    """
     return {
         "headrace": FORMAT,
         "pipeline": stamp.pipeline,
@@ -103,6 +111,7 @@ def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None) -> 
         "definition": stamp.definition,
         "inputs": {name: dict(version) for name, version in stamp.inputs.items()},
         **({} if counts is None else counts.to_json()),
+        **({"kept": kept} if kept else {}),
     }
 
 
@@ -374,6 +383,27 @@ def commit_refresh(
     if cluster_by:
         writer = writer.clusterBy(*cluster_by)
     writer.save(str(table))
+    return newest_version(table)
+
+
+def append_refresh(
+    rows: DataFrame, table: Location, stamp: RefreshStamp, *, counts: BatchCounts, kept: int
+) -> int:
+    """Add the rows that a refresh adds to a view.
+
+    Args:
+        rows: These rows.
+        table: The view's folder.
+        stamp: The refresh.
+        counts: The counts of all its rows.
+        kept: The rows that the view has already.
+
+    Returns:
+        The version of the commit.
+    """
+    rows.sparkSession.conf.set(_SKIP_EMPTY, "false")
+    metadata = json.dumps(refresh_metadata(stamp, counts, kept))
+    rows.write.format("delta").mode("append").option("userMetadata", metadata).save(str(table))
     return newest_version(table)
 
 

@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.commit import commit_refresh
+from headrace.sinks.delta.commit import append_refresh, commit_refresh
 from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStamp, SplitRows
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_added_rows
 from headrace.storage.table_log import is_table, newest_commits
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +27,15 @@ class ReplaceTarget:
         quarantine: The folder of its quarantine table.
         partition_cols: The columns that lay the files out in folders.
         cluster_by: The columns that cluster the files of a new table.
+        is_streamed: Whether a stream reads the view. A refresh that removes and changes no row is then
+            committed as an append of the new rows.
     """
 
     path: Location
     quarantine: Location
     partition_cols: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
+    is_streamed: bool = False
     guarantee: ClassVar[Guarantee] = "exactly once"
 
     @property
@@ -73,6 +76,8 @@ class _Replacer:
     def write(self, rows: SplitRows) -> None:
         # Delta's writer computes, writes and commits the rows in one call. Rows that are kept are counted
         # before, for the commit's metadata.
+        if self._target.is_streamed:
+            rows.keep()
         self._rows = rows
         self._counted = rows.accepted.count() if rows.is_kept else None
 
@@ -80,6 +85,12 @@ class _Replacer:
         assert self._rows is not None, "the rows are written first"
         target = self._target
         counts = None if self._counted is None else self._rows.counts(self._counted)
+        added = added_rows(self._rows.accepted, target.path) if target.is_streamed else None
+        if added is not None:
+            assert counts is not None, "the rows are kept, so they are counted"
+            kept = added.sparkSession.read.format("delta").load(str(target.path)).count()
+            version = append_refresh(added, target.path, self._stamp, counts=counts, kept=kept)
+            return Committed(version=version, counts=counts)
         version = commit_refresh(
             self._rows.accepted,
             target.path,
@@ -91,6 +102,28 @@ class _Replacer:
         )
         counts = counts or self._rows.counts(count_added_rows(target.path, version))
         return Committed(version=version, counts=counts)
+
+
+def added_rows(rows: DataFrame, path: Location) -> DataFrame | None:
+    """The rows that a refresh adds to a view; ``None`` if it also changes or removes rows.
+
+    Args:
+        rows: All rows of the view after the refresh.
+        path: The view's folder.
+    """
+    if not is_table(path):
+        return None
+    stored = rows.sparkSession.read.format("delta").load(str(path))
+    if [(one.name, one.dataType) for one in stored.schema] != [
+        (one.name, one.dataType) for one in rows.schema
+    ] or not _can_compare(rows.schema.simpleString()):
+        return None
+    return None if stored.exceptAll(rows).take(1) else rows.exceptAll(stored)
+
+
+def _can_compare(types: str) -> bool:
+    """Whether Spark compares rows of these types."""
+    return not any(f"{kind}" in types for kind in ("map<", "variant", "geometry", "geography"))
 
 
 @dataclass(frozen=True, kw_only=True)

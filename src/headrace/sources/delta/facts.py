@@ -88,6 +88,8 @@ def rewritten(
         commit: The commit.
     """
     name = table.rpartition("/")[2]
+    if commit.refreshes_view:
+        return _view_changed(flow, target, table, location, commit)
     return UpstreamRewrittenError(
         f"{flow}: {name}, which it reads as a stream, has changed rows that it had already read",
         location=location,
@@ -97,6 +99,27 @@ def rewritten(
         ),
         remedies=(
             'read the changes of the table:   hr.read_changes("..")',
+            f"or read everything again:   headrace full-refresh {target}",
+        ),
+        params={"name": flow, "table": table, "version": commit.version},
+    )
+
+
+def _view_changed(
+    flow: str, target: str, table: str, location: SourceLocation, commit: LoggedCommit
+) -> UpstreamRewrittenError:
+    name = table.rpartition("/")[2]
+    return UpstreamRewrittenError(
+        f"{flow}: a refresh has changed or removed rows of the materialized view {name}, which it reads as a "
+        "stream",
+        location=location,
+        facts=(
+            f"version {commit.version} replaces the rows of the view",
+            "a stream reads a materialized view only while its refreshes add rows; nothing was written",
+        ),
+        remedies=(
+            "read the view with spark.read, in a materialized view",
+            "or read the tables that the view reads as a stream",
             f"or read everything again:   headrace full-refresh {target}",
         ),
         params={"name": flow, "table": table, "version": commit.version},

@@ -22,6 +22,7 @@ from headrace.sources.delta.starting import (
     ERASURES_ONLY,
     check_table_start,
     reads_feed,
+    skips_changes,
     starting_version,
 )
 from headrace.sources.guard import Guard
@@ -83,6 +84,11 @@ class DeltaSource(Source):
         return reads_feed(self.options)
 
     @property
+    def skips_changes(self) -> bool:
+        """Whether the query itself asks to pass over commits that change or remove rows."""
+        return not self.erasures_only and skips_changes(self.options)
+
+    @property
     def feed(self) -> TableName | None:
         return self.table if self.reads_feed else None
 
@@ -130,8 +136,10 @@ class DeltaSource(Source):
         """Whether a commit changes rows that the stream may have read, and it cannot pass over the commit."""
         if self.reads_feed or not commit.rewrites:
             return False
-        # A user's own option may pass over what others change, and never over a full refresh of ours.
-        return commit.is_ours or (self.erasures_only and not commit.is_erasure)
+        if self.erasures_only:
+            return commit.is_ours or not commit.is_erasure
+        # A user's own option may pass over changed rows, and never over a full refresh of ours.
+        return commit.is_ours and (commit.opens or not self.skips_changes)
 
     def _rewritten(self, source: SourceIdentity, history: History) -> LoggedCommit | None:
         """The first commit that the stream has not read yet and refuses; ``None`` if there is none."""
@@ -163,7 +171,9 @@ class DeltaSource(Source):
         path = self.table_location
         ahead = list(follow_commits(path, position.version))
         return versions(path)[-1:] == (position.version + len(ahead) - 1,) and all(
-            not commit.changes_data or (self.erasures_only and commit.removes_data and commit.is_erasure)
+            not commit.changes_data
+            or (self.erasures_only and commit.removes_data and commit.is_erasure)
+            or (self.skips_changes and commit.removes_data and not self.refuses(commit))
             for commit in ahead
         )
 

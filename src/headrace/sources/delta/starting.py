@@ -27,6 +27,13 @@ def reads_feed(options: Mapping[str, str]) -> bool:
     return any(key.lower() in names and value.strip().lower() == "true" for key, value in options.items())
 
 
+def skips_changes(options: Mapping[str, str]) -> bool:
+    """Whether the options of a reader ask to pass over commits that change or remove rows."""
+    return any(
+        key.lower() == "skipchangecommits" and value.strip().lower() == "true" for key, value in options.items()
+    )
+
+
 def check_table_start(
     options: Mapping[str, str],
     path: Location,
