@@ -139,6 +139,9 @@ def build_spec() -> str:
     _, _, tail = rest.partition(SPEC_END)
     name = Spec.model_fields["name"]
     keys = [("name", _words(name.description), "must be given"), *_keys(Overridable)]
+    keys += [
+        (key, _words(Spec.model_fields[key].description), "") for key in ("bundle", "pipeline", "root_path")
+    ]
     keys.append(("profiles", "values that replace those above, by the name of the profile", ""))
     rows = "\n".join(f"| `{key}` | {meaning} | {default} |" for key, meaning, default in keys)
     table = f"| key | meaning | default |\n|---|---|---|\n{rows}\n"

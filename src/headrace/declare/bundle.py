@@ -11,15 +11,17 @@ from typing import Any
 
 from headrace.declare.loader import find_files
 from headrace.declare.outside_names import entry_lines, find_outside
-from headrace.declare.yaml_source import Mapped, Scalar, Value, build_values
-from headrace.errors import SpecInvalidError, SpecNotFoundError
+from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value, build_values
+from headrace.errors import SourceLocation, SpecAmbiguousError, SpecInvalidError, SpecNotFoundError
 from headrace.model.project import ProjectSettings
 from headrace.storage.layout import Storage
 
 BUNDLES = ("databricks.yml", "databricks.yaml")
 _VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
 _SUFFIXES = ("", ".py", ".sql")
-_KEPT = frozenset({"name", "catalog", "schema", "target", "libraries", "configuration", "root_path"})
+_KEPT = frozenset(
+    {"name", "catalog", "schema", "target", "libraries", "configuration", "parameters", "root_path"}
+)
 """The keys of a pipeline that a spec takes over."""
 
 
@@ -83,7 +85,9 @@ class _Variables:
             return self.values[name]
         if "." not in name:
             return found[0]
-        bare = re.sub(r"\W", "_", name.removeprefix("var.")).upper()
+        # Databricks takes the values of variables from the same names.
+        is_variable = name.startswith("var.")
+        bare = f"BUNDLE_VAR_{name[4:]}" if is_variable else re.sub(r"\W", "_", name).upper()
         self.unset[bare] = None
         return f"${{{bare}}}"
 
@@ -119,7 +123,36 @@ def build_specs(source: Path, folder: Path, target: str | None = None) -> tuple[
     )
 
 
+@dataclass(frozen=True)
+class _Settings:
+    """The settings of a pipeline of a bundle that a spec takes over.
+
+    Args:
+        values: The keys and values of a spec, without `libraries` and `configuration`.
+        libraries: The patterns of its files, with `glob` or `file`, relative to a folder.
+        configuration: Its configuration and parameters.
+        ignored: The settings that have no meaning here.
+        unset: The variables without a value.
+    """
+
+    values: Mapping[str, str]
+    libraries: tuple[tuple[str, str], ...]
+    configuration: Mapping[str, str]
+    ignored: tuple[str, ...]
+    unset: tuple[str, ...]
+
+
 def _of_pipeline(pipeline: BundlePipeline, folder: Path, variables: _Variables, origin: str) -> NewSpec:
+    found = _settings(pipeline, folder, variables)
+    lines = [
+        f"glob: {{include: {one}}}" if kind == "glob" else f"file: {one}" for kind, one in found.libraries
+    ]
+    patterns = [pattern for _, pattern in found.libraries]
+    spec = _spec(folder, found.values, lines, patterns, origin, found.configuration)
+    return replace(spec, ignored=found.ignored, unset=found.unset)
+
+
+def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> _Settings:
     variables.unset.clear()
     values = variables.fill(pipeline.values)
     name = re.sub(r"[^A-Za-z0-9_.-]+", "_", str(values.get("name", pipeline.key))).strip("_.-")
@@ -128,22 +161,26 @@ def _of_pipeline(pipeline: BundlePipeline, folder: Path, variables: _Variables, 
         found = next((str(values[key]) for key in theirs if values.get(key)), None)
         if found:
             settings[ours] = found
-    lines, patterns = [], []
+    root = pipeline.folder / str(values["root_path"]) if values.get("root_path") else None
+    if root is not None:
+        settings["root_path"] = _relative(root, folder)
+    libraries = []
     for library in values.get("libraries") or ():
         for kind, given in library.items():
             path = given.get("include") or given.get("path") if isinstance(given, Mapping) else given
-            if kind not in ("notebook", "file", "glob") or not path:
-                continue
-            pattern = _pattern(str(path), pipeline.folder, folder, is_glob=kind == "glob")
-            patterns.append(pattern)
-            lines.append(f"glob: {{include: {pattern}}}" if kind == "glob" else f"file: {pattern}")
-    if not lines:
-        root = pipeline.folder / str(values.get("root_path", "."))
-        pattern = f"{_relative(root, folder)}/**".removeprefix("./")
-        lines, patterns = [f"glob: {{include: {pattern}}}"], [pattern]
-    ignored = tuple(sorted(set(values) - _KEPT))
-    spec = _spec(folder, settings, lines, patterns, origin, values.get("configuration") or {})
-    return replace(spec, ignored=ignored, unset=tuple(variables.unset))
+            if kind in ("notebook", "file", "glob") and path:
+                pattern = _pattern(str(path), pipeline.folder, folder, is_glob=kind == "glob")
+                libraries.append(("glob" if kind == "glob" else "file", pattern))
+    if not libraries:
+        libraries = [("glob", f"{_relative(root or pipeline.folder, folder)}/**".removeprefix("./"))]
+    given = {**(values.get("configuration") or {}), **(values.get("parameters") or {})}
+    return _Settings(
+        values=settings,
+        libraries=tuple(libraries),
+        configuration={str(key): _plain_text(value) for key, value in given.items()},
+        ignored=tuple(sorted(set(values) - _KEPT)),
+        unset=tuple(variables.unset),
+    )
 
 
 def _spec(
@@ -152,7 +189,7 @@ def _spec(
     libraries: list[str],
     patterns: list[str],
     origin: str,
-    configuration: Mapping[str, Any] | None = None,
+    configuration: Mapping[str, str] | None = None,
 ) -> NewSpec:
     file = folder.absolute() / "headrace.yml"
     project = ProjectSettings(
@@ -177,9 +214,8 @@ def _spec(
     return NewSpec(settings["name"], folder / "headrace.yml", "\n".join(lines) + "\n")
 
 
-def _text(value: Any) -> str:
-    text = str(value).lower() if isinstance(value, bool) else str(value)
-    return "'" + text.replace("'", "''") + "'"
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
 
 
 def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
@@ -192,6 +228,86 @@ def _pattern(path: str, start: Path, folder: Path, *, is_glob: bool) -> str:
 
 def _relative(path: Path, folder: Path) -> str:
     return os.path.relpath(path.absolute(), folder.absolute())
+
+
+# -- a bundle that is read as a spec
+
+
+def find_bundle(file: Path) -> tuple[Path, str | None] | None:
+    """The bundle that a file belongs to, and the file's pipeline if it declares one.
+
+    Args:
+        file: ``databricks.yml``, or a file that it includes, such as ``resources/shop.pipeline.yml``.
+
+    Returns:
+        ``None`` if it is neither.
+    """
+    if file.name in BUNDLES:
+        return file, None
+    folders = (folder / name for folder in file.absolute().parents for name in BUNDLES)
+    bundle = next((one for one in folders if one.is_file()), None)
+    if bundle is None or file.suffix not in (".yml", ".yaml"):
+        return None
+    declared = (_document(file).get("resources") or {}).get("pipelines") or {}
+    return (bundle, next(iter(declared)) if len(declared) == 1 else None) if declared else None
+
+
+def target_names(bundle: Path) -> tuple[str, ...]:
+    """The names of a bundle's targets."""
+    return tuple(_document(bundle).get("targets") or {})
+
+
+def read_bundle(
+    bundle: Path, folder: Path, target: str | None, pipeline: str | None
+) -> tuple[Mapped, list[str]]:
+    """A pipeline of a bundle as the document of a spec, and its settings that have no meaning here.
+
+    Args:
+        bundle: The bundle's file.
+        folder: The folder where the paths of the spec start.
+        target: The target; by default the one that is marked as the default.
+        pipeline: The key of the pipeline; needed if the bundle has several.
+
+    Raises:
+        SpecInvalidError: The bundle has no pipeline, or no such target or pipeline.
+        SpecAmbiguousError: It has several pipelines, and none is named.
+    """
+    pipelines, variables, _ = _load(bundle, target)
+    keys = [one.key for one in pipelines]
+    if not pipelines or (pipeline is not None and pipeline not in keys):
+        problem = f"declares no pipeline `{pipeline}`" if pipeline and keys else "declares no pipeline"
+        raise SpecInvalidError(
+            f"{bundle} {problem}",
+            facts=[f"its pipelines: {', '.join(keys)}"] if keys else [],
+            params={"path": str(bundle), "pipeline": pipeline, "known": keys},
+        )
+    if pipeline is None and len(keys) > 1:
+        raise SpecAmbiguousError(
+            f"{bundle} has {len(keys)} pipelines: {', '.join(keys)}",
+            remedies=[
+                f"name one:   headrace run --spec {bundle.name} --set pipeline={keys[0]}",
+                "or name the file that declares it alone:   headrace run --spec resources/NAME.pipeline.yml",
+            ],
+            params={"path": str(bundle), "pipelines": keys},
+        )
+    chosen = next(one for one in pipelines if pipeline in (None, one.key))
+    found = _settings(chosen, folder, variables)
+    at = SourceLocation(str(bundle), 1)
+
+    def mapped(values: Mapping[str, Value]) -> Mapped:
+        return Mapped(values, dict.fromkeys(values, at), at)
+
+    def texts(values: Mapping[str, str]) -> dict[str, Value]:
+        return {key: Scalar(value, value, at) for key, value in values.items()}
+
+    libraries: list[Value] = []
+    for kind, pattern in found.libraries:
+        path = Scalar(pattern, pattern, at)
+        libraries.append(mapped({kind: mapped({"include": path}) if kind == "glob" else path}))
+    document: dict[str, Value] = {**texts(found.values), "libraries": Sequence(tuple(libraries), at)}
+    if found.configuration:
+        document["configuration"] = mapped(texts(found.configuration))
+    return mapped(document), list(found.ignored)
 
 
 # -- the bundle
@@ -219,6 +335,7 @@ def _load(bundle: Path, target: str | None) -> tuple[tuple[BundlePipeline, ...],
     for _, document in (*documents, (bundle, overrides)):
         for name, given in (document.get("variables") or {}).items():
             value = given.get("default") if isinstance(given, Mapping) else given
+            value = os.environ.get(f"BUNDLE_VAR_{name}", value)
             if value is not None:
                 values[f"var.{name}"] = _plain_text(value)
     found: dict[str, BundlePipeline] = {}

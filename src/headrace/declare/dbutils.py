@@ -161,7 +161,7 @@ def _unset(settings: ProjectSettings, what: str, name: str, line: str) -> Pipeli
     return PipelineValueUnsetError(
         f"{what} `{name}` has no value",
         location=caller(settings.root),
-        remedies=[f"set it in {settings.file.name}, for all profiles or for one:   {line}"],
+        remedies=[f"set it in {settings.spec_to_edit}, for all profiles or for one:   {line}"],
         params={"name": name},
     )
 

@@ -85,7 +85,7 @@ def _load(
     targets = [Path(one) for one in settings.paths.targets.values() if one.startswith("/")]
     folders = (*settings.code_folders, *targets)
     forget_modules()
-    set_import_path(folders, settings.paths, files)
+    set_import_path(folders, settings.paths, files, settings.root_path)
     before = set(sys.modules)
 
     def marked_session() -> SparkSession:

@@ -26,7 +26,9 @@ def forget_modules() -> None:
     linecache.checkcache()
 
 
-def set_import_path(folders: Sequence[Path], paths: PathMap, files: Sequence[Path]) -> None:
+def set_import_path(
+    folders: Sequence[Path], paths: PathMap, files: Sequence[Path], root_path: Path | None = None
+) -> None:
     """Let files and queries import modules of the pipeline, until another pipeline is loaded.
 
     Args:
@@ -34,10 +36,12 @@ def set_import_path(folders: Sequence[Path], paths: PathMap, files: Sequence[Pat
         paths: The paths of other systems, for entries that files add to ``sys.path``.
         files: The pipeline's files. They import modules of their own folders, as notebooks do, and those
             beside the folder `transformations`, as on Databricks, if no other module has the name.
+        root_path: A further folder whose modules are imported by their names.
     """
     others = [entry for entry in sys.path if not isinstance(entry, _PipelineFolder)]
     roots = [one.parent for file in files for one in file.parents if one.name == "transformations"]
-    beside = dict.fromkeys(one for one in (*(file.parent for file in files), *roots) if one != folders[0])
+    below = (*filter(None, [root_path]), *(file.parent for file in files), *roots)
+    beside = dict.fromkeys(one for one in below if one != folders[0])
     sys.path[:] = [_PipelineFolder(folders[0]), *others, *map(_PipelineFolder, beside)]
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _PipelineFinder)]
     # Behind the finders of other tools, such as pytest's for test modules.

@@ -72,7 +72,7 @@ def _with_path_of_table(
     if found is None or found.path is None:
         raise arguments.invalid(
             "options",
-            f"names the table {name}, which has no path in {settings.file.name}",
+            f"names the table {name}, which has no path in {settings.spec_to_edit}",
             f"name its path:   tables: {{{name}: ./path}}",
         )
     return {key: value for key, value in options.items() if key != "tableName"} | {"path": found.path}

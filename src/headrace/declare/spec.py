@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from headrace.declare.bundle import BUNDLES, find_bundle, read_bundle, target_names
 from headrace.declare.spec_checks import build_error, check_kafka, check_keys
 from headrace.declare.spec_mappings import build_paths, build_tables
 from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
@@ -55,10 +57,9 @@ def find_spec(path: Path | None = None) -> Path:
         return start
     upward = [start, *start.parents] if path is None else [start]
     for folder in upward:
-        # A folder for Spark's pipelines can have a spec of ours too, which then counts.
-        names = (
-            [name for name in kind if (folder / name).is_file()] for kind in (SPEC_NAMES, SPARK_SPEC_NAMES)
-        )
+        # A folder with a spec of another system can have one of ours too, which then counts.
+        kinds = (SPEC_NAMES, SPARK_SPEC_NAMES, BUNDLES)
+        names = ([name for name in kind if (folder / name).is_file()] for kind in kinds)
         found = next(filter(None, names), [])
         if len(found) > 1:
             raise SpecAmbiguousError(
@@ -74,17 +75,11 @@ def find_spec(path: Path | None = None) -> Path:
     raise SpecNotFoundError(
         summary,
         remedies=[
-            *(f"write one for the bundle:   headrace init --from {name}" for name in _bundles(start)),
             "write a new pipeline:   headrace init shop",
             "or name the folder of the pipeline with --project",
         ],
         params={"path": shown},
     )
-
-
-def _bundles(folder: Path) -> list[str]:
-    """The asset bundle of Databricks in a folder."""
-    return [name for name in ("databricks.yml", "databricks.yaml") if (folder / name).is_file()]
 
 
 def load_project(
@@ -157,6 +152,11 @@ def load_project_anywhere(
 def _load(
     file: Path, text: str | None, profile: str | None, overrides: Mapping[str, str], redactor: Redactor
 ) -> ProjectSettings:
+    named_bundle = find_bundle(file) if text is None else None
+    if named_bundle is not None:
+        # The folder of the bundle is that of the pipeline.
+        file, chosen_pipeline = named_bundle
+        text = f"bundle: {file.name}\n" + (f"pipeline: {chosen_pipeline}\n" if chosen_pipeline else "")
     shown = _shown(file)
     text = _text(file, shown) if text is None else text
     try:
@@ -164,7 +164,9 @@ def _load(
     except HeadraceError:
         collect_from_text(text, redactor)
         raise
-    document = _with_database(document)
+    document = _with_own_names(document)
+    bundle = _bundle(document, file)
+    targets = () if bundle is None else target_names(bundle)
     collect_literals(document, redactor)
     dotenv = load_dotenv(file.parent, _shown(file.parent / DOTENV))
     profiles = _profiles(document)
@@ -176,26 +178,60 @@ def _load(
     base = Mapped(
         {k: v for k, v in document.items.items() if k != "profiles"}, document.keys, document.location
     )
-    merged = _merged(base, _chosen(profiles, chosen, shown))
+    merged = _merged(base, _chosen(profiles, chosen, shown, targets))
     for key, value in overrides.items():
         merged = _merged(merged, _override(key, value, redactor))
+    ignored: list[str] = []
+    if bundle is not None:
+        target = chosen if (profile or named) and chosen in targets else None
+        given, ignored = read_bundle(bundle, file.parent, target, _plain_value(merged, "pipeline"))
+        merged = _merged(given, merged)
     filler = Filler(file.parent, dotenv, redactor)
     settings = _settings(_validated(merged, filler, shown), file, chosen, merged, redactor)
+    settings = replace(settings, ignored=tuple(ignored))
     # The clients' settings may hold secrets that are not in the spec, such as a decrypted key.
     redactor.add_settings(settings.kafka.for_spark())
     return settings
 
 
-def _with_database(document: Mapped) -> Mapped:
-    """The document with `schema`, as Spark's specs may have it, under its other name."""
-    if "schema" not in document.items or "database" in document.items:
-        return document
-    names = {name: "database" if name == "schema" else name for name in document.items}
-    return Mapped(
+def _with_own_names(document: Mapped) -> Mapped:
+    """The document with keys of other systems under the names of ours: `schema` and `parameters`."""
+    names = {name: name for name in document.items}
+    for theirs, ours in (("schema", "database"), ("parameters", "configuration")):
+        if theirs in names and ours not in names:
+            names[theirs] = ours
+    document = Mapped(
         {names[name]: value for name, value in document.items.items()},
         {names[name]: location for name, location in document.keys.items()},
         document.location,
     )
+    configuration, parameters = (document.items.get(key) for key in ("configuration", "parameters"))
+    if not (isinstance(configuration, Mapped) and isinstance(parameters, Mapped)):
+        return document
+    items = {key: value for key, value in document.items.items() if key != "parameters"}
+    return Mapped(
+        {**items, "configuration": _merged(configuration, parameters)}, document.keys, document.location
+    )
+
+
+def _bundle(document: Mapped, file: Path) -> Path | None:
+    """The bundle that the spec names."""
+    name = _plain_value(document, "bundle")
+    if name is None:
+        return None
+    bundle = file.parent / name
+    if bundle.is_file():
+        return bundle
+    raise SpecInvalidError(
+        f"`bundle` names {name}, which does not exist",
+        location=document.keys["bundle"],
+        params={"bundle": name},
+    )
+
+
+def _plain_value(document: Mapped, key: str) -> str | None:
+    value = document.items.get(key)
+    return value.value if isinstance(value, Scalar) and isinstance(value.value, str) else None
 
 
 def profile_names(file: Path) -> list[str]:
@@ -237,12 +273,12 @@ def _profiles(document: Mapped) -> dict[str, Mapped]:
     return found
 
 
-def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str) -> Mapped:
+def _chosen(profiles: Mapping[str, Mapped], name: str, shown: str, targets: tuple[str, ...]) -> Mapped:
     if name in profiles:
         return profiles[name]
-    if name == DEFAULT_PROFILE:
+    if name == DEFAULT_PROFILE or name in targets:
         return Mapped({})
-    known = sorted({DEFAULT_PROFILE, *profiles})
+    known = sorted({DEFAULT_PROFILE, *profiles, *targets})
     close = difflib.get_close_matches(name, known, n=1)
     raise ProfileUnknownError(
         f"{shown} has no profile `{name}`",
@@ -348,6 +384,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=build_paths(spec, file.parent, _locations(merged, "paths")),
+        root_path=None if spec.root_path is None else Path(os.path.normpath(file.parent / spec.root_path)),
         redactor=redactor,
     )
 

@@ -187,6 +187,16 @@ class Spec(Overridable):
     name: Annotated[Text, _matching(_NAME, "may have letters a-z, digits, _ - and . only")]
     """the pipeline's name: letters, digits, ``_`` ``-`` ``.``"""
 
+    bundle: Text | None = None
+    """an asset bundle of Databricks (``databricks.yml``) that gives name, catalog, schema, libraries and
+    configuration, unless the spec has them; the profile is its target"""
+
+    pipeline: Text | None = None
+    """the key of the pipeline, if the bundle has several"""
+
+    root_path: Text | None = None
+    """a further folder from which files import modules"""
+
 
 SETTINGS = ("configuration", "secrets", "kafka", "tables", "paths")
 """Mappings with keys of users and other systems: they have one level, and every value is text."""

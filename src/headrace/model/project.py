@@ -55,6 +55,8 @@ class ProjectSettings:
         tables: The names of other systems' tables, with their paths or catalogs here.
         paths: The paths of other systems, with their locations here.
         consumer_groups: Whether flows publish their offsets to the broker.
+        root_path: A further folder from which files import modules.
+        ignored: The settings of an asset bundle that have no meaning here.
         redactor: Replaces the secrets among these settings.
     """
 
@@ -81,6 +83,8 @@ class ProjectSettings:
     consumer_groups: bool = True
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)
+    root_path: Path | None = None
+    ignored: tuple[str, ...] = ()
     redactor: Redactor = field(default_factory=Redactor, repr=False, compare=False)
 
     @property
@@ -91,6 +95,8 @@ class ProjectSettings:
     def code_folders(self) -> tuple[Path, ...]:
         """The folders of the pipeline's code: its own, and those outside of it that `libraries` names."""
         found = [self.root]
+        if self.root_path is not None and self.root_path.is_dir():
+            found.append(self.root_path)
         for pattern in self.libraries:
             fixed = tuple(takewhile(lambda part: not set("*?[") & set(part), PurePath(pattern).parts))
             named = Path(os.path.normpath(self.root.joinpath(*fixed)))
@@ -101,6 +107,16 @@ class ProjectSettings:
             if folder.is_dir() and not any(folder.is_relative_to(one) for one in found):
                 found.append(folder)
         return tuple(found)
+
+    @property
+    def spec_to_edit(self) -> str:
+        """The name of the file that takes entries of `tables` and `paths`."""
+        return "headrace.yml" if self.is_bundle else self.file.name
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether the spec is an asset bundle of Databricks, without a spec of ours."""
+        return self.file.stem == "databricks"
 
     def table_name(self, text: str) -> TableName:
         """The dataset of a name with one, two or three parts."""

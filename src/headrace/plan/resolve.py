@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from headrace.contracts.conditions import with_checks
-from headrace.errors import HeadraceError, PlanFailedError
+from headrace.errors import HeadraceError, PlanFailedError, SourceLocation
 from headrace.model.changes import OPERATION, SEQUENCE, TRUNCATE
 from headrace.model.declarations import (
     AppendFlow,
@@ -192,12 +192,19 @@ def _assemble(
             if isinstance(view, TemporaryView)
         ),
         notes=(
+            *_ignored(settings),
             *declarations.notes,
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
             *find_notes(_resolved_queries(resolver, declarations), settings.root),
         ),
     )
+
+
+def _ignored(settings: ProjectSettings) -> Iterator[Note]:
+    if settings.ignored:
+        text = f"these settings of the bundle have no effect here: {', '.join(settings.ignored)}"
+        yield Note(level="note", text=text, location=SourceLocation(settings.file.name, 1))
 
 
 def _gone(planned: PlannedFlow) -> Note:

@@ -537,7 +537,7 @@ class Resolver:
 def _entry_remedies(name: str, settings: ProjectSettings) -> Iterator[str]:
     """The lines of the spec for a table of another system."""
     entry = f"{name}: ./{name.rpartition('.')[2]}"
-    yield f"{ENTRY_MISSING}{settings.file.name}:   tables: {{{entry}}}"
+    yield f"{ENTRY_MISSING}{settings.spec_to_edit}:   tables: {{{entry}}}"
     catalog, _, rest = name.partition(".")
     if "." in rest and settings.catalog is None:
         yield f"if `{catalog}` is the catalog of this pipeline, add:   catalog: {catalog}"

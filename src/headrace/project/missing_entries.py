@@ -30,13 +30,16 @@ def _with_entries(error: HeadraceError, settings: ProjectSettings) -> HeadraceEr
     named = [one for one in find_outside(find_files(settings), settings.root) if _is_open(one, settings)]
     known = {one.text.casefold() for one in named}
     named += [one for one in missing if one.text.casefold() not in known]
-    spec = settings.file.name
-    lines = [f"entries for {spec}, with paths to correct:", *entry_lines(named, indent="  ")]
+    spec = settings.spec_to_edit
+    lines = [f"entries for {spec}, with paths to correct:"]
+    if settings.is_bundle:
+        lines.append(f"  bundle: {settings.file.name}")
+    lines += entry_lines(named, indent="  ")
     remedies = [one for one in error.remedies if not one.startswith(ENTRY_MISSING)]
     return error.with_(
         facts=(*error.facts, "\n".join(lines)),
         remedies=(
-            f"add the entries above to {settings.file.name}, with the paths that have the data",
+            f"add the entries above to {settings.spec_to_edit}, with the paths that have the data",
             *remedies,
         ),
         params={**error.params, "missing": sorted(one.text for one in named)},

@@ -37,7 +37,7 @@ def mapped_path(path: str, settings: ProjectSettings, location: SourceLocation |
         raise PathUnmappedError(
             f"the path {path} is of another system, and no entry of `paths` has it",
             location=location,
-            remedies=[f"{ENTRY_MISSING}{settings.file.name}:   paths: {{{_entry(prefix)}}}"],
+            remedies=[f"{ENTRY_MISSING}{settings.spec_to_edit}:   paths: {{{_entry(prefix)}}}"],
             params={"path": path, "prefix": prefix},
         )
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]*:", path):

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.declare.bundle import build_specs, describe_ignored
 from headrace.declare.spec import load_project
-from headrace.errors import SpecInvalidError
+from headrace.errors import ProfileUnknownError, SpecAmbiguousError, SpecInvalidError
 
 BUNDLE = """
 bundle: {name: shop}
@@ -70,7 +70,7 @@ def bundle(tmp_path: Path) -> Path:
 def test_a_pipeline_of_a_bundle_becomes_a_spec(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (spec,) = build_specs(bundle, bundle.parent)
     spec.file.write_text(spec.text)
-    monkeypatch.setenv("WAREHOUSE", "w")
+    monkeypatch.setenv("BUNDLE_VAR_warehouse", "w")
     settings = load_project(bundle.parent)
     assert (settings.name, settings.catalog, settings.database) == ("dev_sales", "main", "sales_dev")
     assert settings.libraries == ("src/orders.py", "src/views.sql", "src/more/**")
@@ -80,7 +80,7 @@ def test_a_pipeline_of_a_bundle_becomes_a_spec(bundle: Path, monkeypatch: pytest
     assert settings.paths.targets == {"/Volumes": str(bundle.parent / "volumes")}
     ignored, unset = describe_ignored((spec,))
     assert ignored.endswith("headrace.yml: no meaning here: serverless")
-    assert unset.endswith("in the environment or in .env: ${WAREHOUSE}")
+    assert unset.endswith("in the environment or in .env: ${BUNDLE_VAR_warehouse}")
 
 
 def test_a_target_has_its_own_variables_and_settings(bundle: Path) -> None:
@@ -106,3 +106,42 @@ def test_a_folder_of_files_becomes_a_spec(bundle: Path) -> None:
     (spec,) = build_specs(bundle.parent / "src", bundle.parent)
     assert "libraries:\n  - glob: {include: src/**}\n" in spec.text
     assert "other.raw.customers: ./customers   # src/orders.py:6\n" in spec.text
+
+
+def test_a_bundle_is_read_as_a_spec(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUNDLE_VAR_warehouse", "w")
+    settings = load_project(bundle.parent)
+    assert (settings.name, settings.catalog, settings.database) == ("dev_sales", "main", "sales_dev")
+    assert (settings.file, settings.root_path) == (bundle, bundle.parent / "src")
+    assert settings.libraries == ("src/orders.py", "src/views.sql", "src/more/**")
+    assert settings.configuration == {"landing": "/Volumes/main/landing", "warehouse": "w"}
+    assert settings.ignored == ("serverless",)
+    prod = load_project(bundle, profile="prod", overrides={"configuration.landing": "./here"})
+    assert (prod.catalog, prod.database) == ("prod_main", "sales_prod")
+    assert prod.configuration == {"mode": "all", "landing": "./here"}
+    with pytest.raises(ProfileUnknownError):
+        load_project(bundle, profile="other")
+
+
+def test_a_spec_adds_to_a_bundle(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUNDLE_VAR_warehouse", "w")
+    text = "bundle: databricks.yml\ndatabase: mine\npaths: {/Volumes: ./volumes}\nparameters: {mode: some}\n"
+    (bundle.parent / "headrace.yml").write_text(text)
+    settings = load_project(bundle.parent)
+    assert (settings.name, settings.database, settings.file.name) == ("dev_sales", "mine", "headrace.yml")
+    assert settings.configuration["mode"] == "some"
+    assert settings.paths.targets == {"/Volumes": str(bundle.parent / "volumes")}
+
+
+def test_one_of_several_pipelines_is_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUNDLE_VAR_warehouse", "w")
+    second = bundle.parent / "resources" / "z.yml"
+    second.write_text(PIPELINE.replace("sales:\n      name", "second:\n      name").replace("sales", "more"))
+    with pytest.raises(SpecAmbiguousError) as caught:
+        load_project(bundle)
+    assert caught.value.params["pipelines"] == ["sales", "second"]
+    assert "headrace run --spec databricks.yml --set pipeline=sales" in caught.value.remedies[0]
+    assert load_project(bundle, overrides={"pipeline": "second"}).name == "dev_more"
+    assert load_project(second).name == "dev_more"
+    with pytest.raises(SpecInvalidError):
+        load_project(bundle, overrides={"pipeline": "third"})

@@ -93,9 +93,7 @@ def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
     return {**batch_metadata(stamp, BatchCounts(input=0, accepted=0)), "opens": opens}
 
 
-def refresh_metadata(
-    stamp: RefreshStamp, counts: BatchCounts | None = None, kept: int = 0
-) -> dict[str, Any]:
+def refresh_metadata(stamp: RefreshStamp, counts: BatchCounts | None = None, kept: int = 0) -> dict[str, Any]:
     """The user metadata of the commit that refreshes a materialized view.
 
     Args:

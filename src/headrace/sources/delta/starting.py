@@ -30,7 +30,8 @@ def reads_feed(options: Mapping[str, str]) -> bool:
 def skips_changes(options: Mapping[str, str]) -> bool:
     """Whether the options of a reader ask to pass over commits that change or remove rows."""
     return any(
-        key.lower() == "skipchangecommits" and value.strip().lower() == "true" for key, value in options.items()
+        key.lower() == "skipchangecommits" and value.strip().lower() == "true"
+        for key, value in options.items()
     )
 
 
