@@ -39,6 +39,9 @@ class ObjectFiles:
             return bool(self.list_files(path) or self.list_folders(path))
         return True
 
+    def size(self, path: str) -> int:
+        return int(obstore.head(self._store, _key(path))["size"])
+
     def list_files(self, folder: str) -> list[str]:
         found = obstore.list_with_delimiter(self._store, f"{_key(folder)}/")["objects"]
         return [one["path"].rpartition("/")[2] for one in found]

@@ -42,6 +42,7 @@ COMMANDS = {
     "quarantine": "Show rejected rows, and replay or discard them",
     "refresh": "Bring selected datasets up to date",
     "reset": "Create a new checkpoint for a flow, and keep the rows",
+    "checkpoint": "Show, validate or repair the checkpoints of flows",
     "full-refresh": "Rebuild a dataset from its sources",
     "erase": "Delete rows of a table and of the tables downstream",
     "broker": "Manage the embedded Kafka broker",

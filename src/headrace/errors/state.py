@@ -32,6 +32,7 @@ class CheckpointForeignError(RefusedError):
 class CheckpointCorruptError(RefusedError):
     """A file of the checkpoint cannot be read.
 
+    `headrace checkpoint repair FLOW` repairs it where the table has what the file said, and keeps the state.
     `headrace reset FLOW` creates a new checkpoint at the positions that the table records.
     """
 

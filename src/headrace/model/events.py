@@ -320,7 +320,13 @@ class DatasetChecked(Event):
 
 
 Operation = Literal[
-    "QUARANTINE_REPLAY", "QUARANTINE_DISCARD", "FULL_REFRESH", "RESET", "ERASE", "MAINTENANCE"
+    "QUARANTINE_REPLAY",
+    "QUARANTINE_DISCARD",
+    "FULL_REFRESH",
+    "RESET",
+    "CHECKPOINT_REPAIR",
+    "ERASE",
+    "MAINTENANCE",
 ]
 """What a command does to a dataset, beside runs."""
 

@@ -18,6 +18,7 @@ from headrace.model.events import Emitter
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
+from headrace.project.checkpoints import Checkpoints
 from headrace.project.engine import Engine, SourceOverrides, StoppedBroker
 from headrace.project.updating import Updates
 
@@ -465,6 +466,15 @@ class Pipeline:
 
         path = find_table(table, self.settings.storage, self.settings.database)
         return read_rows(path, Selection(where=where, limit=limit, columns=columns))
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints of the pipeline's flows: show, validate and repair them, without Spark.
+
+        Example:
+            >>> pipeline.checkpoints.validate()  # doctest: +SKIP
+        """
+        return Checkpoints(self.settings)
 
     @property
     def quarantine(self) -> Quarantine:

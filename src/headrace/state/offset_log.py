@@ -10,6 +10,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.model.ranges import Position
 from headrace.state.identity import SourceIdentity, corrupt
@@ -63,7 +64,10 @@ def check_readable(checkpoint: Location) -> None:
     Raises:
         CheckpointCorruptError: One of them cannot be parsed.
     """
-    finished = _last(checkpoint / "commits")
+    planned, finished = _last(checkpoint / "offsets"), _last(checkpoint / "commits")
+    if planned > 0:
+        # Spark computes the range of the last batch from the one before.
+        load_offsets(checkpoint, planned - 1)
     for path, first in (
         (checkpoint / "metadata", 0),
         *([(checkpoint / "commits" / str(finished), 1)] if finished >= 0 else []),
@@ -75,7 +79,7 @@ def check_readable(checkpoint: Location) -> None:
             json.loads("\n".join(lines[first:]))
         except FileNotFoundError as error:
             # Spark makes new ones for a query that has planned nothing yet, and refuses any other.
-            if _last(checkpoint / "offsets") >= 0 and path.name == "metadata":
+            if planned >= 0 and path.name == "metadata":
                 raise corrupt(path, error) from error
         except (OSError, ValueError) as error:
             raise corrupt(path, error) from error
@@ -100,6 +104,25 @@ def seed_files(
     """
     conf = {SHUFFLE_PARTITIONS: shuffle_partitions}
     metadata = {"batchWatermarkMs": watermark_ms, "batchTimestampMs": _SEEDED_MS, "conf": conf}
+    finished = {"nextBatchWatermarkMs": watermark_ms}
+    return {
+        "offsets/0": offset_lines(metadata, positions, sources),
+        "commits/0": f"{_VERSION}\n{json.dumps(finished)}",
+        # Spark refuses a checkpoint that has offsets and no id of its own.
+        "metadata": json.dumps({"id": str(uuid.uuid4())}),
+    }
+
+
+def offset_lines(
+    metadata: Mapping[str, Any], positions: Mapping[int, Position], sources: Sequence[SourceIdentity]
+) -> str:
+    """The text of a file of the offset log.
+
+    Args:
+        metadata: Its second line: the watermark, the time and the settings of the batch.
+        positions: The positions, by the index of the source; a source without one has no offset yet.
+        sources: The sources.
+    """
     lines = [_VERSION, json.dumps(metadata)]
     lines += [
         # Spark compares positions as text: with spaces it would take this one for another.
@@ -108,13 +131,7 @@ def seed_files(
         else _UNSET
         for source in sources
     ]
-    finished = {"nextBatchWatermarkMs": watermark_ms}
-    return {
-        "offsets/0": "\n".join(lines),
-        "commits/0": f"{_VERSION}\n{json.dumps(finished)}",
-        # Spark refuses a checkpoint that has offsets and no id of its own.
-        "metadata": json.dumps({"id": str(uuid.uuid4())}),
-    }
+    return "\n".join(lines)
 
 
 def is_seeded(checkpoint: Location) -> bool:

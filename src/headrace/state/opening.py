@@ -226,6 +226,11 @@ def resume_remedy(flow: FlowFacts) -> tuple[str, ...]:
     return (f"read everything again:   headrace full-refresh {flow.short_dataset}",)
 
 
+def repair_command(flow: str) -> str:
+    """The remedy that repairs files of a checkpoint, and keeps its state."""
+    return f"repair it, if that is possible:   headrace checkpoint repair {flow}"
+
+
 def resume_command(flow: str) -> str:
     """The remedy that opens a new checkpoint at the table's positions."""
     return f"continue from the table:   headrace reset {flow}"

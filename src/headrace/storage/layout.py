@@ -103,6 +103,14 @@ class Storage:
     def checkpoint(self, dataset: TableName, flow: str, generation: int) -> Location:
         return self.flow_checkpoints(dataset, flow) / f"{generation:04d}"
 
+    @property
+    def backups(self) -> Location:
+        """The files that `headrace checkpoint repair` has taken out of checkpoints."""
+        return self.root / "backups"
+
+    def backup(self, dataset: TableName, flow: str, generation: int) -> Location:
+        return self.backups / f"{dataset}.{flow}" / f"{generation:04d}"
+
     def ledger(self, dataset: TableName, flow: str) -> Location:
         return self.root / "ledger" / str(dataset) / flow
 

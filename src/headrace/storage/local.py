@@ -23,6 +23,9 @@ class LocalFiles:
     def exists(self, path: str) -> bool:
         return Path(path).exists()
 
+    def size(self, path: str) -> int:
+        return Path(path).stat().st_size
+
     def list_files(self, folder: str) -> list[str]:
         return _list(folder, folders=False)
 

@@ -33,6 +33,9 @@ class Files(Protocol):
     def exists(self, path: str) -> bool:
         """Return whether there is a file or a folder at this path."""
 
+    def size(self, path: str) -> int:
+        """Return the bytes of a file."""
+
     def list_files(self, folder: str) -> list[str]:
         """Return the names of the files of a folder, without order; none if the folder does not exist."""
 
@@ -144,6 +147,16 @@ class Location:
 
     def exists(self) -> bool:
         return self.files.exists(self.path)
+
+    def size(self) -> int:
+        """The bytes of the file."""
+        return self.files.size(self.path)
+
+    def walk(self) -> Iterator[Location]:
+        """All files of the folder and of the folders in it."""
+        yield from (self / name for name in self.list_files())
+        for name in self.list_folders():
+            yield from (self / name).walk()
 
     def list_files(self) -> list[str]:
         """The names of the files in the folder, sorted; none if the folder does not exist."""

@@ -1,0 +1,159 @@
+"""`headrace checkpoint`: what the checkpoints of flows hold, and how damaged ones are repaired."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.output import Result
+from headrace.cli.verb import Invocation, VerbGroup, verb
+
+if TYPE_CHECKING:
+    from headrace.maintain.checkpoints import FlowCheckpoint
+    from headrace.project.checkpoints import CheckpointReport
+
+
+@click.group(
+    "checkpoint",
+    cls=VerbGroup,
+    examples=("headrace checkpoint show", "headrace checkpoint validate orders"),
+)
+def command() -> None:
+    """Show, validate or repair the checkpoints of flows.
+
+    A checkpoint is the folder in which Spark keeps the progress of a stream, and its state. Starts no Spark.
+    """
+
+
+_flows = click.argument("flows", nargs=-1, metavar="[FLOW]..")
+
+
+@verb(name="show", examples=("headrace checkpoint show", "headrace checkpoint show orders --json"))
+@_flows
+def show(invocation: Invocation, flows: tuple[str, ...]) -> Result:
+    """Show what the checkpoint of each flow holds.
+
+    Batches, where each source continues, the watermark, the size of the state, and the files.
+    """
+    with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
+        found = pipeline.checkpoints.show(flows)
+        data = [one.to_json() for one in found]
+        lines = [line for one in found for line in _shown(one)]
+    return Result(data=data, text="\n".join(lines) or "The storage has no checkpoints.")
+
+
+@verb(
+    name="validate", examples=("headrace checkpoint validate", "headrace checkpoint validate orders --json")
+)
+@_flows
+def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
+    """Check the files that a run needs to continue.
+
+    Exit code 1 if a file is damaged or missing.
+    """
+    with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
+        found = pipeline.checkpoints.validate(flows)
+    return Result(
+        data=[one.to_json() for one in found],
+        text="\n".join(line for one in found for line in _judged(one)) or "The storage has no checkpoints.",
+        exit_code=1 if any(one.problems for one in found) else 0,
+    )
+
+
+@verb(
+    name="repair", examples=("headrace checkpoint repair orders", "headrace checkpoint repair orders --yes")
+)
+@click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def repair(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
+    """Repair the damaged files of a checkpoint, where that is safe.
+
+    Offsets of a batch that the table holds are written again from the table. A batch that the table does
+    not hold is planned again. Shows first what it would do, and asks for confirmation. The damaged files
+    are kept in the storage's folder `backups`. Refused while the flow runs. Exit code 1 if something is
+    damaged that cannot be repaired.
+    """
+    output = invocation.output
+    with invocation.pipeline() as pipeline:
+        with output.progress("Reading"):
+            found = pipeline.checkpoints.validate(flows)
+        lines = [line for one in found for line in _judged(one)]
+        lost = any(one.problems and not one.can_be_repaired for one in found)
+        if not any(one.can_be_repaired for one in found):
+            return Result(data={"done": False, "repaired": []}, text="\n".join(lines), exit_code=int(lost))
+        if not yes:
+            output.note("\n".join(lines))
+            if not output.confirm("Repair?", remedy=f"headrace checkpoint repair {' '.join(flows)} --yes"):
+                return Result(data={"done": False, "repaired": []}, text="Nothing was changed.", exit_code=1)
+        done = pipeline.checkpoints.repair(flows)
+        backups = pipeline.settings.storage.backups
+    names = ", ".join(one.checkpoint.flow for one in done)
+    text = f"Repaired: {names}. The damaged files are in {backups}.\nNext: headrace run"
+    return Result(
+        data={"done": True, "repaired": [one.to_json() for one in done], "backups": str(backups)},
+        text=text,
+        exit_code=int(lost),
+    )
+
+
+for _verb in (show, validate, repair):
+    command.add_command(_verb)
+
+
+def _shown(found: FlowCheckpoint) -> Iterator[str]:
+    said = found.to_json()
+    yield f"{found.flow}  writes {found.dataset.short}"
+    if found.identity is None:
+        yield f"  damaged     see: headrace checkpoint validate {found.flow}"
+        return
+    yield f"  checkpoint  {found.identity.checkpoint}, opened {found.identity.created}"
+    yield (
+        f"  batches     {_batch(found.last_planned)} planned, {_batch(found.last_finished)} finished, "
+        f"{_batch(found.committed)} in the table"
+    )
+    for source in found.sources:
+        position = "its beginning" if source.position is None else json.dumps(source.position.to_json())
+        yield f"  source      {source.title} continues at {position}"
+    if said["watermark"] is not None:
+        yield f"  watermark   {said['watermark']}"
+    for one in found.state:
+        yield (
+            f"  state       operator {one.operator}: {_counted(one.partitions, 'partition')}, "
+            f"{_counted(one.files, 'file')}, {one.size_bytes:,} bytes"
+        )
+    yield f"  files       {_counted(said['files'], 'file')}, {said['size_bytes']:,} bytes in {found.path}"
+    if found.replaced:
+        yield f"  replaced    {_counted(len(found.replaced), 'earlier checkpoint')} of this flow"
+
+
+def _judged(report: CheckpointReport) -> Iterator[str]:
+    found = report.checkpoint
+    if not report.problems:
+        yield f"{found.flow}  the checkpoint is whole"
+        return
+    yield f"{found.flow}  {_counted(len(report.problems), 'damaged file')} in {found.path}"
+    for one in report.problems:
+        yield f"  {'/'.join(one.file.below(found.path))}: {one.found}"
+        if one.repair is not None:
+            yield f"    repair: {one.repair.action}"
+        else:
+            yield "    there is no repair"
+    yield f"  help: {_remedy(report)}"
+
+
+def _remedy(report: CheckpointReport) -> str:
+    flow = report.checkpoint.flow
+    if report.can_be_repaired:
+        return f"headrace checkpoint repair {flow}"
+    return f"open a new checkpoint:   headrace reset {flow}   (a flow with state: headrace full-refresh)"
+
+
+def _batch(number: int) -> str:
+    return "no batch" if number < 0 else f"batch {number}"
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

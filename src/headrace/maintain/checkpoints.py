@@ -1,0 +1,242 @@
+"""What the checkpoint of each flow holds, and what is wrong with its files; without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.model.names import TableName
+from headrace.model.ranges import Position
+from headrace.sources.ranges import committed_positions
+from headrace.sources.registry import describe_source
+from headrace.state.identity import CheckpointIdentity, generations, load_identity
+from headrace.state.ledger import Ledger
+from headrace.state.offset_log import load_offsets, load_state
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+from headrace.storage.table_log import is_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateFiles:
+    """The state of one stateful operator.
+
+    Args:
+        operator: Its number in the query.
+        partitions: The number of its partitions.
+    """
+
+    operator: int
+    partitions: int
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedSource:
+    """A source of a checkpoint.
+
+    Args:
+        title: The source, such as ``topic orders``.
+        position: Where the next batch begins; ``None`` if it is not known.
+    """
+
+    title: str
+    position: Position | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlowCheckpoint:
+    """The newest checkpoint of a flow.
+
+    Attributes:
+        path: Its folder.
+        identity: Its identity; ``None`` if `broken` is set.
+        broken: Why the identity cannot be read.
+        committed: The last batch that the table holds; -1 if none.
+        replaced: The flow's earlier checkpoints.
+    """
+
+    storage: Storage
+    dataset: TableName
+    flow: str
+    path: Location
+    replaced: tuple[Location, ...] = ()
+    identity: CheckpointIdentity | None = None
+    broken: HeadraceError | None = None
+    committed: int = -1
+
+    @cached_property
+    def last_planned(self) -> int:
+        """The last batch that Spark has planned; -1 if none."""
+        return load_state(self.path).last_planned
+
+    @cached_property
+    def last_finished(self) -> int:
+        """The last batch that Spark has finished; -1 if none."""
+        return load_state(self.path).last_finished
+
+    @property
+    def sources(self) -> tuple[SavedSource, ...]:
+        """The sources, and where the next batch begins."""
+        if self.identity is None:
+            return ()
+        positions = self.positions(self.committed) or {}
+        return tuple(
+            SavedSource(
+                title=describe_source(one),
+                position=positions.get(one.index),
+            )
+            for one in self.identity.sources
+        )
+
+    @property
+    def watermark_ms(self) -> int | None:
+        """The watermark of the next batch; ``None`` if there is none."""
+        found = load_metadata(self.path / "commits" / str(self.last_finished))
+        return None if found is None else found.get("nextBatchWatermarkMs") or None
+
+    @property
+    def state(self) -> tuple[StateFiles, ...]:
+        """The state of the query."""
+        root = self.path / "state"
+        return tuple(
+            StateFiles(
+                operator=int(name),
+                partitions=sum(one.isdigit() for one in (root / name).list_folders()),
+                **measure(root / name),
+            )
+            for name in sorted(root.list_folders())
+            if name.isdigit()
+        )
+
+    def positions(self, batch: int) -> Mapping[int, Position] | None:
+        """Where a batch ended, as the table or the ledger says; ``None`` if neither has it."""
+        if self.identity is None or batch < 0:
+            return None
+        entry = self._ledger.last_batch(self.storage.table(self.dataset), self.identity.checkpoint, batch)
+        return None if entry is None else committed_positions(entry)
+
+    @property
+    def _ledger(self) -> Ledger:
+        return Ledger(self.storage.ledger(self.dataset, self.flow), self.dataset, self.flow)
+
+    def to_json(self) -> dict[str, Any]:
+        identity, watermark = self.identity, self.watermark_ms
+        return {
+            "flow": self.flow,
+            "dataset": str(self.dataset),
+            "path": str(self.path),
+            "checkpoint": None if identity is None else identity.checkpoint,
+            "created": None if identity is None else identity.created,
+            "generation": int(self.path.name),
+            "replaced": [str(one) for one in self.replaced],
+            "last_planned": self.last_planned,
+            "last_finished": self.last_finished,
+            "last_committed": self.committed,
+            "sources": [
+                {"source": one.title, "position": None if one.position is None else one.position.to_json()}
+                for one in self.sources
+            ],
+            "watermark": None
+            if watermark is None
+            else datetime.fromtimestamp(watermark / 1000, UTC).isoformat(timespec="milliseconds"),
+            "state": [
+                {
+                    "operator": one.operator,
+                    "partitions": one.partitions,
+                    "files": one.files,
+                    "size_bytes": one.size_bytes,
+                }
+                for one in self.state
+            ],
+            **measure(self.path),
+        }
+
+
+def load_checkpoints(storage: Storage, chosen: Callable[[str], bool]) -> Iterator[FlowCheckpoint]:
+    """The newest checkpoint of each flow in a storage, by dataset and flow.
+
+    Args:
+        storage: The storage.
+        chosen: Whether a flow, by its name, is wanted.
+    """
+    root = storage.root / "checkpoints"
+    for dataset in root.list_folders():
+        name = TableName.parse(dataset, dataset)
+        for flow in filter(chosen, (root / dataset).list_folders()):
+            known = generations(root / dataset / flow)
+            if known:
+                yield _load(storage, name, flow, known)
+
+
+def load_metadata(path: Location) -> Mapping[str, Any] | None:
+    """The JSON object in the second line of a file of Spark's logs; ``None`` if it cannot be read."""
+    try:
+        lines = path.read_text().splitlines()
+        found = json.loads(lines[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return found if lines[0] == "v1" and isinstance(found, dict) else None
+
+
+def measure(folder: Location) -> dict[str, int]:
+    """The number of files in a folder and all below it, and their bytes."""
+    sizes = [file.size() for file in folder.walk()]
+    return {"files": len(sizes), "size_bytes": sum(sizes)}
+
+
+def offsets_problem(checkpoint: Location, batch: int, sources: int) -> str | None:
+    """Why Spark cannot read the offsets of a batch; ``None`` if it can.
+
+    Args:
+        checkpoint: The folder of the checkpoint.
+        batch: The batch.
+        sources: The number of the checkpoint's sources.
+    """
+    try:
+        lines = load_offsets(checkpoint, batch)
+        for line in lines:
+            if line is not None:
+                json.loads(line)
+    except HeadraceError as error:
+        return error.facts[0]
+    except ValueError as error:
+        return f"the position of a source is not JSON: {error}"
+    if len(lines) != sources:
+        return f"it has the positions of {len(lines)} of {sources} sources"
+    if load_metadata(checkpoint / "offsets" / str(batch)) is None:
+        return "its second line is not JSON"
+    return None
+
+
+def _load(storage: Storage, dataset: TableName, flow: str, known: tuple[Location, ...]) -> FlowCheckpoint:
+    path = known[-1]
+    try:
+        identity, broken = load_identity(path), None
+    except HeadraceError as error:
+        identity, broken = None, error
+    return FlowCheckpoint(
+        storage=storage,
+        dataset=dataset,
+        flow=flow,
+        path=path,
+        replaced=known[:-1],
+        identity=identity,
+        broken=broken,
+        committed=-1 if identity is None else _committed(storage.table(dataset), identity.checkpoint),
+    )
+
+
+def _committed(table: Location, checkpoint: str) -> int:
+    from deltalake import DeltaTable
+
+    if not is_table(table):
+        return -1
+    found = DeltaTable(str(table)).transaction_version(checkpoint)
+    return -1 if found is None else int(found)

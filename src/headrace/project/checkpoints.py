@@ -1,0 +1,147 @@
+"""The checkpoints of a pipeline's flows: show, validate and repair them, without Spark."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.errors import FlowUnknownError
+from headrace.maintain.checkpoint_repair import Problem, find_problems
+from headrace.maintain.checkpoints import FlowCheckpoint, load_checkpoints
+from headrace.model.project import ProjectSettings
+from headrace.project.operations import logged_operation, new_update
+from headrace.state.lease import Lease
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointReport:
+    """What is wrong with the checkpoint of one flow.
+
+    Args:
+        checkpoint: The checkpoint.
+        problems: Its damaged files; none if it is whole.
+    """
+
+    checkpoint: FlowCheckpoint
+    problems: tuple[Problem, ...]
+
+    @property
+    def can_be_repaired(self) -> bool:
+        """Whether there is a repair of each problem."""
+        return bool(self.problems) and all(one.repair is not None for one in self.problems)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flow": self.checkpoint.flow,
+            "dataset": str(self.checkpoint.dataset),
+            "path": str(self.checkpoint.path),
+            "problems": [
+                {
+                    "file": str(one.file),
+                    "found": one.found,
+                    "repair": None if one.repair is None else one.repair.action,
+                }
+                for one in self.problems
+            ],
+        }
+
+
+class Checkpoints:
+    """The checkpoints of a pipeline.
+
+    Args:
+        settings: The settings of the pipeline.
+    """
+
+    def __init__(self, settings: ProjectSettings) -> None:
+        self._settings = settings
+
+    def show(self, flows: Sequence[str] = ()) -> tuple[FlowCheckpoint, ...]:
+        """The newest checkpoint of each flow.
+
+        Args:
+            flows: The names of the flows; all by default.
+
+        Raises:
+            FlowUnknownError: The storage has no checkpoint of a flow.
+        """
+        found = tuple(load_checkpoints(self._settings.storage, lambda flow: not flows or flow in flows))
+        known = {one.flow for one in found}
+        for name in flows:
+            if name not in known:
+                every = {one.flow for one in load_checkpoints(self._settings.storage, lambda _: True)}
+                near = difflib.get_close_matches(name, every, n=1)
+                raise FlowUnknownError(
+                    f"the storage of {self._settings.name} has no checkpoint of a flow `{name}`",
+                    remedies=(
+                        f"did you mean `{near[0]}`?" if near else "headrace checkpoint show lists all",
+                    ),
+                    params={"flow": name},
+                )
+        return found
+
+    def validate(self, flows: Sequence[str] = ()) -> tuple[CheckpointReport, ...]:
+        """Check the files that a run needs to continue.
+
+        Args:
+            flows: The names of the flows; all by default.
+
+        Raises:
+            FlowUnknownError: The storage has no checkpoint of a flow.
+        """
+        return tuple(
+            CheckpointReport(checkpoint=one, problems=tuple(find_problems(one))) for one in self.show(flows)
+        )
+
+    def repair(self, flows: Sequence[str]) -> tuple[CheckpointReport, ...]:
+        """Repair what can be repaired, and keep the damaged files in the storage's folder ``backups``.
+
+        A process that is killed meanwhile leaves files missing, and the next repair writes them.
+
+        Args:
+            flows: The names of the flows.
+
+        Returns:
+            What was repaired.
+
+        Raises:
+            FlowUnknownError: The storage has no checkpoint of a flow.
+            SecondDriverError: A flow runs.
+            StorageUnwritableError: The storage refuses a change.
+        """
+        storage, update = self._settings.storage, new_update()
+        names = tuple(dict.fromkeys(one.dataset for one in self.show(flows)))
+        with (
+            logged_operation(self._settings, update, "CHECKPOINT_REPAIR", names) as outcome,
+            ExitStack() as held,
+        ):
+            for one in self.show(flows):
+                lease = Lease.acquire(storage.lease(one.dataset, one.flow), one.flow)
+                held.callback(lease.release)
+            # Read again: a run may have ended since the caller has looked.
+            done = tuple(one for one in self.validate(flows) if one.can_be_repaired)
+            for report in done:
+                self._repair(report)
+            outcome["checkpoints"] = [one.to_json() for one in done]
+        return done
+
+    def _repair(self, report: CheckpointReport) -> None:
+        found = report.checkpoint
+        generation = int(found.path.name)
+        backup = self._settings.storage.backup(found.dataset, found.flow, generation)
+        backup /= f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"
+        for problem in report.problems:
+            repair = problem.repair
+            assert repair is not None
+            sums = repair.file.parent / f".{repair.file.name}.crc"
+            for file in (repair.file, sums):
+                if file.exists():
+                    kept = backup / "/".join(file.below(found.path))
+                    kept.parent.make_folder()
+                    file.move(kept)
+            if repair.text is not None:
+                repair.file.replace(repair.text)

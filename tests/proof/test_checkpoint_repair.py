@@ -1,0 +1,142 @@
+"""Damaged files of a checkpoint are found and repaired, state included; no record is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.cli.main import run as run_command
+from headrace.errors import HeadraceError
+from headrace.model.names import TableName
+from headrace.project.pipeline import Pipeline
+from headrace.state.lease import Lease
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+from proof.shop import BRONZE, Shop
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+DISTINCT = BRONZE.replace(
+    "return records.", 'records = records.dropDuplicates(["_source"])\n    return records.'
+)
+"""A query that keeps state, which a new checkpoint would lose."""
+
+
+def newest(shop: Shop, log: str, back: int = 0) -> Path:
+    numbers = sorted(int(path.name) for path in (shop.checkpoint() / log).iterdir() if path.name.isdigit())
+    return shop.checkpoint() / log / str(numbers[-1 - back])
+
+
+def halve(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES: dict[str, Callable[[Shop], None]] = {
+    "the last offsets are cut": lambda shop: halve(newest(shop, "offsets")),
+    "the last offsets are empty": lambda shop: empty(newest(shop, "offsets")),
+    "the offsets have a gap": lambda shop: newest(shop, "offsets", 1).unlink(),
+    "the last commit is empty": lambda shop: empty(newest(shop, "commits")),
+    "the metadata is empty": lambda shop: empty(shop.checkpoint() / "metadata"),
+    "the checksums are others": lambda shop: halve(
+        newest(shop, "offsets").with_name(f".{newest(shop, 'offsets').name}.crc")
+    ),
+    "several files are cut": lambda shop: (
+        [halve(newest(shop, name)) for name in ("offsets", "commits")] and None
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_repaired_and_its_state_kept(shop: Shop, damage: str) -> None:
+    shop.write(DISTINCT)
+    for _ in range(3):
+        shop.produce(30)
+        shop.run_well()
+    shop.produce(20)
+    before = shop.checkpoint()
+    DAMAGES[damage](shop)
+    with Pipeline.load(shop.root) as pipeline:
+        (found,) = pipeline.checkpoints.validate()
+        assert found.can_be_repaired, found.to_json()
+        if damage != "the checksums are others":
+            error = shop.refused()
+            assert any("checkpoint repair bronze" in remedy for remedy in error.remedies), error.to_dict()
+        (done,) = pipeline.checkpoints.repair(["bronze"])
+        assert done.problems == found.problems or damage == "the metadata is empty"
+        (now,) = pipeline.checkpoints.validate()
+        assert not now.problems, now.to_json()
+    assert [path for path in (shop.storage.root / "backups").rglob("*") if path.is_file()] or "gap" in damage
+    shop.run_well()
+    shop.check()
+    assert shop.checkpoint() == before
+
+
+def test_offsets_of_a_batch_that_the_table_does_not_hold_are_planned_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.produce(30)
+    shop.run_well()
+    shop.produce(30)
+
+    def crash(*_: object, **__: object) -> None:
+        raise OSError("the process ended here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headrace.sinks.delta.append.commit_batch", crash)
+        assert shop.run().errors
+    assert newest(shop, "offsets").name == "1", "a batch was planned"
+    halve(newest(shop, "offsets"))
+    project = ["--project", str(shop.root)]
+    assert run_command(["checkpoint", "validate", *project]) == 1
+    assert run_command(["checkpoint", "repair", "bronze", "--yes", *project]) == 0
+    assert "plans it again" in capsys.readouterr().out
+    assert run_command(["checkpoint", "validate", *project]) == 0
+    assert run_command(["checkpoint", "show", *project]) == 0
+    assert "batch 0 planned, batch 0 finished, batch 0 in the table" in capsys.readouterr().out
+    shop.run_well()
+    shop.check()
+
+
+def test_a_repair_that_is_killed_is_repeated(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        shop.produce(30)
+        shop.run_well()
+    halve(newest(shop, "offsets"))
+
+    def crash(*_: object) -> None:
+        raise OSError("the process ended here")
+
+    with Pipeline.load(shop.root) as pipeline:
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="ended here"):
+            patch.setattr(Location, "replace", crash)
+            pipeline.checkpoints.repair(["bronze"])
+        assert newest(shop, "offsets").name == "1", "the damaged file is gone, and the new one is not there"
+        assert shop.refused().code == "CHECKPOINT_BEHIND_TABLE"
+        pipeline.checkpoints.repair(["bronze"])
+    shop.run_well()
+    shop.check()
+
+
+def test_what_cannot_be_repaired_is_left_and_a_running_flow_is_not_touched(shop: Shop) -> None:
+    shop.produce(30)
+    shop.run_well()
+    storage = Storage.at(shop.root / "lake")
+    lease = Lease.acquire(storage.lease(TableName(shop.database, "bronze"), "bronze"), "bronze")
+    halve(newest(shop, "offsets"))
+    with Pipeline.load(shop.root) as pipeline:
+        with pytest.raises(HeadraceError) as caught:
+            pipeline.checkpoints.repair(["bronze"])
+        assert caught.value.code == "SECOND_DRIVER"
+        lease.release()
+        before = newest(shop, "offsets").read_bytes()
+        (found,) = pipeline.checkpoints.validate(["bronze"])
+        assert not found.can_be_repaired, "the settings of batch 0 are in no other file"
+        assert pipeline.checkpoints.repair(["bronze"]) == ()
+    assert newest(shop, "offsets").read_bytes() == before
+    assert any("reset bronze" in remedy for remedy in shop.refused().remedies)
