@@ -38,6 +38,7 @@ COMMANDS = {
     "ingest": "Make a table from a topic, without a file",
     "infer": "Infer the schema of a topic or folder",
     "read": "Show rows of a table",
+    "tables": "List the tables of the storage, or describe one",
     "sql": "Run SQL statements, and streams into tables",
     "quarantine": "Show rejected rows, and replay or discard them",
     "refresh": "Bring selected datasets up to date",
