@@ -193,6 +193,7 @@ from headrace.errors.state import (
     ResumeImpossibleError as ResumeImpossibleError,
     SecondDriverError as SecondDriverError,
     SourcesChangedError as SourcesChangedError,
+    StateChangedError as StateChangedError,
     StorageNewerError as StorageNewerError,
     StorageUnwritableError as StorageUnwritableError,
     TableBehindCheckpointError as TableBehindCheckpointError,

@@ -86,6 +86,17 @@ class SourcesChangedError(RefusedError):
     code = "SOURCES_CHANGED"
 
 
+class StateChangedError(RefusedError):
+    """The query has changed so that the state in its checkpoint does not fit any more.
+
+    Spark does not allow other types of grouping keys, aggregates, deduplication keys or joined columns, nor
+    other stateful operators, for an existing state. `headrace full-refresh DATASET` reads everything again
+    with the new query.
+    """
+
+    code = "STATE_CHANGED"
+
+
 class ResumeImpossibleError(RefusedError):
     """The positions that the table records are not enough to resume the flow.
 

@@ -73,11 +73,15 @@ class BatchWork:
         executor_ms: The time of the tasks, all together.
         peak_memory_bytes: The highest execution memory of a stage: the sum of the peaks of its tasks.
         spilled_bytes: Bytes that tasks have written to disk because they did not fit into memory.
+        read_rows: Rows that they have read from tables and files.
+        read_bytes: Bytes that they have read from tables and files.
     """
 
     executor_ms: int
     peak_memory_bytes: int
     spilled_bytes: int
+    read_rows: int
+    read_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)

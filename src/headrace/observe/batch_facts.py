@@ -104,6 +104,8 @@ class BatchFacts:
                 "executor_time_ms": None if work is None else work.executor_ms,
                 "peak_memory_bytes": None if work is None else work.peak_memory_bytes,
                 "spilled_bytes": None if work is None else work.spilled_bytes,
+                "read_rows": None if work is None else work.read_rows,
+                "read_bytes": None if work is None else work.read_bytes,
                 "duration_ms": None if self.duration_s is None else round(self.duration_s * 1000),
             },
             "data_quality": {

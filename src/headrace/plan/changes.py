@@ -8,6 +8,7 @@ from typing import Literal, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
+from headrace.model.sizes import size_text
 from headrace.plan import columns
 from headrace.plan.alterations import find_alterations
 from headrace.plan.names import shown
@@ -18,6 +19,7 @@ from headrace.plan.stages import (
     OpenTableStage,
     Plan,
     PlannedRefresh,
+    RefreshCost,
     RefreshViewStage,
     RunFlowStage,
 )
@@ -25,6 +27,8 @@ from headrace.plan.stored import StoredTable, load_stored
 from headrace.sinks.delta.replace import find_stale
 from headrace.sinks.delta.table import read_checksum
 from headrace.state.identity import generations, load_query
+from headrace.state.lease import VIEW
+from headrace.state.ledger import load_cost
 from headrace.storage.location import Location
 from headrace.storage.table_log import mark_newest
 
@@ -79,7 +83,8 @@ def _query_changes(stage: OpenTableStage, plan: Plan) -> Iterator[Change]:
                 dataset=stage.table.name,
                 part="query",
                 name=flow.name,
-                text=f"the query of flow {flow.name} has changed; it applies to new records only, "
+                text=f"the query of flow {flow.name} has changed; it applies to new records only"
+                f"{', and continues with the state of the old query' if planned.stateful else ''}, "
                 f"`headrace full-refresh {shown(stage.table.name)}` applies it to all records",
             )
 
@@ -95,7 +100,22 @@ def _view_changes(stage: RefreshViewStage, plan: Plan) -> Iterator[Change]:
     yield from _alterations(stage.view, planned.schema, stage.properties, stored, path)
     if (stale := _stale(planned, plan)) is not None:
         part, reason = stale
-        yield Change(kind="recompute", dataset=name, part=part, text=reason)
+        cost = _last_cost(plan, name)
+        text = f"{reason}; recomputing it read {_cost_text(cost)} last time" if cost else reason
+        yield Change(kind="recompute", dataset=name, part=part, text=text, cost=cost)
+
+
+def _last_cost(plan: Plan, view: TableName) -> RefreshCost | None:
+    found = load_cost(plan.project.storage.ledger(view, VIEW))
+    try:
+        return None if found is None else RefreshCost.from_json(found)
+    except (LookupError, ValueError, TypeError):
+        return None
+
+
+def _cost_text(cost: RefreshCost) -> str:
+    rows = "1 row" if cost.rows == 1 else f"{cost.rows:,} rows"
+    return f"{rows}, {size_text(cost.read_bytes)} in {cost.duration_s:.1f} s"
 
 
 def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | None:
@@ -106,7 +126,9 @@ def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | Non
     view = planned.flow.target
     stale = find_stale(storage.table(view), storage.quarantine(view), planned.fingerprint, inputs)
     if stale is None:
-        return None
+        if planned.varies:
+            return "always", f"its query {' and '.join(planned.varies)}, so each run recomputes it"
+        return None if planned.reads else ("always", "its query reads no table, so each run recomputes it")
     match stale.part:
         case "table":
             return "table", "it has never been refreshed, or another writer has changed its rows"

@@ -195,6 +195,8 @@ class Explanation:
             return f"reads {self._names(reads)}" if reads else ""
         if not reads:
             return "recomputed by every run"
+        if planned.varies:
+            return f"recomputed by every run: its query {' and '.join(planned.varies)}"
         often = "" if planned.flow.trigger is None else f", trigger: {planned.flow.trigger}"
         return f"recomputed when {self._names(reads, 'or')} has a new version{often}"
 
@@ -446,6 +448,7 @@ def _change_json(change: Change) -> dict[str, Any]:
         "part": change.part,
         "name": change.name,
         "text": change.text,
+        **({} if change.cost is None else {"last_refresh": change.cost.to_json()}),
     }
 
 

@@ -33,6 +33,21 @@ _MAY_STOP_EARLY = frozenset(
     {"Join", "AsOfJoin", "LateralJoin", "LocalLimit", "GlobalLimit", "Offset", "Tail"}
     | {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
 )
+_VARYING = {
+    "CurrentDate": "current_date()",
+    "CurrentTimestamp": "current_timestamp()",
+    "CurrentTime": "current_time()",
+    "LocalTimestamp": "localtimestamp()",
+    "Now": "now()",
+    "Rand": "rand()",
+    "Randn": "randn()",
+    "RandStr": "randstr()",
+    "Sample": "sample()",
+    "Shuffle": "shuffle()",
+    "Uniform": "uniform()",
+    "Uuid": "uuid()",
+}
+"""Functions with other values in each refresh. To Spark the clock is deterministic."""
 _FILES = re.compile(r"\bRelation \[")
 """A relation of files has no name, and Spark's text does not contain the paths."""
 
@@ -137,6 +152,21 @@ class LogicalPlan:
         return not any(node.kind in _MAY_STOP_EARLY for node in self.root.walk())
 
     @property
+    def varies(self) -> tuple[str, ...]:
+        """Why the rows can differ although the tables that the query reads are the same."""
+        kinds = set(_kinds(self.root))
+        called = {text for kind, text in _VARYING.items() if kind in kinds}
+        python = _has_varying_function([dict(node.fields) for node in self.root.walk()])
+        if "CaseWhen" in kinds:
+            # The nodes do not show what is within a CASE WHEN.
+            called |= {text for text in _VARYING.values() if re.search(rf"\b{re.escape(text[:-1])}", self.text)}
+            python = python or not (called or self.deterministic)
+        reasons = [f"calls {', '.join(sorted(called))}"] if called else []
+        if python:
+            reasons.append("calls a Python function that is not deterministic")
+        return (*reasons, *(["reads files"] if self.reads_files else []))
+
+    @property
     def reads_files(self) -> bool:
         """Whether a batch read takes something that is not a table of the catalog, such as plain files."""
         return _FILES.search(self.text) is not None
@@ -165,6 +195,13 @@ def _kinds_within(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for inner in value:
             yield from _kinds_within(inner)
+
+
+def _has_varying_function(value: Any) -> bool:
+    """Whether a Python function is declared as not deterministic."""
+    if isinstance(value, dict):
+        return value.get("udfDeterministic") is False or any(map(_has_varying_function, value.values()))
+    return isinstance(value, list) and any(map(_has_varying_function, value))
 
 
 def build_node(preorder: Sequence[Mapping[str, Any]]) -> Node:

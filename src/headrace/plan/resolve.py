@@ -47,6 +47,7 @@ from headrace.plan.stages import (
     PlannedView,
     RefreshViewStage,
 )
+from headrace.plan.state_check import with_state_checks
 from headrace.plan.validate import check_declarations
 from headrace.runtime.active_session import active_session
 
@@ -91,6 +92,8 @@ def build_plan(
         misspelt = find_misspelt(spark, settings, declarations)
         _raise_all([*resolver.errors, *_property_errors(session, declarations), *misspelt])
         plan = _assemble(resolver, stand_ins, settings, declarations)
+        if not resolver.is_test:
+            plan = with_state_checks(session, plan, resolver.flows)
     return plan if offline else find_changes(plan)
 
 
@@ -302,15 +305,15 @@ def _planned_refresh(
 ) -> PlannedRefresh:
     resolved = resolver.flows[flow.name]
     views = [resolver.views[name] for name in resolved.views]
+    expectations, checked = _rejecting(flow.target, resolved, declarations, code)
+    plans = [resolved.plan, *(one.plan for one in views), *([] if checked is None else [checked])]
     return PlannedRefresh(
         flow=flow,
         schema=resolved.plan.schema,
         reads=resolved.reads,
-        fingerprint=fingerprint(
-            resolved.plan, (), code, _rejecting(flow.target, resolved, declarations, code)
-        ),
+        fingerprint=fingerprint(resolved.plan, (), code, expectations),
         through=resolved.views,
-        reads_files=any(one.plan.reads_files for one in (resolved, *views)),
+        varies=tuple(dict.fromkeys(reason for plan in plans for reason in plan.varies)),
         checked_views=_checked(resolved.views, declarations),
     )
 
@@ -323,15 +326,21 @@ def _checked(names: tuple[TableName, ...], declarations: Declarations) -> tuple[
 
 def _rejecting(
     target: TableName, resolved: Resolved, declarations: Declarations, code: CodeDigest
-) -> list[str]:
-    """The expectations that decide which rows a view has; with the code if they call Python functions."""
+) -> tuple[list[str], LogicalPlan | None]:
+    """The expectations that decide which rows a view has; with the code if they call Python functions.
+
+    Returns:
+        Their texts, and the plan of the query with their conditions.
+    """
     view = next(one for one in declarations.datasets if one.name == target)
     rejecting = [one for one in view.expectations if one.rejects]
     texts = [f"{one.action} {one.name}: {one.text}, NULL {one.nulls}" for one in rejecting]
+    if not rejecting:
+        return texts, None
     with suspended():
         checked = with_checks(resolved.frame, rejecting)
-        calls = bool(rejecting) and read_plan(checked.sparkSession, checked).opaque
-    return [*texts, code()] if calls else texts
+        plan = read_plan(checked.sparkSession, checked)
+    return [*texts, code()] if plan.opaque else texts, plan
 
 
 def _planned_view(view: TemporaryView, resolver: Resolver, code: CodeDigest) -> PlannedView:

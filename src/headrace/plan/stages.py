@@ -22,6 +22,7 @@ from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.sinks import Sink
+from headrace.model.state_mismatch import StateMismatch
 from headrace.sources.answers import Found
 from headrace.sources.source import Source
 from headrace.state.identity import QueryRecord
@@ -80,6 +81,7 @@ class PlannedFlow:
         checks: The checks of the whole target.
         sink: Where the rows go, if the target is a sink.
         gone: Why a query that was applied once cannot be read again; its flow has nothing to do.
+        state_mismatch: Why the state of the flow's checkpoint does not fit the query.
     """
 
     flow: StreamingFlow
@@ -100,6 +102,7 @@ class PlannedFlow:
     checks: tuple[DatasetCheck, ...] = ()
     sink: Sink | None = None
     gone: HeadraceError | None = None
+    state_mismatch: StateMismatch | None = None
 
     @property
     def record(self) -> QueryRecord:
@@ -112,8 +115,8 @@ class PlannedRefresh:
     """A refresh flow whose query has been resolved.
 
     Args:
-        reads_files: Whether the query reads files too. Their changes are not known, so each update refreshes
-            the view.
+        varies: Why the rows can differ with equal inputs, such as ``calls current_date()``; each update then
+            refreshes the view.
         reads: The tables that the query reads, also through temporary views.
         through: The temporary views that the query reads, also through each other.
         checked_views: Those of them that have expectations.
@@ -124,7 +127,7 @@ class PlannedRefresh:
     reads: tuple[TableRead, ...]
     fingerprint: str
     through: tuple[TableName, ...] = ()
-    reads_files: bool = False
+    varies: tuple[str, ...] = ()
     checked_views: tuple[TemporaryView, ...] = ()
 
 
@@ -184,7 +187,31 @@ def target_of(stage: Stage) -> TableName:
             assert_never(stage)
 
 
-ChangedPart = Literal["table", "kind", "column", "property", "comment", "layout", "query", "inputs", "flow"]
+ChangedPart = Literal[
+    "table", "kind", "column", "property", "comment", "layout", "query", "inputs", "flow", "always"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefreshCost:
+    """What the last refresh of a materialized view has read.
+
+    Args:
+        rows: Rows that its tasks have read from tables and files.
+        read_bytes: Bytes that they have read.
+        duration_s: From the start of the refresh to the end of its commit.
+    """
+
+    rows: int
+    read_bytes: int
+    duration_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"rows": self.rows, "bytes": self.read_bytes, "duration_s": self.duration_s}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RefreshCost:
+        return cls(rows=int(value["rows"]), read_bytes=int(value["bytes"]), duration_s=value["duration_s"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +222,7 @@ class Change:
         text: The change in one sentence.
         part: The part of the dataset that changes.
         name: The column, the property or the flow that changes, if it is one.
+        cost: What the last refresh has read, if a view is recomputed and that is known.
     """
 
     kind: Literal["create", "alter", "recompute", "remove", "keep"]
@@ -202,6 +230,7 @@ class Change:
     text: str
     part: ChangedPart = "table"
     name: str | None = None
+    cost: RefreshCost | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -330,5 +359,10 @@ class Plan:
 
     @property
     def would_change(self) -> bool | None:
-        """Whether a run would change a table by more than new rows; ``None`` when planned offline."""
-        return None if self.changes is None else any(change.kind != "keep" for change in self.changes)
+        """Whether a run would change a table by more than new rows; ``None`` when planned offline.
+
+        Views that each run computes again do not count.
+        """
+        if self.changes is None:
+            return None
+        return any(change.kind != "keep" and change.part != "always" for change in self.changes)

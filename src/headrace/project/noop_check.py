@@ -102,7 +102,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
             "definition": planned.fingerprint,
             # Without inputs a view is never up to date.
             "inputs": []
-            if planned.reads_files or planned.flow.target in failing
+            if planned.varies or planned.flow.target in failing
             else [[name.schema, name.name] for name in inputs_of(planned, plan)],
         }
         for planned in plan.refreshes

@@ -156,7 +156,7 @@ class Updates:
         from headrace.observe.log import update_log
         from headrace.project.planning_retries import plan_with_retries
         from headrace.run.update import execute
-        from headrace.run.work import WorkMeter
+        from headrace.run.work import WorkMeter, record_costs
 
         settings, plan = plan_with_retries(
             lambda: self._engine.reach(datasets, record=not datasets, keep=True), stop
@@ -165,7 +165,13 @@ class Updates:
             _LOG.info("Spark's log: %s", spark_log)
         check_remedies(remedies, plan)
         meter = WorkMeter(self._engine.opened().spark)
-        with EventLog(settings.storage, settings.name, update, plan, meter.measure) as log:
+
+        def measure(events: Sequence[Event]) -> Sequence[Event]:
+            measured = meter.measure(events)
+            record_costs(settings.storage, measured)
+            return measured
+
+        with EventLog(settings.storage, settings.name, update, plan, measure) as log:
             emitters.append(log)
             emit = _fan_out(emitters, settings.redactor)
             context = self._engine.context(

@@ -23,6 +23,7 @@ from headrace.errors import (
     RecordUnparseableError,
     SchemaIdUnknownError,
     StartInvalidError,
+    StateChangedError,
     StorageUnwritableError,
     UpstreamLogExpiredError,
     UpstreamRewrittenError,
@@ -30,8 +31,9 @@ from headrace.errors import (
     text_of,
 )
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, TemporaryView
+from headrace.model.declarations import AppendFlow, AutoCdcFlow, RefreshFlow, StreamingFlow, TemporaryView
 from headrace.model.ranges import SourceRange
+from headrace.model.state_mismatch import StateMismatch, find_mismatch
 from headrace.plan.stages import Declared
 from headrace.run.condition_errors import raised_by
 from headrace.runtime.kafka_faults import find_fault
@@ -358,6 +360,8 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
                 remedies=(remedy,),
                 params={"name": str(declared.name)},
             )
+    if (mismatch := find_mismatch(text, "")) is not None and isinstance(declared, AppendFlow | AutoCdcFlow):
+        return state_changed(declared, mismatch, (NOT_COMMITTED, *_logged(log_file)))
     if "No space left on device" in text:
         return StorageUnwritableError(
             f"{name}: no space is left on the disk of the storage",
@@ -412,6 +416,26 @@ def _known(text: str, cause: str, declared: Declared, log_file: Path | None) -> 
             params={"name": str(declared.name)},
         )
     return None
+
+
+def state_changed(flow: StreamingFlow, mismatch: StateMismatch, facts: Sequence[str]) -> StateChangedError:
+    """The error for a query that the state of its checkpoint does not fit.
+
+    Args:
+        flow: The flow.
+        mismatch: Why not.
+        facts: What was done.
+    """
+    return StateChangedError(
+        f"flow {flow.name}: its query has changed, and the state in its checkpoint does not fit it",
+        location=flow.location,
+        facts=(*mismatch.lines(), *facts),
+        remedies=(
+            f"read everything again:   headrace full-refresh {flow.target.short}",
+            "or keep the table as it is: undo the change, and write the new query to another table",
+        ),
+        params={"flow": flow.name, "dataset": str(flow.target), "condition": mismatch.condition},
+    )
 
 
 def _target(declared: Declared) -> str:

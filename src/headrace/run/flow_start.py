@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.model.remedies import Remedies
+from headrace.run.failures import state_changed
 from headrace.run.survey import FlowSurveyor
 from headrace.sinks.delta.table import TableState
-from headrace.state.facts import CheckpointFacts, Open, Opening, SourceFacts
+from headrace.state.facts import CheckpointFacts, Continue, Open, Opening, SourceFacts
 from headrace.state.opening import decide
 from headrace.storage.table_log import is_table
 
@@ -54,6 +55,8 @@ def prepare_flow(surveyor: FlowSurveyor, remedies: Remedies) -> FlowStart:
         )
     if isinstance(start.opening, Open):
         _check_starts(surveyor, start.opening, start.sources)
+    if isinstance(start.opening, Continue):
+        _check_state(surveyor, start.opening)
     return start
 
 
@@ -70,6 +73,20 @@ def prepare_full_refresh(surveyor: FlowSurveyor) -> FlowStart:
     sources = surveyor.look()
     _check_starts(surveyor, opening, sources)
     return FlowStart(opening=opening, sources=sources, table=table)
+
+
+def _check_state(surveyor: FlowSurveyor, opening: Continue) -> None:
+    """Check that the state of the checkpoint fits the query.
+
+    Raises:
+        StateChangedError: It does not.
+    """
+    planned = surveyor.planned
+    flow, mismatch = planned.flow, planned.state_mismatch
+    checkpoint = surveyor.settings.storage.checkpoint(flow.target, flow.name, opening.identity.generation)
+    # A plan that was made before the last full refresh knows an earlier checkpoint.
+    if mismatch is not None and mismatch.checkpoint == str(checkpoint):
+        raise state_changed(flow, mismatch, ("no record was read or written",))
 
 
 def _check_starts(surveyor: FlowSurveyor, opening: Open, sources: tuple[SourceFacts, ...]) -> None:

@@ -175,7 +175,7 @@ class ViewRunner:
             update=self._update,
             definition=self._planned.fingerprint,
             inputs=inputs,
-            reads_files=self._planned.reads_files,
+            varies=bool(self._planned.varies),
         )
         writer = self._target.begin(self._spark, stamp)
         if writer is None:

@@ -14,7 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import HeadraceError
 from headrace.model.events import BatchCommitted, BatchWork, Event, ViewRefreshed
+from headrace.plan.stages import RefreshCost
+from headrace.state.lease import VIEW
+from headrace.state.ledger import record_cost
+from headrace.storage.layout import Storage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +43,25 @@ def refresh_jobs(session: SparkSession, view: str) -> Iterator[None]:
         yield
     finally:
         session.sparkContext.setLocalProperty("spark.job.description", None)
+
+
+def record_costs(storage: Storage, events: Sequence[Event]) -> None:
+    """Record what refreshes have read, so that `plan` can show what the next ones cost.
+
+    Args:
+        storage: The pipeline's storage.
+        events: Events with what Spark's tasks have used.
+    """
+    for event in events:
+        if isinstance(event, ViewRefreshed) and event.work is not None:
+            work = event.work
+            cost = RefreshCost(
+                rows=work.read_rows, read_bytes=work.read_bytes, duration_s=round(event.duration_s, 3)
+            )
+            try:
+                record_cost(storage.ledger(event.dataset, VIEW), cost.to_json())
+            except HeadraceError as error:
+                _LOG.warning("the cost of the view %s was not recorded: %s", event.dataset, error)
 
 
 @dataclass
@@ -89,6 +113,8 @@ class WorkMeter:
             executor_ms=sum(one["executorRunTime"] for one in attempts),
             peak_memory_bytes=max(one["peakExecutionMemory"] for one in attempts),
             spilled_bytes=sum(one["diskBytesSpilled"] for one in attempts),
+            read_rows=sum(one["inputRecords"] for one in attempts),
+            read_bytes=sum(one["inputBytes"] for one in attempts),
         )
 
     def _read_jobs(self) -> None:

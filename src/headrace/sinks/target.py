@@ -56,8 +56,8 @@ class RefreshStamp:
         update: The update's id.
         definition: The fingerprint of the view's query.
         inputs: The version of each table that the query reads, by name.
-        reads_files: Whether the query reads something else too, so that equal inputs do not mean that the
-            view is up to date.
+        varies: Whether equal inputs do not mean that the view is up to date: the query reads something
+            else too, or the clock.
     """
 
     pipeline: str
@@ -65,7 +65,7 @@ class RefreshStamp:
     update: str
     definition: str
     inputs: Mapping[str, Mapping[str, Any]]
-    reads_files: bool = False
+    varies: bool = False
 
 
 def _nothing() -> None:

@@ -30,6 +30,7 @@ from headrace.storage.table_log import (
 _LOSSES = "losses.json"
 _LATE = "late.json"
 _VIEW = "created.json"
+_COST = "cost.json"
 _ENTRIES = 200
 """Entries up to which a fold grows, so that a pipeline run every minute leaves few files."""
 
@@ -230,6 +231,31 @@ def record_view(folder: Location, pipeline: str, view: TableName, table_id: str)
         if path.read_json() == record:
             return
     path.replace_json(record)
+
+
+def record_cost(folder: Location, cost: Mapping[str, Any]) -> None:
+    """Record what the last refresh of a view has cost, for `plan`.
+
+    Args:
+        folder: ``ledger/<view>/view``.
+        cost: The cost.
+
+    Raises:
+        StorageUnwritableError: The ledger cannot be written.
+    """
+    (folder / _COST).replace_json({"headrace": 1, **cost})
+
+
+def load_cost(folder: Location) -> Mapping[str, Any] | None:
+    """What the last refresh of a view has cost; ``None`` if it is not known.
+
+    Args:
+        folder: ``ledger/<view>/view``.
+    """
+    try:
+        return dict((folder / _COST).read_json())
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 def compact(entries: Iterable[Mapping[str, Any]], join_marks: JoinMarks) -> list[dict[str, Any]]:

@@ -86,7 +86,7 @@ def test_a_view_that_also_reads_files_is_refreshed_each_time(view: Path) -> None
     target, same = target_of(view), stamp(sales=SALES)
     unused = cast(Any, None)
     assert target.begin(unused, same) is None
-    assert target.begin(unused, replace(same, reads_files=True)) is not None
+    assert target.begin(unused, replace(same, varies=True)) is not None
 
 
 def test_a_view_without_inputs_is_refreshed_each_time(view: Path) -> None:

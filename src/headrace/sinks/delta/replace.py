@@ -45,11 +45,11 @@ class ReplaceTarget:
     def begin(self, session: SparkSession, stamp: RefreshStamp) -> BatchWriter | None:
         """Begin a refresh; ``None`` if the view is up to date.
 
-        A query that reads something else than tables is never up to date.
+        A query that reads something else than tables, or the clock, is never up to date.
         """
         if (
             stamp.inputs
-            and not stamp.reads_files
+            and not stamp.varies
             and find_stale(self.path, self.quarantine, stamp.definition, stamp.inputs) is None
         ):
             return None

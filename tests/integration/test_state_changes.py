@@ -1,0 +1,112 @@
+"""A changed query of a flow with state: `plan` refuses what Spark would refuse in the middle of a run."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.plan.stages import Plan
+from headrace.project.pipeline import Pipeline
+from proof.shop import Shop
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+CODE = """
+import headrace as hr
+from headrace import spark
+from pyspark.sql import functions as F
+
+def clicks():
+    schema = "id LONG, name STRING, sales DOUBLE"
+    return hr.read_kafka("{topic}", format="json", schema=schema).selectExpr("*", "_source.timestamp AS at")
+
+@hr.table
+def totals():
+    return TOTALS
+
+@hr.table
+def firsts():
+    return clicks().withWatermark("at", "1 hour").dropDuplicatesWithinWatermark(FIRSTS).select("id", "name")
+
+@hr.table
+def pairs():
+    both = clicks().withWatermark("at", "1 hour")
+    left = both.select("id", "name", "at")
+    right = both.selectExpr("id AS other", "sales", "at AS later")
+    return left.join(right, F.expr("PAIRS AND later BETWEEN at AND at + INTERVAL 1 HOUR")).select(JOINED)
+
+@hr.table
+def plain():
+    return PLAIN
+"""
+FIRST = {
+    "TOTALS": 'clicks().groupBy("name").agg(F.count("*").alias("n"))',
+    "FIRSTS": '["id"]',
+    "PAIRS": "id = other",
+    "JOINED": '"id", "name", "sales"',
+    "PLAIN": 'clicks().select("id")',
+}
+FITS = {
+    **FIRST,
+    "TOTALS": 'clicks().where("sales > 0").groupBy("name").agg(F.count("*").alias("n"))',
+    "PAIRS": "id = other AND sales > 0",
+    "PLAIN": 'clicks().selectExpr("id + 1 AS id")',
+}
+OTHERS = {
+    "TOTALS": 'clicks().groupBy("name").agg(F.count("*").alias("n"), F.max("id").alias("last"))',
+    "FIRSTS": '["id", "name"]',
+    "PAIRS": "id = other AND name = sales",
+    "JOINED": '"id", "name"',
+    "PLAIN": 'clicks().withWatermark("at", "1 hour").dropDuplicates(["id", "at"]).select("id")',
+}
+
+
+def write(shop: Shop, values: dict[str, str]) -> None:
+    code = CODE
+    for name, value in values.items():
+        code = code.replace(name, value)
+    shop.write(code)
+
+
+def planned(shop: Shop) -> Plan:
+    with Pipeline.load(shop.root) as pipeline:
+        return pipeline.plan()
+
+
+def refused(plan: Plan) -> dict[str, str]:
+    return {error.params["flow"]: error.code for error in plan.refusals}
+
+
+def test_plan_finds_the_changes_that_the_state_of_a_checkpoint_does_not_allow(shop: Shop) -> None:
+    shop.spec["configuration"] = {"spark.sql.shuffle.partitions": "1"}
+    write(shop, FIRST)
+    shop.produce(30)
+    shop.run_well()
+
+    write(shop, FITS)
+    plan = planned(shop)
+    assert refused(plan) == {}
+    text = next(change.text for change in plan.changes or () if change.name == "totals")
+    assert "continues with the state of the old query" in text
+
+    write(shop, {**FITS, **OTHERS})
+    plan = planned(shop)
+    assert refused(plan) == dict.fromkeys(["totals", "firsts", "pairs", "plain"], "STATE_CHANGED")
+    facts = {error.params["flow"]: error.facts for error in plan.refusals}
+    assert facts["firsts"][:2] == (
+        "the checkpoint has the state keys (id LONG)",
+        "the query needs the state keys (id LONG, name STRING)",
+    )
+    assert facts["plain"][0] == "the checkpoint has no state"
+    errors = {flow.flow: flow.error for flow in shop.run().flows if flow.error is not None}
+    assert {name: error.code for name, error in errors.items()} == refused(plan)
+
+    # A run of an older version may have recorded the query that then failed: Spark finds the change.
+    (fingerprint,) = (one.fingerprint for one in plan.flows if one.flow.name == "firsts")
+    (shop.checkpoint("firsts") / "headrace-query.json").write_text(json.dumps({"fingerprint": fingerprint}))
+    shop.produce(30)
+    assert shop.refused("firsts", rename_flow={}).code == "STATE_CHANGED"
+
+    with Pipeline.load(shop.root) as pipeline:
+        assert pipeline.full_refresh(["plain"]).outcome == "completed"
