@@ -72,7 +72,7 @@ def test_a_view_whose_rows_the_clock_or_chance_changes_is_computed_by_each_run(
     shop.produce(30)
     shop.run_well("bronze")
     assert cli(["plan", "counted", "--json", "--project", str(shop.root)]) == 0
-    (change,) = json.loads(capsys.readouterr().out)["result"]["changes"]
+    (change,) = json.loads(capsys.readouterr().out)["changes"]
     assert change["part"] == "inputs"
     cost = change["last_refresh"]
     assert (cost["rows"], cost["bytes"] > 0, cost["duration_s"] > 0) == (30, True, True)
