@@ -25,7 +25,7 @@ def today():
 
 @hr.temporary_view
 def sample():
-    return spark.read.table("bronze").where(F.rand() < 2)
+    return spark.read.table("bronze").where(F.when(F.rand() < 2, True))
 
 @hr.materialized_view
 def drawn():

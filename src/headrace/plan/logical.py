@@ -159,7 +159,9 @@ class LogicalPlan:
         python = _has_varying_function([dict(node.fields) for node in self.root.walk()])
         if "CaseWhen" in kinds:
             # The nodes do not show what is within a CASE WHEN.
-            called |= {text for text in _VARYING.values() if re.search(rf"\b{re.escape(text[:-1])}", self.text)}
+            called |= {
+                text for text in _VARYING.values() if re.search(rf"\b{re.escape(text[:-1])}", self.text)
+            }
             python = python or not (called or self.deterministic)
         reasons = [f"calls {', '.join(sorted(called))}"] if called else []
         if python:
