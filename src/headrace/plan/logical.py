@@ -157,8 +157,8 @@ class LogicalPlan:
         kinds = set(_kinds(self.root))
         called = {text for kind, text in _VARYING.items() if kind in kinds}
         python = _has_varying_function([dict(node.fields) for node in self.root.walk()])
-        if "CaseWhen" in kinds:
-            # The nodes do not show what is within a CASE WHEN.
+        if "class" not in self.root.fields:
+            # The nodes of a plan with CASE WHEN do not have all expressions.
             called |= {
                 text for text in _VARYING.values() if re.search(rf"\b{re.escape(text[:-1])}", self.text)
             }
