@@ -315,6 +315,7 @@ class HandFlow:
         *,
         at: Mapping[str, Mapping[str, int]] | None = None,
         losses: Sequence[Mapping[str, Any]] = (),
+        repeats: Sequence[Mapping[str, Any]] = (),
         recorded: bool = True,
         fence: bool = True,
         clear: bool = False,
@@ -328,6 +329,7 @@ class HandFlow:
         self.topic_id = topic_id or self.topic_id
         self.table.properties[f"headrace.checkpoint.{self.name}"] = self.checkpoint
         opens = {"generation": self.generation, "reason": reason, "fences": old, "losses": list(losses)}
+        opens |= {"repeats": list(repeats)} if repeats else {}
         actions: list[dict[str, Any]] = [self.table.metadata()]
         if old and fence:
             actions.append({"txn": {"appId": old, "version": FENCED}})

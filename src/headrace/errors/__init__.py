@@ -189,6 +189,8 @@ from headrace.errors.state import (
     FlowRenamedError as FlowRenamedError,
     KeyTwiceError as KeyTwiceError,
     LeaseLostError as LeaseLostError,
+    RangesReadAgainError as RangesReadAgainError,
+    RangesSkippedError as RangesSkippedError,
     RenameImpossibleError as RenameImpossibleError,
     ResumeImpossibleError as ResumeImpossibleError,
     SecondDriverError as SecondDriverError,

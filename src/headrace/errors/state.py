@@ -86,6 +86,26 @@ class SourcesChangedError(RefusedError):
     code = "SOURCES_CHANGED"
 
 
+class RangesReadAgainError(RefusedError):
+    """The chosen start of a new checkpoint lies before offsets that the flow has committed.
+
+    `headrace reset FLOW --from .. --allow-duplicates` reads them again. The commit that opens the checkpoint
+    records them, and `headrace verify` counts them as declared duplicates.
+    """
+
+    code = "RANGES_READ_AGAIN"
+
+
+class RangesSkippedError(RefusedError):
+    """The chosen start of a new checkpoint lies after offsets that the flow has never read.
+
+    `headrace reset FLOW --from .. --accept-loss` passes over them. The ledger records them first, and
+    `headrace verify` counts them as lost.
+    """
+
+    code = "RANGES_SKIPPED"
+
+
 class StateChangedError(RefusedError):
     """The query has changed so that the state in its checkpoint does not fit any more.
 

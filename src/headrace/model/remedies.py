@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from headrace.model.chosen_start import ChosenStart
+
 
 @dataclass(frozen=True, kw_only=True)
 class Remedies:
@@ -14,10 +16,12 @@ class Remedies:
         reset: Flows that get a new checkpoint, which continues after everything that the earlier ones have
             read.
         rename_flow: New names of flows, with the old ones.
+        start: Where these checkpoints start instead; ``None`` continues.
     """
 
     reset: frozenset[str] = frozenset()
     rename_flow: Mapping[str, str] = field(default_factory=dict)
+    start: ChosenStart | None = None
 
     @property
     def flows(self) -> frozenset[str]:

@@ -96,9 +96,9 @@ def find_table(text: str, storage: Storage | None, default_schema: str) -> Locat
     if storage is not None:
         path = storage.table(TableName.parse(text, default_schema))
         if _is_table(path):
-            return path
+            return _created(path, text)
     if _is_table(folder := locate(text)):
-        return folder
+        return _created(folder, text)
     tables = () if storage is None else storage.find_tables()
     known = sorted(t.name if t.schema == default_schema else str(t) for t in tables)
     near = difflib.get_close_matches(text, [*known, *map(str, tables)], n=1)
@@ -289,6 +289,18 @@ def plain(value: Any) -> Any:
             return value
         case _:
             return str(value)
+
+
+def _created(path: Location, text: str) -> Location:
+    """The location of a table, if its log has a commit: a process that is killed can leave an empty log."""
+    if any(not name.startswith((".", "_")) for name in (path / "_delta_log").list_files()):
+        return path
+    raise TableUnknownError(
+        f"the table `{text}` is not created yet: its log has no commit",
+        facts=(f"its folder: {path}",),
+        remedies=("headrace run",),
+        params={"table": text, "known": []},
+    )
 
 
 def _is_table(path: Location) -> bool:

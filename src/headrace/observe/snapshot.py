@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -84,6 +85,9 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
     }
     looks = _Looks(storage, tails, load_failures(storage), connection)
     declared, shell = load_declared(settings), _load_shell(storage)
+    if declared is not None:
+        # Topics are ingested one by one, so no plan has all their tables.
+        declared = {**dict.fromkeys(_load_ingested(settings)), **declared}
     found = [*(_marked(looks.dataset(name), declared, shell) for name in tails), *looks.never_made()]
     datasets = tuple(sorted(found, key=lambda one: (one.view is not None, one.dataset)))
     return Snapshot(
@@ -97,10 +101,10 @@ def take_snapshot(settings: ProjectSettings, connection: KafkaConnection) -> Sna
     )
 
 
-def load_declared(settings: ProjectSettings) -> Mapping[str, frozenset[str]] | None:
+def load_declared(settings: ProjectSettings) -> Mapping[str, frozenset[str] | None] | None:
     """The flows of each dataset in the last run of the whole pipeline; ``None`` if they are not known."""
     try:
-        record = (settings.storage.plans / "last.json").read_json()
+        record = settings.storage.last_plan(settings.root).read_json()
         if record["pipeline"] != settings.name:
             return None
         found: dict[str, set[str]] = {".".join(one["view"]): set() for one in record["views"]}
@@ -111,6 +115,18 @@ def load_declared(settings: ProjectSettings) -> Mapping[str, frozenset[str]] | N
     return {name: frozenset(flows) for name, flows in found.items()}
 
 
+def _load_ingested(settings: ProjectSettings) -> frozenset[str]:
+    """The tables that `headrace ingest` has made from topics."""
+    folder = settings.storage.root / "ingest"
+    tables: set[str] = set()
+    for name in folder.list_files():
+        if name.endswith(".json"):
+            with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+                table = str((folder / name).read_json()["table"])
+                tables.update((table, f"{table}_raw"))
+    return frozenset(str(settings.table_name(table)) for table in tables)
+
+
 def _load_shell(storage: Storage) -> frozenset[str]:
     """What `headrace sql` has defined, such as ``stream.NAME`` and ``table.SCHEMA.NAME``, in lower case."""
     files = (storage.streams / "statements").list_files()
@@ -118,12 +134,19 @@ def _load_shell(storage: Storage) -> frozenset[str]:
 
 
 def _marked(
-    status: DatasetStatus, declared: Mapping[str, frozenset[str]] | None, shell: frozenset[str]
+    status: DatasetStatus, declared: Mapping[str, frozenset[str] | None] | None, shell: frozenset[str]
 ) -> DatasetStatus:
-    """The status, with a mark on a dataset or flow that is no longer declared."""
-    if declared is None:
+    """The status, with a mark on a dataset or flow that is no longer declared.
+
+    Args:
+        status: The status.
+        declared: The flows of each dataset; ``None`` if they are not known.
+        shell: What `headrace sql` has defined.
+    """
+    name = str(status.dataset)
+    if declared is None or declared.get(name, frozenset()) is None:
         return status
-    known = declared.get(str(status.dataset))
+    known = declared.get(name)
     flows = tuple(
         replace(
             one,

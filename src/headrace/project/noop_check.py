@@ -50,8 +50,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
-_FILE = "last.json"
-"""The name of the record in the ``plans`` folder of the storage."""
 _NOWHERE = SourceLocation("headrace.yml", 1)
 
 
@@ -115,7 +113,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         "flows": flows,
         "views": views,
     }
-    (plan.project.storage.plans / _FILE).replace_json(record)
+    plan.project.storage.last_plan(plan.project.root).replace_json(record)
 
 
 def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnection]) -> UpToDate | None:
@@ -126,7 +124,7 @@ def find_up_to_date(settings: ProjectSettings, connect: Callable[[], KafkaConnec
         connect: Gives the connection to the broker; called only if a flow reads Kafka.
     """
     try:
-        record = (settings.storage.plans / _FILE).read_json()
+        record = settings.storage.last_plan(settings.root).read_json()
         if record["digest"] is None or record["digest"] != _digest(settings, _declared(settings)):
             return None
         _require_schemas(record["schema_files"], settings)

@@ -23,6 +23,7 @@ from headrace.project.engine import Engine, SourceOverrides, StoppedBroker
 from headrace.project.updating import Updates
 
 if TYPE_CHECKING:
+    from headrace.model.chosen_start import ChosenStart
     from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.log import LogSettings
     from headrace.observe.quality import Quality
@@ -233,11 +234,12 @@ class Pipeline:
             how = remedies or Remedies()
             return self._updates.run(datasets, how, emitters, stop, log, continuous=continuous)
 
-    def plan_reset(self, flows: Sequence[str]) -> ResetPlan:
+    def plan_reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """Return where the new checkpoints of `reset` would continue; changes nothing.
 
         Args:
             flows: The names of the flows.
+            start: Where their checkpoints start; by default they continue.
 
         Raises:
             HeadraceError: A name is unknown, or a new checkpoint would lose or duplicate records.
@@ -245,13 +247,15 @@ class Pipeline:
         from headrace.project.resetting import Resetter
 
         with self._redacted():
-            return Resetter(self.settings, self._engine).plan(flows)
+            return Resetter(self.settings, self._engine).plan(flows, start)
 
-    def reset(self, flows: Sequence[str]) -> ResetPlan:
+    def reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """Create new checkpoints that continue where the flows have ended; the rows are kept.
 
         Args:
             flows: The names of the flows.
+            start: Where their checkpoints start instead, such as
+                ``ChosenStart.parse("orders:0=17", allow_duplicates=True)`` of `headrace.model.chosen_start`.
 
         Returns:
             Where each source continues.
@@ -263,7 +267,7 @@ class Pipeline:
         from headrace.project.resetting import Resetter
 
         with self._redacted():
-            return Resetter(self.settings, self._engine).reset(flows)
+            return Resetter(self.settings, self._engine).reset(flows, start)
 
     def plan_refresh(self, datasets: Sequence[str] | None) -> RefreshPlan:
         """Return what `full_refresh` would remove, and what cannot be read again; changes nothing.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import ResumeImpossibleError
+from headrace.model.chosen_start import ChosenStart
 from headrace.model.events import Event
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -21,6 +22,7 @@ from headrace.project.selection import check_remedies
 from headrace.run.flow_start import prepare_flow
 from headrace.run.runners import make_opener
 from headrace.run.survey import FlowSurveyor
+from headrace.sources.kafka.chosen import ranges_text
 from headrace.state.facts import Open
 from headrace.storage.table_log import is_table
 
@@ -34,13 +36,16 @@ class FlowReset:
         dataset: The table that it writes.
         sources: Each source, with the position at which the new checkpoint continues; ``None`` reads it
             from its beginning.
-        losses: What the sources no longer hold, although it was not read yet.
+        losses: The number of ranges that are recorded as lost: the sources no longer hold them, or the user
+            passes over them.
+        repeats: The offsets that are read again, because the user allows it.
     """
 
     flow: str
     dataset: TableName
     sources: tuple[tuple[str, Position | None], ...]
     losses: int = 0
+    repeats: tuple[Mapping[str, Any], ...] = ()
 
     def lines(self) -> Iterator[str]:
         """One line for each fact."""
@@ -51,7 +56,10 @@ class FlowReset:
             else:
                 yield f"{self.flow}  continues {name} at {json.dumps(position.to_json())}"
         if self.losses:
-            yield f"{self.flow}  records {self.losses} ranges as lost, which its sources no longer hold"
+            ranges = "1 range" if self.losses == 1 else f"{self.losses} ranges"
+            yield f"{self.flow}  records {ranges} as lost, which it will not read"
+        for line in ranges_text(self.repeats):
+            yield f"{self.flow}  reads again {line}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,6 +70,7 @@ class FlowReset:
                 for name, position in self.sources
             ],
             "losses": self.losses,
+            "repeats": [dict(one) for one in self.repeats],
         }
 
 
@@ -98,18 +107,19 @@ class Resetter:
         self._settings = settings
         self._engine = engine
 
-    def plan(self, flows: Sequence[str]) -> ResetPlan:
+    def plan(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """What a reset would do; changes nothing.
 
         Args:
             flows: The names of the flows.
+            start: Where their checkpoints start; by default they continue.
 
         Raises:
             FlowUnknownError: The pipeline declares no such flow.
             RefusedError: A new checkpoint would lose or duplicate records.
         """
         settings, plan = self._engine.reach()
-        remedies = Remedies(reset=frozenset(flows))
+        remedies = Remedies(reset=frozenset(flows), start=start)
         check_remedies(remedies, plan)
         systems = self._engine.systems(settings)
         with closing(systems.kafka):
@@ -133,23 +143,25 @@ class Resetter:
                         dataset=planned.flow.target,
                         sources=tuple((one.title(root), positions.get(one.index)) for one in planned.sources),
                         losses=len(opening.losses),
+                        repeats=opening.repeats,
                     )
                 )
         return ResetPlan(resets=tuple(resets), plan=plan)
 
-    def reset(self, flows: Sequence[str]) -> ResetPlan:
+    def reset(self, flows: Sequence[str], start: ChosenStart | None = None) -> ResetPlan:
         """Open new checkpoints. One commit of each table names the new one, and fences the old one.
 
         Args:
             flows: The names of the flows.
+            start: Where their checkpoints start; by default they continue.
 
         Raises:
             FlowUnknownError: The pipeline declares no such flow.
             RefusedError: A new checkpoint would lose or duplicate records.
             SecondDriverError: A flow runs in another process.
         """
-        planned, update = self.plan(flows), new_update()
-        plan, remedies = planned.plan, Remedies(reset=frozenset(flows))
+        planned, update = self.plan(flows, start), new_update()
+        plan, remedies = planned.plan, Remedies(reset=frozenset(flows), start=start)
         context = self._engine.context(plan.project, plan, update, _ignore, None, remedies, continuous=False)
         names = tuple(dict.fromkeys(one.dataset for one in planned.resets))
         try:

@@ -125,6 +125,7 @@ class FlowSurveyor:
             describe=describe_source,
             on_data_loss=on_data_loss,
             reset=reset,
+            start=remedies.start if reset else None,
             rename_from=remedies.rename_flow.get(flow.name),
         )
         # A damaged checkpoint does not matter if the user asks for a new one.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from headrace.model.chosen_start import ChosenStart
 from headrace.model.ranges import Position
-from headrace.state.facts import FlowFacts, ListOrigin, Losses, NextPosition, ReadBefore
+from headrace.state.facts import ChosenPosition, FlowFacts, ListOrigin, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.identity import SourceIdentity
 
@@ -34,6 +35,11 @@ class Facts(ABC):
         self, flow: FlowFacts, history: History, position: Position, *, continues: bool
     ) -> tuple[Position, Losses]:
         return position, ()
+
+    def choose_position(
+        self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
+    ) -> ChosenPosition | None:
+        return None
 
     def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
         return None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from headrace.errors import SourceLocation
+from headrace.model.chosen_start import ChosenStart
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.state.history import History
@@ -67,6 +68,19 @@ class SourceFacts(Protocol):
         """
         ...
 
+    def choose_position(
+        self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
+    ) -> ChosenPosition | None:
+        """Where a new checkpoint starts by the user's choice; ``None`` for a source without such a choice.
+
+        Args:
+            flow: The flow.
+            history: How far the flow's checkpoints have read.
+            position: Where it would continue.
+            start: The choice.
+        """
+        ...
+
     def check_lists(self, flow: FlowFacts, origin: ListOrigin) -> ListOrigin | None:
         """The origin of the file lists of a new checkpoint; ``None`` for a source without such lists."""
         ...
@@ -100,6 +114,21 @@ class NextPosition:
 
     position: Position
     origin: ListOrigin | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChosenPosition:
+    """Where a new checkpoint starts by the user's choice.
+
+    Args:
+        position: The position.
+        losses: What was never read before it, in the form of the ledger.
+        repeats: What was committed after it, in the same form.
+    """
+
+    position: Position
+    losses: Losses = ()
+    repeats: Losses = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +191,7 @@ class FlowFacts:
     describe: Callable[[SourceIdentity], str] = field(default=lambda source: source.kind)
     on_data_loss: OnDataLoss = "refuse"
     reset: bool = False
+    start: ChosenStart | None = None
     rename_from: str | None = None
 
     @property
@@ -191,6 +221,7 @@ class Open:
         lists: For each files source with a position, whose lists hold what was read.
         fences: The checkpoint that may never commit again.
         losses: The records or files that will never be read; written to the ledger first.
+        repeats: The records that are read again, because the user allows it.
     """
 
     reason: Reason
@@ -198,6 +229,7 @@ class Open:
     lists: Mapping[int, ListOrigin] = field(default_factory=dict)
     fences: str | None = None
     losses: tuple[Mapping[str, Any], ...] = ()
+    repeats: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ class PastRead:
         checkpoint: The checkpoint that read it.
         source: The source.
         until: The end of the range, as JSON.
+        start: Its start, as JSON; ``None`` where the source does not say where it starts.
         marks: The other fields of the range.
     """
 
@@ -32,6 +33,7 @@ class PastRead:
     source: SourceIdentity
     until: Any
     marks: Mapping[str, Any]
+    start: Any = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ def _reads(entry: Mapping[str, Any]) -> tuple[PastRead, ...]:
             checkpoint=entry["checkpoint"],
             source=SourceIdentity(index=one["index"], kind=one["kind"], identity=one["identity"]),
             until=one["until"],
+            start=one.get("from"),
             marks=marks_of(one),
         )
         for one in entry.get("sources", ())

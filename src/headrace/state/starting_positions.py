@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headrace.errors import HeadraceError, ResumeImpossibleError
+from headrace.model.chosen_start import ChosenStart
 from headrace.model.ranges import Position
 from headrace.state.facts import FlowFacts, ListOrigin, Losses, Open, Reason, TableFacts
 from headrace.state.history import History
@@ -24,6 +26,8 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
     """
     committed = current is not None and table.transactions.get(current) is not None
     if current is None or not (committed or table.history.commits):
+        if flow.start is not None:
+            raise resume_impossible(flow, "it has read nothing yet; its `starting_offsets` apply")
         return Open(reason=reason, fences=current)
     if flow.stateful:
         raise resume_impossible(flow, _STATEFUL)
@@ -31,13 +35,48 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
         raise resume_impossible(flow, "neither the table's log nor the ledger has its last offsets")
     starts = {facts.source.index: facts.next_position(flow, table.history) for facts in flow.sources}
     known = {index: start for index, start in starts.items() if start is not None}
+    positions = {index: start.position for index, start in known.items()}
+    if flow.start is not None:
+        return _open_chosen(flow, table, positions, flow.start, fences=current)
     if not known:
         return Open(reason=reason, fences=current)
-    positions, losses = check_positions(
-        flow, table, {index: start.position for index, start in known.items()}
-    )
+    positions, losses = check_positions(flow, table, positions)
     origins = {index: start.origin for index, start in known.items() if start.origin is not None}
     return open_after(flow, reason, positions, losses, fences=current, origins=origins)
+
+
+def _open_chosen(
+    flow: FlowFacts, table: TableFacts, known: Mapping[int, Position], start: ChosenStart, *, fences: str
+) -> Open:
+    """Open a new checkpoint where the user wants it.
+
+    Raises:
+        ResumeImpossibleError: The flow reads other sources than Kafka topics, or not these topics.
+        RefusedError: The new checkpoint would lose or duplicate records, and the user does not allow it.
+    """
+    chosen = {
+        facts.source.index: found
+        for facts in flow.sources
+        if facts.source.index in known
+        and (found := facts.choose_position(flow, table.history, known[facts.source.index], start))
+    }
+    reached = {
+        (topic, int(partition))
+        for one in chosen.values()
+        for topic, partitions in one.position.to_json().items()
+        for partition in partitions
+    }
+    for topic, partitions in start.offsets.items():
+        for partition in partitions:
+            if (topic, partition) not in reached:
+                raise resume_impossible(flow, f"it does not read partition {partition} of a topic `{topic}`")
+    if len(chosen) < len(flow.sources):
+        raise resume_impossible(flow, "only Kafka sources can start at chosen offsets")
+    positions = {**known, **{index: one.position for index, one in chosen.items()}}
+    positions, lost = check_positions(flow, table, positions)
+    losses = (*lost, *(loss for one in chosen.values() for loss in one.losses))
+    opening = open_after(flow, "reset", positions, losses, fences=fences)
+    return replace(opening, repeats=tuple(again for one in chosen.values() for again in one.repeats))
 
 
 def check_positions(

@@ -50,6 +50,16 @@ class Storage:
     def plans(self) -> Location:
         return self.root / "plans"
 
+    def last_plan(self, folder: Path) -> Location:
+        """The record of the last plan of a pipeline.
+
+        Args:
+            folder: The pipeline's folder. A pipeline in the storage, as of `headrace ingest`, has a record of
+                its own: it shares the storage with another one.
+        """
+        inside = locate(str(folder)).resolve().below(self.root)
+        return self.plans / "-".join((*inside, "last.json"))
+
     @property
     def schemas(self) -> Location:
         return self.root / "schemas"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any
+from typing import Any, Literal
 
 from headrace.verify.commits import Batches, CommitClaims, Opening, feeding_checkpoints
+from headrace.verify.declared import Pairs
 from headrace.verify.ledger import Ledger
 from headrace.verify.source_range import SourceRange
 
@@ -24,6 +25,10 @@ class Generation:
     checkpoint: str
     opening: Opening | None
     batches: tuple[Batches, ...]
+
+
+PartitionOfTopic = tuple[str, str | None, int]
+"""The name of a topic, its id, and the number of a partition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +56,16 @@ class Lineage:
     @property
     def last(self) -> Batches | None:
         return next((g.batches[-1] for g in reversed(self.generations) if g.batches), None)
+
+    @property
+    def repeats(self) -> dict[PartitionOfTopic, Pairs]:
+        """The offsets that openings declare as read again, as often as they do."""
+        return _declared(self.generations, "repeats")
+
+    @property
+    def losses(self) -> dict[PartitionOfTopic, Pairs]:
+        """The offsets that openings declare as lost."""
+        return _declared(self.generations, "losses")
 
     @property
     def clusters(self) -> frozenset[str | None]:
@@ -95,6 +110,22 @@ class Lineage:
                 kept.append(replace(generation, batches=batches, opening=opening))
         late = tuple(b for b in self.late if b.first_version >= version)
         return replace(self, generations=tuple(kept), late=late, unknown_versions=(), since=version)
+
+
+def _declared(
+    generations: Iterable[Generation], what: Literal["repeats", "losses"]
+) -> dict[PartitionOfTopic, Pairs]:
+    found: dict[PartitionOfTopic, Pairs] = {}
+    for generation in generations:
+        sources = generation.batches[0].sources if generation.batches else ()
+        for one in () if generation.opening is None else getattr(generation.opening, what):
+            if "topic" not in one:
+                continue
+            topic = str(one["topic"])
+            ids = [source.topic_id(topic) for source in sources if topic in source.until]
+            key = (topic, ids[0] if ids else None, int(one["partition"]))
+            found.setdefault(key, []).append((int(one["from"]), int(one["until"])))
+    return found
 
 
 def build_lineages(

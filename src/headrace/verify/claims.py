@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.coordinates import ANY, Present
+from headrace.verify.declared import Pairs
 from headrace.verify.offsets import Topic
 from headrace.verify.quarantine import Quarantine, Rejected, rows_in
 from headrace.verify.source_range import TopicPartition
-from headrace.verify.spans import Spans
+from headrace.verify.spans import Layers, Spans
 
 _NONE = Spans.of(())
 _NAMED = 6
@@ -214,7 +217,10 @@ _Partition = tuple[str, str | None, int]
 def _committed(
     lineage: Lineage, since: int | None
 ) -> tuple[dict[_Partition, Spans], dict[_Partition, Spans]]:
-    """The committed ranges by topic, topic id and partition, each offset once; and the earlier ones."""
+    """The committed ranges by topic, topic id and partition, and the earlier ones.
+
+    Each offset is there once, or as often as it was read again if the openings declare it.
+    """
     judged: dict[_Partition, list[tuple[int, int]]] = {}
     early: dict[_Partition, list[tuple[int, int]]] = {}
     for batch in lineage.batches:
@@ -233,10 +239,20 @@ def _committed(
         for key in judged:
             first = min(low for low, _ in early.get(key, judged[key]))
             early.setdefault(key, []).append((0, first))
+    repeats = lineage.repeats
     return (
-        {key: Spans.of(spans).merged() for key, spans in judged.items()},
+        {key: _as_declared(Spans.of(spans), repeats.get(key)) for key, spans in judged.items()},
         {key: Spans.of(spans).merged() for key, spans in early.items()},
     )
+
+
+def _as_declared(committed: Spans, repeats: Pairs | None) -> Spans:
+    """The committed offsets, each once, and again as often as openings declare it."""
+    if repeats is None:
+        return committed.merged()
+    layers = Layers.of(committed, Spans.of(repeats))
+    counts = np.minimum(layers.counts[0], 1 + layers.counts[1])
+    return Spans.joined([layers.where(counts >= times) for times in range(1, int(counts.max()) + 1)])
 
 
 def _unread(lineage: Lineage, topics: Mapping[str, Topic | None]) -> int:

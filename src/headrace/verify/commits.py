@@ -72,6 +72,8 @@ class Opening:
     fenced: bool = True
     """Whether the commit holds the fence that its metadata names; the ledger does not keep it."""
     losses: tuple[Mapping[str, Any], ...] = ()
+    repeats: tuple[Mapping[str, Any], ...] = ()
+    """The offsets that it reads again, because the user has allowed it."""
     renamed_from: str | None = None
 
 
@@ -291,6 +293,7 @@ def read_opening(
         fences=fences,
         fenced=fences is None or transactions is None or transactions.get(fences) == FENCED,
         losses=tuple(opens.get("losses") or ()),
+        repeats=tuple(opens.get("repeats") or ()),
         renamed_from=(opens.get("renamed_from") or {}).get("flow"),
     )
 

@@ -60,8 +60,10 @@ def load_expected(storage: Storage, pipeline: str) -> dict[TableName, ExpectedTa
     for name, owner in _ledgers(storage.root / "ledger"):
         if owner in (None, pipeline):
             named_in.setdefault(name, set()).add("ledger")
-    for name in _planned(storage.plans / "last.json", pipeline):
-        named_in.setdefault(name, set()).add("plan")
+    # A pipeline in the storage, as of `headrace ingest`, has a plan of its own.
+    for plan in sorted(storage.plans.glob("*last.json")):
+        for name in _planned(plan, pipeline):
+            named_in.setdefault(name, set()).add("plan")
     return {
         name: ExpectedTable(name, frozenset(found), frozenset(ids.get(name, ())))
         for name, found in named_in.items()

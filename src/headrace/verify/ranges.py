@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.commits import Batches
+from headrace.verify.declared import Pairs, less, merged, total
 from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import OPAQUE, SourceRange, TopicPartition
@@ -34,18 +35,27 @@ def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeR
     found = Judgement()
     _judge_beginning(lineage, found)
     ended: _Positions = {}
+    read: dict[_Key, Pairs] = {}
     for index, generation in enumerate(lineage.generations):
         _judge_generation(lineage, generation, found)
         if index > 0:
-            _judge_succession(ended, generation, found)
+            _judge_succession(ended, read, _unread(lineage, read), generation, found)
         for batch in generation.batches:
-            for _, ends in _keyed(batch, "until"):
+            for (source, starts), (_, ends) in zip(
+                _keyed(batch, "start"), _keyed(batch, "until"), strict=True
+            ):
                 ended.update(ends)
+                if source.kind == "kafka":
+                    for key in ends.keys() & starts.keys():
+                        low, spans = starts[key], read.setdefault(key, [])
+                        if spans and spans[-1][1] == low:
+                            low = spans.pop()[0]
+                        spans.append((low, ends[key]))
     for batch in lineage.late:
         text = f"{batch.name} was committed through checkpoint {batch.checkpoint} after it had been fenced"
         found.find("FENCED_BATCH", text, version=batch.last_version, batch=batch.last)
-    losses = _judge_losses(lineage, ledger, found)
-    return _report(lineage, found, losses, first_version)
+    _judge_losses(lineage, ledger, found)
+    return _report(lineage, found, read, first_version)
 
 
 def _judge_beginning(lineage: Lineage, found: Judgement) -> None:
@@ -161,12 +171,16 @@ def _judge_offsets(
     began: Mapping[TopicPartition, int],
     batch: Batches,
     found: Judgement,
-    lost: Mapping[TopicPartition, list[tuple[int, int]]] | None = None,
+    lost: Mapping[TopicPartition, Pairs] | None = None,
+    read: Mapping[TopicPartition, Pairs] | None = None,
+    repeats: Mapping[TopicPartition, Pairs] | None = None,
 ) -> None:
     """Every partition goes on where it ended; one that is new begins at its first offset.
 
     Args:
         lost: Recorded losses, which a range may pass over.
+        read: What earlier batches have read, which a new generation may pass over.
+        repeats: What a new generation may read again.
     """
     for key in sorted({*ended, *began}):
         topic, partition = key
@@ -177,22 +191,35 @@ def _judge_offsets(
         end, begin = ended.get(key, 0), began[key]
         for low, high in sorted((lost or {}).get(key, ())):
             end = high if low == end else end
-        if begin != end:
-            span = (min(begin, end), max(begin, end))
-            code, held = ("RANGE_MISSING", "no batch") if begin > end else ("RANGE_TWICE", "two batches")
-            text = f"{topic}/{partition}: {spans_text([span])} in {held}: {batch.name} starts at {begin}"
-            found.find(code, text, **where, ranges=[list(span)])
+        code, held = ("RANGE_MISSING", "no batch") if begin > end else ("RANGE_TWICE", "two batches")
+        excused = [one.get(key, []) for one in ((lost, read) if begin > end else (repeats,)) if one]
+        spans = less([(min(begin, end), max(begin, end))], (pair for one in excused for pair in one))
+        if spans:
+            text = f"{topic}/{partition}: {spans_text(spans)} in {held}: {batch.name} starts at {begin}"
+            found.find(code, text, **where, ranges=[list(pair) for pair in spans])
 
 
-def _judge_succession(ended: Mapping[_Key, Any], after: Generation, found: Judgement) -> None:
-    """A later generation goes on where the earlier ones ended, but for recorded losses.
+def _judge_succession(
+    ended: Mapping[_Key, Any],
+    read: Mapping[_Key, Pairs],
+    unread: Mapping[_Key, Pairs],
+    after: Generation,
+    found: Judgement,
+) -> None:
+    """A later generation goes on where the earlier ones ended, but for recorded losses and declared repeats.
 
     A topic of another id is another topic, and begins where it likes.
+
+    Args:
+        ended: Where earlier generations ended.
+        read: What they have read.
+        unread: What was recorded as lost, and was not read since.
+        after: The generation.
+        found: Takes the findings.
     """
-    lost: dict[TopicPartition, list[tuple[int, int]]] = {}
-    for loss in () if after.opening is None else after.opening.losses:
-        topic, partition, *span = _loss_key(loss)
-        lost.setdefault((topic, partition), []).append((span[0], span[1]))
+    opening = after.opening
+    lost = _by_partition(() if opening is None else opening.losses)
+    repeats = _by_partition(() if opening is None else opening.repeats)
     begun: set[_Key] = set()
     for batch in after.batches:
         for source, starts in _keyed(batch, "start"):
@@ -202,7 +229,12 @@ def _judge_succession(ended: Mapping[_Key, Any], after: Generation, found: Judge
             if source.kind == "kafka":
                 names = {key: (key[0], int(key[2])) for key in again}
                 before = {name: ended[key] for key, name in names.items()}
-                _judge_offsets(before, {names[key]: at for key, at in again.items()}, batch, found, lost)
+                begun_at = {names[key]: at for key, at in again.items()}
+                passed = {} if opening is None else {names[key]: read.get(key, []) for key in again}
+                again_at = {
+                    name: [*repeats.get(name, []), *unread.get(key[:3], [])] for key, name in names.items()
+                }
+                _judge_offsets(before, begun_at, batch, found, lost, passed, again_at)
             elif again:
                 (key,) = again
                 _judge_position(replace(source, until=ended[key]), source, batch, found)
@@ -246,27 +278,34 @@ def _keyed(batch: Batches, edge: Literal["start", "until"]) -> Iterator[tuple[So
         reads.update(names)
 
 
-def _judge_losses(lineage: Lineage, ledger: Ledger, found: Judgement) -> int:
-    """Every loss that an opening names must be in the ledger; returns their sum."""
+def _judge_losses(lineage: Lineage, ledger: Ledger, found: Judgement) -> None:
+    """Every loss that an opening names must be in the ledger."""
     recorded = {_loss_key(loss) for loss in ledger.losses if "topic" in loss}
-    total = 0
     for generation in lineage.generations:
         for loss in () if generation.opening is None else generation.opening.losses:
             topic, partition, *span = _loss_key(loss)
-            total += span[1] - span[0]
             if _loss_key(loss) not in recorded:
                 lost = spans_text([(span[0], span[1])])
                 text = f"{topic}/{partition}: {lost} lost, and the ledger does not record the loss"
                 where = {"topic": topic, "partition": partition, "ranges": [span]}
                 found.find("LOSS_UNRECORDED", text, **where)
-    return total
+
+
+def _by_partition(ranges: Iterable[Mapping[str, Any]]) -> dict[TopicPartition, Pairs]:
+    found: dict[TopicPartition, Pairs] = {}
+    for one in ranges:
+        topic, partition, low, high = _loss_key(one)
+        found.setdefault((topic, partition), []).append((low, high))
+    return found
 
 
 def _loss_key(loss: Mapping[str, Any]) -> tuple[str, int, int, int]:
     return (str(loss["topic"]), int(loss["partition"]), int(loss["from"]), int(loss["until"]))
 
 
-def _report(lineage: Lineage, found: Judgement, losses: int, first_version: int) -> GradeReport:
+def _report(
+    lineage: Lineage, found: Judgement, read: Mapping[_Key, Pairs], first_version: int
+) -> GradeReport:
     partitions: set[tuple[str, int, str | None]] = set()
     offsets = 0
     kinds: set[str] = set()
@@ -276,12 +315,15 @@ def _report(lineage: Lineage, found: Judgement, losses: int, first_version: int)
         for key, end in source.ends.items():
             partitions.add((*key, source.topic_id(key[0])))
             offsets += end - starts.get(key, end)
+    repeated, losses = _count_repeated(read), sum(map(total, _unread(lineage, read).values()))
     commits = sum(batch.last - batch.first + 1 for batch in lineage.batches)
     parts = [counted(len(partitions), "partition"), counted(offsets, "offset")] if "kafka" in kinds else []
     parts += [f"{kind} source" for kind in sorted(kinds - {"kafka"})]
     parts.append(counted(commits, "commit"))
     if not found.findings:
-        parts.append("no gap, no overlap")
+        parts.append("no gap, no other overlap" if repeated else "no gap, no overlap")
+        if repeated:
+            parts.append(f"{counted(repeated, 'offset')} read again, as declared")
     if losses:
         parts.append(f"{counted(losses, 'offset')} lost, as recorded")
     if any(batch.first_version < first_version for batch in lineage.batches):
@@ -291,6 +333,21 @@ def _report(lineage: Lineage, found: Judgement, losses: int, first_version: int)
         "offsets": offsets,
         "commits": commits,
         "lost": losses,
+        "repeated": repeated,
         "generations": len(lineage.generations),
     }
     return found.report("ranges", ", ".join(parts) if lineage.batches else "no batch yet", figures)
+
+
+def _count_repeated(read: Mapping[_Key, Pairs]) -> int:
+    """How often offsets were read again, by one read of a query."""
+    return sum(total(pairs) - total(merged(pairs)) for pairs in read.values())
+
+
+def _unread(lineage: Lineage, read: Mapping[_Key, Pairs]) -> dict[_Key, Pairs]:
+    """The offsets of recorded losses that no batch has read, by topic, topic id and partition."""
+    found: dict[_Key, Pairs] = {}
+    for (topic, topic_id, partition), lost in lineage.losses.items():
+        name = (topic, str(topic_id), str(partition))
+        found[name] = less(lost, (pair for key, pairs in read.items() if key[:3] == name for pair in pairs))
+    return found

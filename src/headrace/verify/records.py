@@ -34,6 +34,7 @@ class Comparison:
         strangers: In the table, outside of every committed range.
         phantoms: In the table, within the ranges, where the broker holds no committed record.
         held: Offsets that the broker was found to hold, or that the table upstream holds.
+        again: Records that were read again, as declared.
         empty: Offsets within the ranges that hold no record on the broker.
         whole: Whether the broker was asked for every offset.
     """
@@ -43,6 +44,7 @@ class Comparison:
     strangers: Spans = _NONE
     phantoms: Spans = _NONE
     held: int = 0
+    again: int = 0
     empty: int = 0
     whole: bool = True
 
@@ -152,6 +154,7 @@ def _compare_place(
         strangers=_repeated(layers, np.where(claimed, 0, surplus)),
         phantoms=layers.where(unheld & only_live & (ours > 0)) if is_certain else _NONE,
         held=layers.times(np.where(live > 0, np.where(unheld, 0, 1), 0) + derived),
+        again=layers.times(np.where(unheld, 0, np.maximum(live - 1, 0))),
         empty=layers.times(np.where((live > 0) & unheld & (present == 0), 1, 0)),
         whole=not bool(((live > 0) & (questions == 0)).any()),
     )
@@ -309,6 +312,11 @@ def _text(
     if claims.total("past") or claims.total("may"):
         more = ", none missing, none twice" if equal else ""
         return f"{held:,} compared with Kafka, {counted(rows, 'row')} in the table{others}{more}{unread}"
+    if again := sum(one.again for one in mine.values()):
+        return (
+            f"{held:,} read from Kafka + {again:,} read again, as declared {sign} {rows:,} in the table"
+            f"{others}{unread}"
+        )
     if all(one.whole for one in mine.values()):
         return f"{held:,} read from Kafka {sign} {rows:,} in the table{others}{unread}"
     empty = sum(one.empty for one in mine.values())

@@ -17,6 +17,7 @@ from headrace.errors import (
     TableUnknownError,
     TableUnreadableError,
 )
+from headrace.model.names import TableName
 from headrace.observe.read import Selection, find_table, read_rows, shown
 from headrace.storage.locate import locate
 
@@ -115,6 +116,13 @@ def test_a_table_is_found_by_name_and_by_folder(lake: Lake, flow: HandFlow) -> N
     assert find_table("default.bronze", lake.settings.storage, "other") == locate(path)
     assert find_table(str(path), lake.settings.storage, "default") == locate(path)
     assert find_table(str(path), None, "default") == locate(path)
+
+
+def test_a_table_without_a_commit_is_not_created_yet(lake: Lake) -> None:
+    path = lake.settings.storage.table(TableName("default", "new"))
+    (path / "_delta_log").make_folder()
+    with pytest.raises(TableUnknownError, match="`new` is not created yet"):
+        find_table("new", lake.settings.storage, "default")
 
 
 def test_an_unknown_table_is_an_error_with_the_name_that_was_meant(lake: Lake, flow: HandFlow) -> None:

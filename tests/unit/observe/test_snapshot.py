@@ -329,6 +329,10 @@ def test_what_is_no_longer_declared_is_orphaned(lake: Lake, flow: HandFlow) -> N
     assert orphaned("bronze") == (False, False)
     assert orphaned("other") == (False, True)
     assert orphaned() == (True, True)
+    kept = storage.root / "ingest" / "bronze.json"
+    kept.replace_json({"topic": "sales", "table": "bronze"})
+    assert orphaned() == (False, False), "headrace ingest has made the table from a topic"
+    kept.delete()
     for name in ("table.default.bronze", "stream.bronze"):
         (storage.streams / "statements" / f"{name}.sql").replace("CREATE ..")
     assert orphaned() == (False, False), "headrace sql has defined them"

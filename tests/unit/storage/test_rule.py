@@ -22,6 +22,7 @@ THIS_MACHINE = {
     "plan/notes.py": "the pipeline's files",
     "plan/snapshot_folders.py": "folders of snapshots that are read",
     "plan/snapshots.py": "folders of snapshots that are read",
+    "plan/state_check.py": "a scratch copy",
     "project/engine.py": "logs",
     "project/pipeline.py": "the pipeline's files",
     "project/ingest.py": "the pipeline's files",

@@ -246,6 +246,36 @@ class TestGenerations:
         (finding,) = verify.grade("ranges").findings
         assert (finding.code, finding.place["ranges"]) == ("RANGE_MISSING", [[12, 15]])
 
+    def test_offsets_that_an_opening_declares_are_read_again(self, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        again = {"source": 0, "topic": "sales", "partition": 0, "from": 4, "until": 10}
+        flow.open("reset", at={"sales": {"0": 4}}, repeats=[again])
+        flow.append({0: (4, 6)})
+        report = verify.grade("ranges")
+        assert (report.verdict, report.figures["repeated"]) == ("proven", 2)
+        assert "no gap, no other overlap, 2 offsets read again, as declared" in report.text
+
+        # Forward over offsets that an earlier checkpoint has read, and one that none has.
+        flow.open("reset", at={"sales": {"0": 11}})
+        (finding,) = verify.grade("ranges").findings
+        assert (finding.code, finding.place["ranges"]) == ("RANGE_MISSING", [[10, 11]])
+
+    def test_offsets_beyond_the_declared_ones_are_found(self, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        again = {"source": 0, "topic": "sales", "partition": 0, "from": 4, "until": 10}
+        flow.open("reset", at={"sales": {"0": 2}}, repeats=[again])
+        (finding,) = verify.grade("ranges").findings
+        assert (finding.code, finding.place["ranges"]) == ("RANGE_TWICE", [[2, 4]])
+
+    def test_a_loss_that_was_read_later_is_no_loss(self, flow: HandFlow, verify: Verify) -> None:
+        flow.append({0: (0, 10)})
+        loss = {"source": 0, "topic": "sales", "partition": 0, "from": 10, "until": 15}
+        flow.open("reset", at={"sales": {"0": 15}}, losses=[loss])
+        flow.open("reset", at={"sales": {"0": 10}})
+        flow.append({0: (10, 12)})
+        report = verify.grade("ranges")
+        assert (report.verdict, report.figures["lost"]) == ("proven", 3)
+
     def test_a_generation_that_was_opened_without_a_fence_is_found(
         self, flow: HandFlow, verify: Verify
     ) -> None:

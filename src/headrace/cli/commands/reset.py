@@ -6,29 +6,83 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.errors import CommandLineError
+from headrace.model.chosen_start import ChosenStart
 
 
-@verb(examples=("headrace reset orders", "headrace reset orders items --yes"))
+@verb(
+    examples=(
+        "headrace reset orders",
+        "headrace reset orders items --yes",
+        "headrace reset orders --from orders:0=1700,orders:1=1650 --allow-duplicates",
+    )
+)
 @click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
+@click.option(
+    "--from",
+    "chosen",
+    metavar="TOPIC:PARTITION=OFFSET,..",
+    help="Start at these offsets of Kafka topics, or `earliest`, or `latest`. Other partitions continue.",
+)
+@click.option(
+    "--allow-duplicates", is_flag=True, help="Read offsets again that were committed, and record them."
+)
+@click.option("--accept-loss", is_flag=True, help="Pass over offsets that were never read, and record them.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def command(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
+def command(
+    invocation: Invocation,
+    flows: tuple[str, ...],
+    chosen: str | None,
+    allow_duplicates: bool,
+    accept_loss: bool,
+    yes: bool,
+) -> Result:
     """Create a new checkpoint for a flow, and keep the rows of its table.
 
     The new checkpoint continues each source where the earlier ones have ended, as the table and the ledger
     record it. A source that the flow has never read is read from its beginning. The old checkpoint cannot
     commit any more. Shows first where each source continues, and asks for confirmation. Reads no records:
     the next run does.
+
+    With --from, the new checkpoint starts at chosen offsets. `headrace verify` reports offsets that are read
+    again as declared duplicates, and offsets that are passed over as lost.
     """
     from headrace.cli.watching import spark_starting
 
+    start = _parse_start(chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
     output = invocation.output
     with invocation.pipeline() as pipeline:
         with spark_starting(output, pipeline.settings, "Starting Spark, resolving the pipeline"):
-            planned = pipeline.plan_reset(flows)
+            planned = pipeline.plan_reset(flows, start)
         if not yes:
             output.note("\n".join(planned.lines()))
-            if not output.confirm("Reset?", remedy=f"headrace reset {' '.join(flows)} --yes"):
+            options = _options(start)
+            if not output.confirm("Reset?", remedy=f"headrace reset {' '.join(flows)}{options} --yes"):
                 return Result(data={"done": False}, text="Nothing was changed.", exit_code=1)
-        done = pipeline.reset(flows)
+        done = pipeline.reset(flows, start)
     text = "\n".join([*done.lines(), "Next: headrace run"])
     return Result(data={"done": True, **done.to_json()}, text=text)
+
+
+def _parse_start(chosen: str | None, *, allow_duplicates: bool, accept_loss: bool) -> ChosenStart | None:
+    if chosen is None:
+        if allow_duplicates or accept_loss:
+            option = "--allow-duplicates" if allow_duplicates else "--accept-loss"
+            raise CommandLineError(
+                f"{option} needs --from: without it, a reset reads no offset twice and passes over none",
+                remedies=("headrace reset FLOW --from TOPIC:PARTITION=OFFSET",),
+                params={"option": option},
+            )
+        return None
+    try:
+        return ChosenStart.parse(chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
+    except ValueError as error:
+        raise CommandLineError(
+            f"--from: {error}",
+            remedies=("headrace reset FLOW --from orders:0=1700,orders:1=1650",),
+            params={"option": "--from", "value": chosen},
+        ) from error
+
+
+def _options(start: ChosenStart | None) -> str:
+    return "" if start is None else f" {start.options()}"

@@ -73,6 +73,8 @@ def generation_metadata(opened: OpenedGeneration) -> dict[str, Any]:
         "fences": opened.opening.fences,
         "losses": [dict(loss) for loss in opened.opening.losses],
     }
+    if opened.opening.repeats:
+        opens["repeats"] = [dict(repeat) for repeat in opened.opening.repeats]
     if opened.renamed_from is not None:
         opens["renamed_from"] = {"flow": opened.renamed_from}
     if opened.opening.positions is None:

@@ -15,14 +15,16 @@ from headrace.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
+from headrace.model.chosen_start import ChosenStart
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position
 from headrace.sources.facts import Facts
+from headrace.sources.kafka.chosen import Held, choose
 from headrace.sources.kafka.clusters import SERVERS
 from headrace.sources.kafka.last_records import LastRecord, ReusedOffset, offsets_reused
 from headrace.sources.kafka.position import KafkaOffsets
 from headrace.sources.kafka.record_marks import Partition
-from headrace.state.facts import FlowFacts, Losses, NextPosition, ReadBefore
+from headrace.state.facts import ChosenPosition, FlowFacts, Losses, NextPosition, ReadBefore
 from headrace.state.history import History
 from headrace.state.starting_positions import require_whole, resume_impossible
 
@@ -129,6 +131,20 @@ class KafkaFacts(Facts):
         if losses and (self.on_data_loss or flow.on_data_loss) == "refuse":
             raise _expired(flow, losses)
         return KafkaOffsets(offsets), tuple(losses)
+
+    def choose_position(
+        self, flow: FlowFacts, history: History, position: Position, start: ChosenStart
+    ) -> ChosenPosition:
+        assert isinstance(position, KafkaOffsets)
+        held = Held(
+            index=self.source.index,
+            ids=self.ids,
+            earliest=self.earliest,
+            latest=self.latest,
+            ended=position,
+            history=history,
+        )
+        return choose(flow, start, held)
 
     def _ended_at(self, flow: FlowFacts, ended: Ended, topic: str, partition: int) -> int | None:
         """Where a checkpoint has ended a partition; ``None`` where none has read it.

@@ -217,7 +217,10 @@ def _read(one: SourceRange, known: Mapping[Partition, LastRecord], cluster: Kafk
     spans = {(topic, partition): (first, end) for topic, partition, first, end in _moved(one)}
     before = {place: known[place].offset for place in spans if place in known}
     joined = {
-        place: (low, spans[place][1]) for place, low in before.items() if spans[place][1] - low <= _NEAR
+        place: (low, spans[place][1])
+        for place, low in before.items()
+        # After a reset to earlier offsets, a range can end before the last record that was read.
+        if 0 < spans[place][1] - low <= _NEAR
     }
     found = cluster.marks.read({**_ends(spans, _BACK[0]), **joined}, _READ_S)
     far = {
