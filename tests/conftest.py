@@ -23,6 +23,7 @@ from headrace.model.secrets import Redactor
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
 from headrace.runtime.defaults import available_cores
+from headrace.runtime.engine.client import stop_engines
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
@@ -51,6 +52,9 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1"
 """Java's option for all processes of the tests: compile code fast. Code that is compiled for speed pays off
 only after minutes: a process for one run takes 19 s of processor time instead of 30, the session of all tests
 91 s instead of 114 for one file."""
+
+_ENGINE_VARIABLE = "HEADRACE_TEST_ENGINE"
+"""``on``: the processes that tests start share an engine."""
 
 _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """For the session of all tests, whose queries run once over a few rows each: to generate and compile
@@ -150,7 +154,11 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     # A cache made in the background would take the cores from the tests.
     patch.setenv("HEADRACE_AOT", "use")
     patch.setenv("JAVA_TOOL_OPTIONS", _SHORT_LIVED)
+    # Tests of kills need processes that end; the tests of the engine switch it on.
+    patch.setenv("HEADRACE_ENGINE", os.environ.get(_ENGINE_VARIABLE, "off"))
+    patch.setenv("HEADRACE_ENGINE_DIR", str(tmp_path_factory.mktemp("engines")))
     yield
+    stop_engines()
     patch.undo()
 
 

@@ -31,11 +31,13 @@ class Driver:
         process: Its Python.
         markers: The folder where it says that it holds still.
         output: What it wrote.
+        has_jvm: Whether its JVM is its own, and not that of an engine.
     """
 
     process: subprocess.Popen[bytes]
     markers: Path
     output: Path
+    has_jvm: bool = True
 
     @cached_property
     def jvm(self) -> psutil.Process:
@@ -52,13 +54,17 @@ class Driver:
         marker = self.markers / point
         until(lambda: marker.exists() or self.process.poll() is not None, f"it reaches {point}")
         assert self.process.poll() is None, self.said()
-        assert self.jvm.is_running()
+        assert not self.has_jvm or self.jvm.is_running()
 
     def go_on(self, point: Point) -> None:
         (self.markers / point).unlink()
 
     def kill(self, victim: Victim) -> None:
         """Send SIGKILL, the JVM first: it is what commits."""
+        if not self.has_jvm:
+            assert victim == "python"
+            self.process.kill()
+            return
         for pid in {
             "python": [self.process.pid],
             "jvm": [self.jvm.pid],
@@ -71,7 +77,8 @@ class Driver:
         for marker in self.markers.iterdir():
             marker.unlink()
         self.process.wait(DEADLINE_S)
-        until(lambda: _is_gone(self.jvm), "the orphan JVM ends by itself", limit_s=5.0)
+        if self.has_jvm:
+            until(lambda: _is_gone(self.jvm), "the orphan JVM ends by itself", limit_s=5.0)
 
     def end(self) -> int:
         """Wait until it ends by itself."""
@@ -99,12 +106,19 @@ def _is_gone(process: psutil.Process) -> bool:
 
 
 def start(
-    shop: Shop, *arguments: str, pause: tuple[str, int] | None = None, verb: tuple[str, ...] = ("run",)
+    shop: Shop,
+    *arguments: str,
+    pause: tuple[str, int] | None = None,
+    verb: tuple[str, ...] = ("run",),
+    name: str = "",
 ) -> Driver:
-    """Start `headrace run` in the pipeline's folder; ``pause`` names a point, with its flow, and a batch."""
-    markers = shop.root / "markers"
+    """Start `headrace run` in the pipeline's folder; ``pause`` names a point, with its flow, and a batch.
+
+    A ``name`` tells two drivers of one folder apart.
+    """
+    markers = shop.root / f"markers{name}"
     markers.mkdir(exist_ok=True)
-    output = shop.root / "output.txt"
+    output = shop.root / f"output{name}.txt"
     environment = {key: value for key, value in os.environ.items() if key != VARIABLE}
     if pause is not None:
         environment[VARIABLE] = f"{pause[0]}:{pause[1]}:{markers}"
@@ -113,7 +127,7 @@ def start(
         process = subprocess.Popen(
             command, cwd=shop.root, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
         )
-    return Driver(process, markers, output)
+    return Driver(process, markers, output, has_jvm=environment.get("HEADRACE_ENGINE") == "off")
 
 
 class FolderWatch:

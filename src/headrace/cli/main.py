@@ -47,6 +47,7 @@ COMMANDS = {
     "full-refresh": "Rebuild a dataset from its sources",
     "erase": "Delete rows of a table and of the tables downstream",
     "broker": "Manage the embedded Kafka broker",
+    "engine": "Manage the JVM in the background",
     "explain": "Explain an error code",
     "completion": "Print the script that completes commands in a shell",
     "doctor": "Check whether this machine can run a pipeline",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -173,6 +174,13 @@ def _project_options() -> list[click.Parameter]:
         ),
         click.Option(["--storage"], metavar="PATH", help="Use another storage than the spec's."),
         click.Option(
+            ["--no-engine"],
+            is_flag=True,
+            expose_value=False,
+            callback=_without_engine,
+            help="Start a JVM for this command alone, as HEADRACE_ENGINE=off does.",
+        ),
+        click.Option(
             ["--set"],
             multiple=True,
             callback=read_overrides,
@@ -180,6 +188,11 @@ def _project_options() -> list[click.Parameter]:
             help="Override a value of the spec and its profile, such as runtime.memory=2g.",
         ),
     ]
+
+
+def _without_engine(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        os.environ["HEADRACE_ENGINE"] = "off"
 
 
 def read_overrides(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

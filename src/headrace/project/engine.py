@@ -101,6 +101,8 @@ class Engine:
 
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
+        self.is_shared = True
+        """Whether Spark may be that of the JVM in the background."""
         self.spark_log: Path | None = None
         """The file for the log of Spark, if Spark is started."""
         self._rehearsal = overrides
@@ -184,6 +186,7 @@ class Engine:
                 memory=settings.memory,
                 log_file=self.spark_log,
                 redactor=settings.redactor,
+                shared=self.is_shared,
             )
             spark = self._running.spark
             _LOG.info("Spark %s on %s", spark.version, spark.sparkContext.master)

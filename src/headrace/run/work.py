@@ -77,9 +77,12 @@ class WorkMeter:
     _next_job: int = 0
     _is_complete: bool = True
     _works: bool = True
+    _tags: frozenset[str] = frozenset()
+    """The tags of all jobs of this process, if it shares the JVM with others."""
 
     def __post_init__(self) -> None:
         try:
+            self._tags = frozenset(self.session.sparkContext.getJobTags())
             self._next_job = self.session.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
         except Exception as error:
             self._stop(error)
@@ -127,7 +130,7 @@ class WorkMeter:
         self._is_complete = first <= self._next_job
         for job in found:
             key = _described(job.get("description") or "")
-            if key is not None:
+            if key is not None and self._tags.issubset(job.get("jobTags") or ()):
                 self._jobs[job["jobId"]] = (key, tuple(job["stageIds"]))
         running = [one["jobId"] for one in found if one["status"] in _RUNNING]
         self._next_job = min(running, default=1 + max(one["jobId"] for one in found))

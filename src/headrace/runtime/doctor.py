@@ -18,6 +18,9 @@ from headrace.errors import HeadraceError
 from headrace.model.project import ProjectSettings
 from headrace.runtime import aot
 from headrace.runtime.broker import Broker
+from headrace.runtime.engine.choice import VARIABLE, is_engine_on
+from headrace.runtime.engine.client import find_engines
+from headrace.runtime.engine.record import load_records
 from headrace.runtime.jars import JarCache, locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import choose_heap
@@ -59,7 +62,7 @@ def run_checks(project: ProjectSettings | None = None) -> list[Check]:
     Args:
         project: The pipeline whose storage and broker are checked, too.
     """
-    checks = [_java(), _certificates(), _packages(), _jars(), _start_cache(), _memory()]
+    checks = [_java(), _certificates(), _packages(), _jars(), _start_cache(), _memory(), _engine()]
     checks += [
         _folder("cache folder", cache_folder(), f"set {CACHE_VARIABLE} to a folder of yours"),
         _ports(),
@@ -159,6 +162,20 @@ def _memory() -> Check:
         remedy = "end other programs, or reduce `runtime: {memory: ..}` in headrace.yml"
         return Check("memory", "warn", text, remedy)
     return Check("memory", "ok", text)
+
+
+def _engine() -> Check:
+    if not is_engine_on():
+        return Check("engine", "ok", f"off; each command starts a JVM ({VARIABLE}, CI or spark-submit)")
+    running = find_engines()
+    hanging = sum(1 for _ in load_records()) - len(running)
+    if hanging:
+        return Check("engine", "warn", f"engines that do not answer: {hanging}", "headrace engine stop")
+    if not running:
+        return Check("engine", "ok", "not running; the next command that needs Spark starts it")
+    memory = sum(one["memory_mb"] for one in running)
+    text = ", ".join(f"process {one['pid']} in {one['folder']}" for one in running)
+    return Check("engine", "ok", f"{text}, {memory} MB")
 
 
 def _folder(name: str, folder: Path, remedy: str) -> Check:

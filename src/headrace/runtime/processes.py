@@ -86,8 +86,15 @@ def start_bound(
             raise error
 
 
-def start_detached(command: Sequence[str], log_file: Path) -> int:
+def start_detached(
+    command: Sequence[str], log_file: Path, environment: Mapping[str, str] | None = None
+) -> int:
     """Starts a program that goes on after this process, and returns its process id.
+
+    Args:
+        command: The command line.
+        log_file: The file for its standard output and error.
+        environment: All of its variables; by default those of this process.
 
     Raises:
         OSError: The program could not be started.
@@ -99,6 +106,7 @@ def start_detached(command: Sequence[str], log_file: Path) -> int:
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
+            env=None if environment is None else dict(environment),
             check=False,
         )
         deadline = time.monotonic() + _DETACH_TIMEOUT_S

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,14 @@ from headrace.model.secrets import Redactor, is_secret_key
 from headrace.runtime import aot
 from headrace.runtime.defaults import CATALOG, EXTENSION, build_settings, is_local
 from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.gateway import (
+    changed_environment,
+    forget_gateway,
+    import_pyspark,
+    kept_interrupt,
+    py4j_quiet,
+    worker_environment,
+)
 from headrace.runtime.jars import locked_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import SparkJvm, build_command, choose_heap, error_lines, start_jvm, tail
@@ -77,8 +84,9 @@ def open_spark(
     memory: str | None = None,
     log_file: Path | None = None,
     redactor: Redactor | None = None,
+    shared: bool = True,
 ) -> RunningSpark:
-    """Returns the session of this process, or starts one if there is none.
+    """Returns the session of this process, or opens one if there is none: in an engine, or in a new JVM.
 
     The settings of a session of the user (``spark-submit``, a notebook) are not changed.
 
@@ -89,6 +97,7 @@ def open_spark(
         memory: The JVM's heap, as in ``-Xmx``; by default it depends on the machine.
         log_file: The file of Spark's messages; by default in the cache folder.
         redactor: Keeps secrets out of that file.
+        shared: Whether the session may be in an engine, a JVM that stays in the background.
 
     Raises:
         DeltaNotConfiguredError: The session of this process has no Delta Lake.
@@ -98,6 +107,8 @@ def open_spark(
     foreign = _find_foreign()
     if foreign is not None:
         return RunningSpark(foreign, owned=False)
+    if shared and (found := _attach(conf or {}, master, memory, redactor)) is not None:
+        return found
     java, jars = find_java(), ensure_jars("spark")
     cache = aot.find_cache(java, jars)
 
@@ -121,6 +132,29 @@ def open_spark(
         running = start()
         aot.discard(cache)
         return running
+
+
+def _attach(
+    conf: Mapping[str, str], master: str | None, memory: str | None, redactor: Redactor | None
+) -> RunningSpark | None:
+    """Returns a session in an engine; None if the command needs a JVM of its own, or there is no engine."""
+    from headrace.runtime.engine.choice import choose_engine
+
+    choice = choose_engine(conf, master, memory, redactor)
+    if choice is None:
+        return None
+    from headrace.runtime.engine.client import NoEngineError, attach
+    from headrace.runtime.engine.session import open_session
+
+    ensure_jars("spark")
+    try:
+        attached = attach(choice, meanwhile=import_pyspark)
+        spark, close = open_session(attached, choice.conf)
+    except NoEngineError as error:
+        _log.info("No engine: %s; this command starts a JVM of its own", error)
+        return None
+    record = attached.record
+    return RunningSpark(spark, owned=True, log_file=Path(record.log), jvm_pid=record.jvm_pid, _close=close)
 
 
 def start_spark(
@@ -154,7 +188,7 @@ def start_spark(
     command = build_command(java, jars, heap=heap, log_file=log, settings=settings, extra_options=options)
     try:
         environment = jvm_environment(master, redactor or Redactor())
-        jvm = start_jvm(command, log, environment, meanwhile=_import_pyspark)
+        jvm = start_jvm(command, log, environment, meanwhile=import_pyspark)
         try:
             spark = _connect(jvm, secret)
         except BaseException as error:
@@ -185,15 +219,9 @@ def _start_error(master: str, error: Exception, log: Path) -> SparkStartError:
     )
 
 
-def _import_pyspark() -> None:
-    """Imports PySpark, while the JVM starts."""
-    import pyspark.java_gateway
-    import pyspark.sql  # noqa: F401
-
-
 def jvm_environment(master: str, redactor: Redactor) -> dict[str, str]:
     """Returns the variables of the JVM in addition to those of this process."""
-    environment = _worker_environment()
+    environment = worker_environment()
     locale = os.environ.get("LC_ALL") or os.environ.get("LC_CTYPE") or os.environ.get("LANG") or ""
     if "UTF8" not in locale.upper().replace("-", ""):
         # In another locale, such as that of a cron job, Java does not find files whose names are not ASCII.
@@ -229,12 +257,12 @@ class _Closing:
         if not self._done.acquire(blocking=False):
             return
         stopping = threading.Thread(target=self._stop_spark, daemon=True, name="headrace-spark-stop")
-        with _py4j_quiet():
+        with py4j_quiet():
             stopping.start()
             stopping.join(_STOP_TIMEOUT_S)
             self._jvm.end(0 if stopping.is_alive() else self._end_timeout_s)
             stopping.join(5.0)
-        _forget_gateway()
+        forget_gateway()
         self._scratch.remove()
         self._after()
 
@@ -244,84 +272,21 @@ class _Closing:
             self._spark.stop()
 
 
-@contextlib.contextmanager
-def _py4j_quiet() -> Iterator[None]:
-    """Suppresses py4j's message on the root logger that a JVM, which is being ended, did not answer."""
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return record.getMessage() != "Exception while sending command."
-
-    root = logging.getLogger()
-    root.addFilter(is_other)
-    try:
-        yield
-    finally:
-        root.removeFilter(is_other)
-
-
 def _connect(jvm: SparkJvm, settings: Mapping[str, str]) -> SparkSession:
     from pyspark.core.context import SparkContext
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
     handshake = {"PYSPARK_GATEWAY_PORT": str(jvm.port), "PYSPARK_GATEWAY_SECRET": jvm.secret}
-    with _environment(handshake), _kept_interrupt():
+    with changed_environment(handshake), kept_interrupt():
         # Only for the handshake: a child process with these variables would use this JVM.
         gateway = launch_gateway()
-    with _environment(_worker_environment()), _kept_interrupt():
+    with changed_environment(worker_environment()), kept_interrupt():
         SparkContext._ensure_initialized(gateway=gateway)
         builder = SparkSession.builder
         for key, value in settings.items():
             builder = builder.config(key, value)
         return builder.getOrCreate()
-
-
-def _worker_environment() -> dict[str, str]:
-    """Returns the variable that makes this Python run Spark's workers, not the `python3` in PATH."""
-    return {"PYSPARK_PYTHON": os.environ.get("PYSPARK_PYTHON", sys.executable)}
-
-
-@contextlib.contextmanager
-def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    before = {key: os.environ.get(key) for key in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
-
-
-@contextlib.contextmanager
-def _kept_interrupt() -> Iterator[None]:
-    """Restores the handler of SIGINT: PySpark's cancels all jobs, Headrace stops between two batches."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.default_int_handler)
-
-
-def _forget_gateway() -> None:
-    """Removes the gateway of a stopped session from PySpark, which would connect to the ended JVM."""
-    from pyspark.core.context import SparkContext
-    from pyspark.sql import SparkSession
-
-    with SparkContext._lock:
-        gateway = SparkContext._gateway
-        SparkContext._gateway = None
-        SparkContext._jvm = None
-        SparkContext._active_spark_context = None
-    SparkSession._instantiatedSession = None
-    if gateway is not None:
-        with contextlib.suppress(Exception):
-            gateway.shutdown()
 
 
 def _find_foreign() -> SparkSession | None:
@@ -340,7 +305,7 @@ def _find_foreign() -> SparkSession | None:
     context = SparkContext._active_spark_context
     if context is None and not inside_submit:
         return None
-    with _kept_interrupt():
+    with kept_interrupt():
         spark: SparkSession = SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
     _check_delta(spark)
     return spark

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
@@ -28,7 +29,8 @@ from headrace.syntax.tokens import Cursor
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TAG = "headrace-sql"
+_TAG = f"headrace-sql-{os.getpid()}"
+"""Two shells can share a JVM, and Ctrl-C cancels only the jobs of one."""
 _POLL_S = 0.2
 _CANCELLED_S = 30.0
 """Seconds that a cancelled query may take to end."""

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import psutil
 
 from headrace.errors import LeaseLostError, SecondDriverError
 from headrace.model.names import TableName
+from headrace.runtime.engine.attachment import find_guard, is_held
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
@@ -31,6 +32,9 @@ VIEW = "view"
 """The name under which the refreshes of a view have their lease."""
 EXPIRES_VARIABLE = "HEADRACE_LEASE_EXPIRES_S"
 """The environment variable that overrides `EXPIRES_S`."""
+
+_CALLS_S = 60.0
+"""A dead driver's last calls in the JVM of an engine can be a commit; a start waits for them so long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +70,7 @@ class Lease:
         """
         lease = cls(location, uuid.uuid4().hex)
         try:
-            held = _read(location)
+            held = _await_calls(location)
         except OSError as error:
             raise location.unwritable(error) from error
         driver = None if held is None else _driver_of(held)
@@ -129,6 +133,8 @@ class Lease:
             "started": psutil.Process().create_time(),
             "heartbeat": time.time(),
         }
+        if (guard := find_guard()) is not None:
+            record["guard"] = str(guard)
         return json.dumps(record)
 
 
@@ -204,6 +210,33 @@ def _read(location: Location) -> bytes | None:
         return None
 
 
+def _await_calls(location: Location) -> bytes | None:
+    """Read a lease; if its driver has ended, wait until the JVM has ended its calls."""
+    deadline = time.monotonic() + _CALLS_S
+    while True:
+        held = _read(location)
+        record = {} if held is None else _parse(held)
+        if not _has_calls(record) or _is_alive(record) or time.monotonic() > deadline:
+            return held
+        time.sleep(0.02)
+
+
+def _has_calls(record: Mapping[str, Any]) -> bool:
+    """Whether an engine of this machine still runs calls of a driver: it holds a lock on a file."""
+    guard = record.get("guard")
+    return isinstance(guard, str) and record.get("host") == socket.gethostname() and is_held(guard)
+
+
+def _is_alive(record: Mapping[str, Any]) -> bool:
+    """Whether the process of this machine that has written a lease still runs."""
+    # The system reuses process ids: the time of creation tells the processes apart.
+    try:
+        created = psutil.Process(int(record["pid"])).create_time()
+        return abs(created - float(record["started"])) < 1.0
+    except (psutil.Error, KeyError, TypeError, ValueError):
+        return False
+
+
 def _parse(held: bytes) -> dict[str, Any]:
     try:
         value = json.loads(held)
@@ -217,13 +250,13 @@ def _driver_of(held: bytes) -> Driver | None:
     record = _parse(held)
     try:
         driver = Driver(pid=int(record["pid"]), host=str(record["host"]))
+        if _has_calls(record):
+            return driver
         expires_s = float(os.environ.get(EXPIRES_VARIABLE) or EXPIRES_S)
         if time.time() - float(record["heartbeat"]) > expires_s:
             return None
         if driver.host != socket.gethostname():
             return driver
-        # The system reuses process ids: the time of creation tells the processes apart.
-        created = psutil.Process(driver.pid).create_time()
-        return driver if abs(created - float(record["started"])) < 1.0 else None
-    except (psutil.Error, KeyError, TypeError, ValueError):
+        return driver if _is_alive(record) else None
+    except (KeyError, TypeError, ValueError):
         return None

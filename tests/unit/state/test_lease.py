@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -176,3 +177,21 @@ def test_a_storage_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "leases").write_text("a file where the folder should be")
     with pytest.raises(StorageUnwritableError):
         Lease.acquire(locate(tmp_path) / "leases" / "default.sales.sales.json", "sales")
+
+
+def test_a_lease_of_a_dead_driver_is_held_until_the_engine_has_ended_its_calls(
+    path: Location, tmp_path: Path
+) -> None:
+    Lease.acquire(path, "sales")
+    guard = tmp_path / "held"
+    alter(path, pid=dead_pid(), guard=str(guard))
+    with guard.open("w") as held_by_engine, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(held_by_engine, fcntl.LOCK_EX)
+        assert find_driver(path) is not None
+        # Long without a heartbeat, as a commit can take.
+        alter(path, heartbeat=time.time() - 10 * EXPIRES_S)
+        taking = pool.submit(Lease.acquire, path, "sales")
+        with pytest.raises(TimeoutError):
+            taking.result(0.2)
+        fcntl.flock(held_by_engine, fcntl.LOCK_UN)
+        assert taking.result(5).owner == held(path)["owner"]

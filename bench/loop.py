@@ -1,0 +1,116 @@
+"""Time of the commands of a day: look, change, look again; each with a JVM of its own, and in the engine.
+
+The pipeline is the one that `headrace init` writes: three tables, one after another. Before each triggered
+run one record is produced. The pipeline with many tables is planned only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from bench.load import PARTITIONS, broker_in
+from bench.processes import HEADRACE, timed
+from bench.results import keep, ratio, table
+from headrace.project.template import TOPIC, template_files
+
+_MANY = 100
+
+
+@click.command()
+@click.option("--times", default=10, show_default=True)
+@click.option("--quick", is_flag=True, help="A short run, to see that it works.")
+@click.option("--with-engine-only", is_flag=True, help="Leave out the commands with a JVM of their own.")
+def main(times: int, quick: bool, with_engine_only: bool) -> None:
+    """Seconds of each command, from its start to its end."""
+    times = 1 if quick else times
+    with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, broker_in() as broker:
+        folder, log = Path(name), Path(name) / "log"
+        broker.create_topic(TOPIC, PARTITIONS)
+        broker.start()
+        shop = _write(folder / "shop", dict(template_files("shop")))
+        many = _write(folder / "many", _many_tables(10 if quick else _MANY))
+        environment = {
+            "HEADRACE_BROKER_DIR": str(broker.directory),
+            "HEADRACE_ENGINE_DIR": str(folder / "engines"),
+            "HEADRACE_AOT": "use",
+            "CI": "",
+        }
+        produce = [*HEADRACE, "produce", TOPIC, "--sample", "--project", str(shop), "--limit"]
+        timed([*produce, "1000"], log, environment)
+        pytest = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        commands = {
+            "plan": [*HEADRACE, "plan", "--project", str(shop)],
+            "preview": [*HEADRACE, "preview", "gold", "--project", str(shop)],
+            "run, one record": [*HEADRACE, "run", "--project", str(shop)],
+            "run, nothing new": [*HEADRACE, "run", "--project", str(shop)],
+            "sql": [*HEADRACE, "sql", "-e", "select 1", "--project", str(shop)],
+            "test of init": [*pytest, str(shop / "tests")],
+            f"plan, {10 if quick else _MANY} tables": [*HEADRACE, "plan", "--project", str(many)],
+        }
+        sides = ("on",) if with_engine_only else ("off", "on")
+        found: dict[str, dict[str, list[float]]] = {side: {what: [] for what in commands} for side in sides}
+        first: dict[str, float] = {}
+        try:
+            for side in sides:
+                own = {**environment, "HEADRACE_ENGINE": side}
+                began = time.monotonic()
+                timed(commands["run, one record"], log, own)
+                first[side] = time.monotonic() - began
+            for number in range(times + 1):
+                for side in sides:
+                    own = {**environment, "HEADRACE_ENGINE": side}
+                    for what, command in commands.items():
+                        if what == "run, one record":
+                            timed([*produce, "1"], log, environment)
+                        os.chdir(shop)
+                        took = timed(command, log, own)
+                        if number:
+                            # The first round warms.
+                            found[side][what].append(took)
+        finally:
+            timed([*HEADRACE, "engine", "stop"], log, environment)
+    medians = {side: {what: statistics.median(all_) for what, all_ in found[side].items()} for side in sides}
+    rows = [
+        (what, *(medians[side][what] for side in sides), ratio(medians["on"][what], medians[sides[0]][what]))
+        for what in commands
+    ]
+    heads = ("engine",) if with_engine_only else ("own JVM", "engine")
+    table(("median s", *heads, "engine / own JVM"), rows)
+    keep("loop", {"times": times, "first_s": first, "seconds": found})
+
+
+def _write(folder: Path, files: dict[str, str]) -> Path:
+    for place, text in files.items():
+        file = folder / place
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return folder
+
+
+def _many_tables(count: int) -> dict[str, str]:
+    """A chain of tables, each tenth of which begins anew."""
+    lines = ["import headrace as hr", "from headrace import spark", ""]
+    for number in range(count):
+        source = f"spark.readStream.table('t{number - 1}')"
+        first = "spark.readStream.format('rate').load().selectExpr('value AS id', 'timestamp AS at')"
+        lines += [
+            "@hr.table",
+            f"def t{number}():",
+            f"    rows = {first if number % 10 == 0 else source}",
+            f"    return rows.selectExpr('id', 'at', 'id * 2 AS c{number}')",
+            "",
+        ]
+    spec = {"name": "many", "storage": "./lake", "libraries": [{"file": "many.py"}]}
+    return {"headrace.yml": json.dumps(spec), "many.py": "\n".join(lines)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Which commands share an engine, and which engine: everything that belongs to the whole JVM is its key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from headrace.model.secrets import Redactor
+from headrace.runtime.defaults import build_session_settings, default_master, is_local
+from headrace.runtime.jars import locked_jars
+from headrace.runtime.java import find_java
+from headrace.runtime.jvm import choose_heap
+
+VARIABLE = "HEADRACE_ENGINE"
+"""``off``: each command starts a JVM of its own."""
+
+IDLE_VARIABLE = "HEADRACE_ENGINE_IDLE"
+"""After how many minutes without a command the engine ends."""
+
+PROTOCOL = 1
+"""The version of what commands and engine say to each other."""
+
+_JVM_PREFIXES = (
+    *("AWS_", "AZURE_", "GOOGLE_", "GCS_", "HADOOP_", "YARN_", "KRB5", "SPARK_", "PYSPARK_"),
+    *("JAVA_", "_JAVA_", "JDK_", "LC_"),
+)
+_JVM_VARIABLES = frozenset(
+    {
+        *("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "LANG", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH"),
+        *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"),
+        *("HEADRACE_CACHE", "HEADRACE_LOGS", "HEADRACE_AOT", "HEADRACE_ENGINE_DIR", IDLE_VARIABLE),
+    }
+)
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """The engine that a command wants.
+
+    Args:
+        master: The Spark master that the user named, or None.
+        memory: The heap of the JVM.
+        conf: The Spark settings of the JVM that the user has changed; they can hold secrets.
+        overrides: The settings of the command's own session.
+        secrets: The texts that the log of Spark leaves out.
+        folder: The working directory, to which relative paths refer.
+        environment: The environment variables that the JVM reads.
+    """
+
+    master: str | None
+    memory: str
+    conf: Mapping[str, str]
+    overrides: Mapping[str, str]
+    secrets: tuple[str, ...]
+    folder: Path
+    environment: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        """The same text for commands that can share an engine."""
+        java = find_java()
+        parts = (
+            *(PROTOCOL, version("headrace"), version("pyspark"), sys.executable, sys.prefix),
+            *(str(java.home), java.version, [str(jar.coordinate) for jar in locked_jars("spark")]),
+            *(self.master or default_master(), self.master is None, self.memory),
+            *(sorted(self.conf.items()), sorted(self.secrets)),
+            *(str(self.folder), sorted(self.environment.items())),
+        )
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def is_engine_on() -> bool:
+    """Whether the user and the system allow an engine."""
+    if os.environ.get(VARIABLE, "").lower() in ("off", "0", "false", "no"):
+        return False
+    if os.environ.get("CI", "").lower() in ("true", "1"):
+        return False
+    # A session of spark-submit has a JVM. The engine needs local sockets, and a pid for each client.
+    return "PYSPARK_GATEWAY_PORT" not in os.environ and sys.platform in ("linux", "darwin")
+
+
+def choose_engine(
+    conf: Mapping[str, str], master: str | None, memory: str | None, redactor: Redactor | None
+) -> EngineChoice | None:
+    """Returns the engine for these settings, or None if they need a JVM of their own."""
+    master = master or conf.get("spark.master")
+    if not is_engine_on() or (master is not None and not is_local(master)):
+        return None
+    if conf.get("spark.sql.catalogImplementation") == "hive":
+        # Derby, which a metastore can be, locks its folder for one process.
+        return None
+    defaults = build_session_settings(master)
+    return EngineChoice(
+        master=master,
+        memory=memory or conf.get("spark.driver.memory") or choose_heap(),
+        conf={key: value for key, value in conf.items() if key not in defaults},
+        overrides={key: value for key, value in conf.items() if defaults.get(key, value) != value},
+        secrets=tuple(sorted(redactor.forms)) if redactor is not None else (),
+        folder=Path.cwd(),
+        environment={key: value for key, value in os.environ.items() if belongs_to_jvm(key)},
+    )
+
+
+def belongs_to_jvm(variable: str) -> bool:
+    """Whether the JVM, and not only Python code, reads an environment variable."""
+    return variable.upper() in _JVM_VARIABLES or variable.startswith(_JVM_PREFIXES)

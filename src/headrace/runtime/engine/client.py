@@ -1,0 +1,279 @@
+"""Attaches this process to an engine, and starts one if there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.runtime.engine.choice import EngineChoice, belongs_to_jvm
+from headrace.runtime.engine.record import (
+    EngineRecord,
+    engine_folder,
+    load_record,
+    load_records,
+    write_private,
+)
+from headrace.runtime.engine.wire import Wire
+from headrace.runtime.places import logs_folder
+from headrace.runtime.processes import start_detached
+
+_ANSWER_S = 1.0
+"""An engine that does not answer in this time hangs; a JVM of one's own takes only a few seconds."""
+
+_SESSION_S = 15.0
+"""The time to open a session, also in a JVM that works hard."""
+
+_START_S = 150.0
+_POLL_S = 0.01
+_MOST_OTHERS = 1
+"""So many idle engines with other settings may stay when a new one starts."""
+
+_MEMORY_BESIDE_HEAP = 1 << 30
+
+_log = logging.getLogger(__name__)
+
+
+class NoEngineError(Exception):
+    """The engine cannot be used; the reason is for the log."""
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A session in an engine.
+
+    Args:
+        record: The engine.
+        port: The port of the Py4J server that is for this process alone.
+        secret: Its secret.
+        tag: The tag of this process's jobs and workers.
+        guard: The file that the engine holds locked until all calls of this process have ended.
+    """
+
+    record: EngineRecord
+    port: int
+    secret: str
+    tag: str
+    guard: Path
+    _wire: Wire
+
+    def detach(self) -> None:
+        """Ends the use of the engine; it cleans up by itself."""
+        with contextlib.suppress(OSError):
+            self._wire.close()
+
+
+def attach(choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached:
+    """Returns a session in the engine for these settings; starts the engine if there is none.
+
+    Args:
+        choice: The settings.
+        meanwhile: Is called while an engine starts or opens the session.
+
+    Raises:
+        NoEngineError: It does not answer, has no session left, or did not start.
+    """
+    key = choice.key
+    record = load_record(key)
+    attached = None if record is None else _try(record, choice, meanwhile)
+    if attached is not None:
+        return attached
+    with _one_starter(key):
+        # Another process can have started it meanwhile.
+        record = load_record(key)
+        attached = None if record is None else _try(record, choice, meanwhile)
+        if attached is not None:
+            return attached
+        record = _start(key, choice, meanwhile)
+    attached = _try(record, choice, meanwhile)
+    if attached is None:
+        raise NoEngineError("the engine ended at once")
+    return attached
+
+
+def ask(record: EngineRecord, do: str, timeout_s: float = _ANSWER_S) -> dict[str, Any] | None:
+    """Returns the answer of an engine to ``status`` or ``stop``; None if it has ended or hangs."""
+    try:
+        with contextlib.closing(_connect(record, timeout_s)) as wire:
+            wire.send(do=do, secret=record.secret)
+            answer = wire.receive()
+    except OSError:
+        return None
+    return answer if answer.get("ok") else None
+
+
+def stop(record: EngineRecord, timeout_s: float = 30.0) -> None:
+    """Stops an engine; kills it if it does not answer."""
+    answered = ask(record, "stop") is not None
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(record.pid)
+        if not _is_engine(process):
+            return
+        if not answered:
+            process.kill()
+        process.wait(timeout_s)
+    record.remove()
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    """Whether a process id still means an engine: the system uses ids again."""
+    return __package__ + ".server" in process.cmdline()
+
+
+def _try(record: EngineRecord, choice: EngineChoice, meanwhile: Callable[[], None]) -> Attached | None:
+    """Attaches to a running engine; None if it has ended.
+
+    Raises:
+        NoEngineError: It hangs, or has no session left.
+    """
+    if record.version != version("headrace"):
+        return None
+    try:
+        wire = _connect(record, _ANSWER_S)
+    except TimeoutError as error:
+        raise NoEngineError("the engine does not answer") from error
+    except OSError:
+        # Nothing listens: it has ended without removing its record.
+        record.remove()
+        return None
+    try:
+        wire.send(
+            do="attach",
+            secret=record.secret,
+            pid=os.getpid(),
+            command=_command(),
+            overrides=dict(choice.overrides),
+        )
+        answer = wire.receive()
+        if not answer.get("ok"):
+            raise NoEngineError(str(answer.get("reason")))
+        meanwhile()
+        wire.connection.settimeout(_SESSION_S)
+        opened = wire.receive()
+        wire.connection.settimeout(None)
+        return Attached(
+            record, int(opened["port"]), opened["secret"], opened["tag"], Path(opened["guard"]), wire
+        )
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        wire.close()
+        raise NoEngineError(f"the engine did not open a session: {error}") from error
+    except BaseException:
+        wire.close()
+        raise
+
+
+def _connect(record: EngineRecord, timeout_s: float) -> Wire:
+    connection = socket.socket(socket.AF_UNIX)
+    try:
+        connection.settimeout(timeout_s)
+        connection.connect(record.socket)
+    except BaseException:
+        connection.close()
+        raise
+    return Wire(connection)
+
+
+@contextlib.contextmanager
+def _one_starter(key: str) -> Iterator[None]:
+    """Lets one process at a time start an engine; the others wait, and find it."""
+    with (engine_folder() / f"{key}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> EngineRecord:
+    """Starts an engine, and waits until it is ready."""
+    _make_room(choice)
+    logs = logs_folder()
+    logs.mkdir(parents=True, exist_ok=True)
+    log = logs / f"engine-{key[:8]}.log"
+    request = engine_folder() / f"{key}.{secrets.token_hex(4)}.start"
+    asked = {
+        "key": key,
+        "conf": dict(choice.conf),
+        "master": choice.master,
+        "memory": choice.memory,
+        "secrets": choice.secrets,
+        "log": str(log),
+    }
+    write_private(request, json.dumps(asked))
+    try:
+        command = [sys.executable, "-m", f"{__package__}.server", str(request)]
+        environment = {key: value for key, value in os.environ.items() if belongs_to_jvm(key)}
+        process = psutil.Process(start_detached(command, log.with_suffix(".out"), environment))
+        imports = threading.Thread(target=meanwhile, name="headrace-imports", daemon=True)
+        imports.start()
+        deadline = time.monotonic() + _START_S
+        while (record := load_record(key)) is None or record.pid != process.pid:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                raise NoEngineError("the engine did not start")
+            if time.monotonic() > deadline:
+                process.kill()
+                raise NoEngineError("the engine did not start in time")
+            time.sleep(_POLL_S)
+        imports.join()
+    except (OSError, psutil.Error) as error:
+        raise NoEngineError(f"the engine could not be started: {error}") from error
+    finally:
+        request.unlink(missing_ok=True)
+    return record
+
+
+def _make_room(choice: EngineChoice) -> None:
+    """Stops idle engines of other settings, all but the last used."""
+    idle = []
+    for record in load_records():
+        status = ask(record, "status")
+        if status is None:
+            if not psutil.pid_exists(record.pid):
+                record.remove()
+        elif not status["sessions"]:
+            idle.append((float(status["idle_s"]), record))
+    idle.sort(key=lambda one: one[0])
+    for _, record in idle[_MOST_OTHERS:]:
+        stop(record)
+    if psutil.virtual_memory().available < _bytes(choice.memory) + _MEMORY_BESIDE_HEAP:
+        raise NoEngineError("the machine has too little free memory for a JVM that stays")
+
+
+def _bytes(heap: str) -> int:
+    factor = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+    number, unit = heap.rstrip("bB"), ""
+    if number and number[-1].lower() in factor:
+        number, unit = number[:-1], number[-1].lower()
+    return int(number) * factor.get(unit, 1) if number.isdigit() else 0
+
+
+def _command() -> str:
+    """Returns the command line of this process, without the values of options, which can be secret."""
+    words = [Path(sys.argv[0]).name, *(word for word in sys.argv[1:3] if "=" not in word and len(word) < 60)]
+    return " ".join(words)
+
+
+def find_engines() -> list[dict[str, Any]]:
+    """Returns what the running engines of this user say of themselves."""
+    found = (ask(record, "status") for record in load_records())
+    return [one for one in found if one is not None]
+
+
+def stop_engines() -> int:
+    """Stops all engines of this user; returns how many there were."""
+    records = list(load_records())
+    running = [one for one in records if ask(one, "status") is not None]
+    for record in records:
+        stop(record)
+    return len(running)

@@ -1,0 +1,94 @@
+"""The files by which commands find an engine: only their user can read them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from headrace.runtime.places import cache_folder
+
+FOLDER_VARIABLE = "HEADRACE_ENGINE_DIR"
+
+
+@dataclass(frozen=True)
+class EngineRecord:
+    """How to reach an engine.
+
+    Args:
+        key: The key of its JVM-wide settings.
+        version: The version of Headrace that has started it.
+        pid: The process id of its Python process.
+        jvm_pid: The process id of its JVM.
+        socket: The path of its socket.
+        secret: The secret that it requires.
+        log: The file of Spark's messages.
+    """
+
+    key: str
+    version: str
+    pid: int
+    jvm_pid: int
+    socket: str
+    secret: str
+    log: str
+
+    def save(self) -> None:
+        """Writes the record; a reader finds all of it or nothing."""
+        write_private(record_path(self.key), json.dumps(asdict(self)))
+
+    def remove(self) -> None:
+        """Removes the record if it is still this one."""
+        if load_record(self.key) == self:
+            record_path(self.key).unlink(missing_ok=True)
+
+
+def engine_folder() -> Path:
+    """Returns the folder of the records; makes it for this user alone."""
+    chosen = os.environ.get(FOLDER_VARIABLE)
+    folder = Path(chosen).expanduser().absolute() if chosen else cache_folder() / "engine"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return folder
+
+
+def record_path(key: str) -> Path:
+    """Returns the path of the record of an engine."""
+    return engine_folder() / f"{key}.json"
+
+
+def load_record(key: str) -> EngineRecord | None:
+    """Returns the record of an engine; None if there is none, or if another user has written it."""
+    path = record_path(key)
+    try:
+        with path.open(encoding="utf-8") as handle:
+            status = os.fstat(handle.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & 0o077:
+                return None
+            return EngineRecord(**json.load(handle))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def load_records() -> Iterator[EngineRecord]:
+    """Yields the records of all engines of this user."""
+    for path in sorted(engine_folder().glob("*.json")):
+        if (record := load_record(path.stem)) is not None:
+            yield record
+
+
+def write_private(path: Path, text: str) -> None:
+    """Writes a file with mode 0600 at once."""
+    new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    handle = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        new.rename(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise

@@ -1,0 +1,295 @@
+"""The process of an engine: keeps a JVM with Spark, gives each command a session, and cleans up after it.
+
+A command connects to a local socket and holds the connection as long as it uses the JVM. The kernel closes
+the connection when the command ends in any way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headrace.model.secrets import Redactor
+from headrace.runtime.engine.choice import IDLE_VARIABLE
+from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, used_heap
+from headrace.runtime.engine.record import EngineRecord, load_record
+from headrace.runtime.engine.wire import Wire
+from headrace.runtime.session import RunningSpark, open_spark
+
+IDLE_MINUTES = 15.0
+MOST_CLIENTS = 4
+"""They share one heap; a further command starts a JVM of its own."""
+
+_TICK_S = 0.5
+_ANSWER_S = 5.0
+_MEMORY_NEEDED = 512 << 20
+_MEMORY_SHARE = 0.04
+"""With less free memory than both, an engine without commands ends."""
+
+_HEAP_SHARE = 0.6
+"""An engine that keeps more of its heap without a command ends: something leaks."""
+
+
+@dataclass
+class _Session:
+    """A command that uses the engine."""
+
+    pid: int
+    command: str
+    since: float = field(default_factory=time.time)
+    is_ending: bool = False
+
+
+class EngineServer:
+    """An engine.
+
+    Args:
+        running: Its Spark.
+        key: The key of its JVM-wide settings.
+    """
+
+    def __init__(self, running: RunningSpark, key: str) -> None:
+        assert running.jvm_pid is not None
+        self._running = running
+        self._jvm = psutil.Process(running.jvm_pid)
+        self._folder = Path(tempfile.mkdtemp(prefix="headrace-engine-"))
+        self._listener = socket.socket(socket.AF_UNIX)
+        path = self._folder / "socket"
+        self._listener.bind(str(path))
+        self._listener.listen(16)
+        self._listener.settimeout(_TICK_S)
+        self._sessions: dict[str, _Session] = {}
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._is_worn = False
+        self._started = self._last_use = time.time()
+        self._count = 0
+        self._state = find_shared_state(running.spark)
+        self.record = EngineRecord(
+            key=key,
+            version=version("headrace"),
+            pid=os.getpid(),
+            jvm_pid=running.jvm_pid,
+            socket=str(path),
+            secret=os.urandom(32).hex(),
+            log=str(running.log_file),
+        )
+
+    def serve(self) -> None:
+        """Serves commands until the engine ends."""
+        self.record.save()
+        try:
+            while not self._is_over():
+                with contextlib.suppress(TimeoutError):
+                    connection, _ = self._listener.accept()
+                    threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+        finally:
+            self.record.remove()
+            self._listener.close()
+            self._running.stop()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Makes `serve` return."""
+        self._stopping.set()
+
+    def _is_over(self) -> bool:
+        if self._stopping.is_set() or not self._jvm.is_running() or _is_zombie(self._jvm):
+            return True
+        with self._lock:
+            if self._sessions:
+                return False
+            if self._is_worn:
+                self._stopping.set()
+                return True
+            idle_s = time.time() - self._last_use
+            is_over = idle_s > _idle_limit_s() or (idle_s > 2 and (_is_memory_short() or self._is_lost()))
+            if is_over:
+                # Under the lock: no command gets a session after this.
+                self._stopping.set()
+            return is_over
+
+    def _is_lost(self) -> bool:
+        """Whether no command can find this engine any more."""
+        return load_record(self.record.key) != self.record
+
+    def _answer(self, connection: socket.socket) -> None:
+        connection.settimeout(_ANSWER_S)
+        wire = Wire(connection)
+        with contextlib.suppress(OSError), contextlib.closing(wire):
+            asked = wire.receive()
+            if asked.get("secret") != self.record.secret:
+                wire.send(ok=False, reason="the secret is wrong")
+                return
+            match asked.get("do"):
+                case "attach":
+                    self._attach(wire, asked)
+                case "status":
+                    wire.send(ok=True, **self._status())
+                case "stop":
+                    self.stop()
+                    wire.send(ok=True)
+                case _:
+                    wire.send(ok=False, reason="the request is unknown")
+
+    def _attach(self, wire: Wire, asked: Mapping[str, Any]) -> None:
+        pid = _peer(wire.connection) or int(asked["pid"])
+        with self._registered(pid, str(asked["command"])) as tag:
+            if tag is None:
+                wire.send(ok=False, reason="the engine has no session left")
+                return
+            wire.send(ok=True, version=self.record.version)
+            client = JvmClient(
+                self._running.spark, self.record.jvm_pid, self._folder, tag, dict(asked["overrides"])
+            )
+            try:
+                wire.send(port=client.port, secret=client.secret, tag=tag, guard=str(client.guard))
+                _await_end(wire.connection, pid)
+            finally:
+                self._sessions[tag].is_ending = True
+                client.end()
+                self._check_jvm()
+
+    def _check_jvm(self) -> None:
+        """Ends the engine after its last command if one has changed what all share, or memory leaks."""
+        with self._lock:
+            is_alone = len(self._sessions) == 1
+        try:
+            is_changed = find_shared_state(self._running.spark) != self._state
+            if is_changed or (is_alone and used_heap(self._running.spark) > _HEAP_SHARE):
+                self._is_worn = True
+        except Exception:
+            # The JVM does not answer.
+            self._is_worn = True
+
+    @contextlib.contextmanager
+    def _registered(self, pid: int, command: str) -> Iterator[str | None]:
+        with self._lock:
+            if self._stopping.is_set() or self._is_worn or len(self._sessions) >= MOST_CLIENTS:
+                tag = None
+            else:
+                self._count += 1
+                tag = f"headrace-{os.getpid()}-{self._count}"
+                self._sessions[tag] = _Session(pid, command)
+        try:
+            yield tag
+        finally:
+            if tag is not None:
+                with self._lock:
+                    del self._sessions[tag]
+                    self._last_use = time.time()
+
+    def _status(self) -> dict[str, Any]:
+        now = time.time()
+        memory = psutil.Process().memory_info().rss + self._jvm.memory_info().rss
+        with self._lock:
+            return {
+                "pid": self.record.pid,
+                "jvm_pid": self.record.jvm_pid,
+                "version": self.record.version,
+                "folder": str(Path.cwd()),
+                "log": self.record.log,
+                "age_s": round(now - self._started, 1),
+                "idle_s": 0.0 if self._sessions else round(now - self._last_use, 1),
+                "memory_mb": memory >> 20,
+                "commands": self._count,
+                "sessions": [
+                    {
+                        "pid": one.pid,
+                        "command": one.command,
+                        "since_s": round(now - one.since, 1),
+                        "state": "ending" if one.is_ending else "working",
+                    }
+                    for one in self._sessions.values()
+                ],
+            }
+
+
+def _await_end(connection: socket.socket, pid: int) -> None:
+    """Waits until a command says that it has ended, or its process has.
+
+    A child process of the command can hold the connection; the process itself tells.
+    """
+    waiting = select.poll()
+    waiting.register(connection, select.POLLIN)
+    watched = None
+    with contextlib.suppress(OSError, AttributeError):
+        watched = os.pidfd_open(pid)
+        waiting.register(watched, select.POLLIN)
+    try:
+        waiting.poll()
+    finally:
+        if watched is not None:
+            os.close(watched)
+
+
+def _peer(connection: socket.socket) -> int | None:
+    """Returns the process id at the other end, where the system tells it."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid: int = struct.unpack("3i", found)[0]
+    return pid or None
+
+
+def _idle_limit_s() -> float:
+    try:
+        return 60 * float(os.environ.get(IDLE_VARIABLE) or IDLE_MINUTES)
+    except ValueError:
+        return 60 * IDLE_MINUTES
+
+
+def _is_memory_short() -> bool:
+    memory = psutil.virtual_memory()
+    return memory.available < max(_MEMORY_NEEDED, _MEMORY_SHARE * memory.total)
+
+
+def _is_zombie(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return True
+
+
+def main() -> None:
+    """Runs an engine; the argument is the file of its settings, which is removed at once."""
+    request = Path(sys.argv[1])
+    asked = json.loads(request.read_text(encoding="utf-8"))
+    request.unlink()
+    running = open_spark(
+        "headrace-engine",
+        conf=asked["conf"],
+        master=asked["master"],
+        memory=asked["memory"],
+        log_file=Path(asked["log"]),
+        redactor=Redactor(asked["secrets"]),
+        shared=False,
+    )
+    try:
+        server = EngineServer(running, asked["key"])
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, lambda *_: server.stop())
+        server.serve()
+    finally:
+        running.stop()
+
+
+if __name__ == "__main__":
+    main()

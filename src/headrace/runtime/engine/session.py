@@ -1,0 +1,110 @@
+"""PySpark's side of a session in an engine."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from headrace.runtime.engine.attachment import set_guard
+from headrace.runtime.engine.choice import belongs_to_jvm
+from headrace.runtime.engine.client import Attached, NoEngineError
+from headrace.runtime.engine.jvm_client import CLIENT_VARIABLE
+from headrace.runtime.gateway import changed_environment, forget_gateway, kept_interrupt, worker_environment
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+def open_session(attached: Attached, conf: Mapping[str, str]) -> tuple[SparkSession, Callable[[], None]]:
+    """Returns the session of this process, and what ends its use.
+
+    Args:
+        attached: The session in the engine.
+        conf: The Spark settings of the JVM that the user has changed.
+
+    Raises:
+        NoEngineError: The engine has ended meanwhile.
+    """
+    try:
+        spark = _connect(attached, _worker_variables(conf))
+    except BaseException as error:
+        forget_gateway()
+        attached.detach()
+        if isinstance(error, Exception):
+            raise NoEngineError(f"the session could not be used: {error}") from error
+        raise
+    set_guard(attached.guard)
+    close = _Closing(attached)
+    # PySpark's own methods would stop the engine below the other commands.
+    spark.stop = close
+    spark.sparkContext.stop = close
+    return spark, close
+
+
+class _Closing:
+    """Ends the use of an engine once."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+        self._done = threading.Lock()
+
+    def __call__(self) -> None:
+        if not self._done.acquire(blocking=False):
+            return
+        from pyspark.core.context import SparkContext
+
+        context = SparkContext._active_spark_context
+        if context is not None:
+            # Its loop looks only twice a second whether it is to end.
+            ending = context._accumulatorServer.shutdown
+            threading.Thread(target=ending, name="headrace-accumulators", daemon=True).start()
+            shutil.rmtree(context._temp_dir, ignore_errors=True)
+        self._attached.detach()
+        # Py4J's own closing waits for callbacks, and has hung.
+        forget_gateway(is_reachable=False)
+        set_guard(None)
+
+
+def _connect(attached: Attached, variables: Mapping[str, str]) -> SparkSession:
+    from pyspark.conf import SparkConf
+    from pyspark.core.context import SparkContext
+    from pyspark.java_gateway import launch_gateway
+    from pyspark.sql import SparkSession
+
+    handshake = {"PYSPARK_GATEWAY_PORT": str(attached.port), "PYSPARK_GATEWAY_SECRET": attached.secret}
+    with changed_environment(handshake), kept_interrupt():
+        gateway = launch_gateway()
+    session: Any = gateway.entry_point
+    with changed_environment(worker_environment()), kept_interrupt():
+        java_context = gateway.jvm.JavaSparkContext(session.sparkContext())
+        # PySpark reads each setting of the JVM, by three calls each, unless it gets others.
+        settings = gateway.jvm.SparkConf(False).setMaster(java_context.master()).setAppName("headrace")
+        context = SparkContext(gateway=gateway, jsc=java_context, conf=SparkConf(_jconf=settings))
+        # Passed to the constructor, each variable would be a call of the JVM.
+        context.environment.update({**_environment(attached.tag), **variables})
+        # Otherwise the constructor makes this session the default of the whole JVM.
+        stand_in: Any = SimpleNamespace(_sc=SimpleNamespace(_jsc=True))
+        SparkSession._instantiatedSession = stand_in
+        spark = SparkSession(context, session)
+        SparkSession._instantiatedSession = spark
+        SparkSession._activeSession = spark
+    return spark
+
+
+def _worker_variables(conf: Mapping[str, str]) -> dict[str, str]:
+    """Returns the variables that the user sets for Python workers, as PySpark reads them from settings."""
+    prefix = "spark.executorEnv."
+    return {key.removeprefix(prefix): value for key, value in conf.items() if key.startswith(prefix)}
+
+
+def _environment(tag: str) -> dict[str, str]:
+    """Returns the variables of this process for its Python workers, which are children of the engine."""
+    own = {key: value for key, value in os.environ.items() if not belongs_to_jvm(key)}
+    return {**own, CLIENT_VARIABLE: tag}
