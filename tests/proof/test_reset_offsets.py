@@ -57,7 +57,7 @@ def test_a_reset_to_chosen_offsets_declares_what_it_repeats_and_what_it_leaves_o
     assert error.facts[0] == f"topic {shop.topic}, partition 0: offsets 4 to 9"
     assert error.remedies[0].endswith(f"headrace reset bronze --from {shop.topic}:0=4 --allow-duplicates")
     assert refused(shop, "{topic}:0=11").code == "START_INVALID"
-    assert refused(shop, "{topic}:7=0").code == "RESUME_IMPOSSIBLE"
+    assert refused(shop, "{topic}:7=0").code == "START_INVALID"
     reset(shop, "{topic}:0=4", allow=True)
     with start(shop, pause=("bronze/after-commit", 1)) as driver:
         driver.wait_at("after-commit")

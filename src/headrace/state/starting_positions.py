@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from headrace.errors import HeadraceError, ResumeImpossibleError
+from headrace.errors import HeadraceError, ResumeImpossibleError, StartInvalidError
 from headrace.model.chosen_start import ChosenStart
 from headrace.model.ranges import Position
 from headrace.state.facts import FlowFacts, ListOrigin, Losses, Open, Reason, TableFacts
@@ -22,12 +22,17 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
 
     Raises:
         ResumeImpossibleError: The last positions are not known.
+        StartInvalidError: The flow has no such position as the user wants.
         RefusedError: A source no longer holds the next records.
     """
     committed = current is not None and table.transactions.get(current) is not None
     if current is None or not (committed or table.history.commits):
         if flow.start is not None:
-            raise resume_impossible(flow, "it has read nothing yet; its `starting_offsets` apply")
+            raise _start_invalid(
+                flow,
+                "has read nothing yet",
+                'set starting_offsets="earliest", "latest" or offsets in its query',
+            )
         return Open(reason=reason, fences=current)
     if flow.stateful:
         raise resume_impossible(flow, _STATEFUL)
@@ -51,7 +56,7 @@ def _open_chosen(
     """Open a new checkpoint where the user wants it.
 
     Raises:
-        ResumeImpossibleError: The flow reads other sources than Kafka topics, or not these topics.
+        StartInvalidError: The flow reads other sources than Kafka topics, or not these topics.
         RefusedError: The new checkpoint would lose or duplicate records, and the user does not allow it.
     """
     chosen = {
@@ -69,9 +74,17 @@ def _open_chosen(
     for topic, partitions in start.offsets.items():
         for partition in partitions:
             if (topic, partition) not in reached:
-                raise resume_impossible(flow, f"it does not read partition {partition} of a topic `{topic}`")
+                raise _start_invalid(
+                    flow,
+                    f"does not read partition {partition} of a topic `{topic}`",
+                    f"its sources: {', '.join(flow.describe(facts.source) for facts in flow.sources)}",
+                )
     if len(chosen) < len(flow.sources):
-        raise resume_impossible(flow, "only Kafka sources can start at chosen offsets")
+        raise _start_invalid(
+            flow,
+            "reads other sources than Kafka topics, which cannot start at chosen positions",
+            f"continue from the table:   headrace reset {flow.flow}",
+        )
     positions = {**known, **{index: one.position for index, one in chosen.items()}}
     positions, lost = check_positions(flow, table, positions)
     losses = (*lost, *(loss for one in chosen.values() for loss in one.losses))
@@ -160,6 +173,16 @@ def require_whole(flow: FlowFacts, history: History, what: str) -> None:
     if not history.whole:
         why = f"neither the table's log nor the ledger shows whether an earlier checkpoint has read {what}"
         raise resume_impossible(flow, why)
+
+
+def _start_invalid(flow: FlowFacts, why: str, remedy: str) -> HeadraceError:
+    return StartInvalidError(
+        f"flow {flow.flow} {why}",
+        location=flow.location,
+        facts=("nothing was changed",),
+        remedies=(remedy,),
+        params={"flow": flow.flow},
+    )
 
 
 def resume_impossible(flow: FlowFacts, why: str) -> HeadraceError:
