@@ -103,7 +103,7 @@ class Explanation:
             facts.append(self._view_text(view) + shown)
         facts += [_expectation_text(one) for one in dataset.expectations]
         facts += [f"checks `{one.name}`: {_outcome_of(one)}" for one in _checks_of(dataset)]
-        facts += [f"{change.text}" for change in self._changes_of(dataset.name) if change.kind != "create"]
+        facts += [_fact(change) for change in self._changes_of(dataset.name) if change.kind != "create"]
         wrapped = [line for fact in facts if fact for line in wrap(fact, width, indent, indent)]
         return [head, *wrapped]
 
@@ -353,6 +353,11 @@ class Explanation:
     def _names(self, names: Iterable[TableName], last: str = "and") -> str:
         texts = [self.name_of(name) for name in dict.fromkeys(names)]
         return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"
+
+
+def _fact(change: Change) -> str:
+    # The line of the view says why each run recomputes it.
+    return change.text.partition("; ")[2] if change.part == "always" else change.text
 
 
 def type_text(kind: Any) -> str:
