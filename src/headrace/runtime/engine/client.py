@@ -10,6 +10,7 @@ import os
 import secrets
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -42,6 +43,9 @@ _START_S = 150.0
 _POLL_S = 0.01
 _MOST_OTHERS = 1
 """So many idle engines with other settings may stay when a new one starts."""
+
+_LONGEST_FOLDER = 64
+"""A socket's path can have about 100 characters, of which the folder of the engine needs 32."""
 
 _MEMORY_BESIDE_HEAP = 1 << 30
 
@@ -197,6 +201,8 @@ def _one_starter(key: str) -> Iterator[None]:
 
 def _start(key: str, choice: EngineChoice, meanwhile: Callable[[], None]) -> EngineRecord:
     """Starts an engine, and waits until it is ready."""
+    if len(tempfile.gettempdir()) > _LONGEST_FOLDER:
+        raise NoEngineError("the path of the temporary folder is too long for a local socket")
     _make_room(choice)
     logs = logs_folder()
     logs.mkdir(parents=True, exist_ok=True)

@@ -10,12 +10,10 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -31,6 +29,7 @@ from headrace.runtime.engine.choice import IDLE_VARIABLE
 from headrace.runtime.engine.jvm_client import JvmClient, find_shared_state, used_heap
 from headrace.runtime.engine.record import EngineRecord, load_record
 from headrace.runtime.engine.wire import Wire
+from headrace.runtime.scratch import Scratch
 from headrace.runtime.session import RunningSpark, open_spark
 
 IDLE_MINUTES = 15.0
@@ -69,7 +68,8 @@ class EngineServer:
         assert running.jvm_pid is not None
         self._running = running
         self._jvm = psutil.Process(running.jvm_pid)
-        self._folder = Path(tempfile.mkdtemp(prefix="headrace-engine-"))
+        self._scratch = Scratch()
+        self._folder = self._scratch.path
         self._listener = socket.socket(socket.AF_UNIX)
         path = self._folder / "socket"
         self._listener.bind(str(path))
@@ -104,7 +104,7 @@ class EngineServer:
             self.record.remove()
             self._listener.close()
             self._running.stop()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._scratch.remove()
 
     def stop(self) -> None:
         """Makes `serve` return."""
