@@ -46,6 +46,8 @@ COMMANDS = {
     "checkpoint": "Show, validate or repair the checkpoints of flows",
     "full-refresh": "Rebuild a dataset from its sources",
     "erase": "Delete rows of a table and of the tables downstream",
+    "maintain": "Compact and vacuum tables, and clean their logs",
+    "pin": "Keep a version of a table readable for a time",
     "broker": "Manage the embedded Kafka broker",
     "engine": "Manage the JVM in the background",
     "explain": "Explain an error code",

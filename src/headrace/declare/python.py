@@ -51,6 +51,7 @@ def table(
     format: str | None = None,
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
+    maintenance: Mapping[str, Any] | None = None,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -68,6 +69,7 @@ def table(
     format: str | None = None,
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
+    maintenance: Mapping[str, Any] | None = None,
 ) -> Any:
     """Declare a streaming table, fed by the decorated function's streaming query.
 
@@ -86,6 +88,8 @@ def table(
         max_rejected: The maximum share (``"5%"``) or number of rejected records in a batch. A batch above the
             limit stops the flow. ``"5% of 20 batches"`` limits a batch together with the 19 batches before
             it. The default is ``max_rejected`` of the spec; if the spec has none, there is no limit.
+        maintenance: How the table is cared for, with the keys of ``maintenance`` in the spec:
+            ``{"small_files": 100, "retention": "30 days"}``.
 
     Example:
         >>> import headrace as hr
@@ -97,6 +101,7 @@ def table(
     def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
+        stored |= scope.cared_for(maintenance)
         limit = scope.arguments.rejection_limit(max_rejected)
         dataset = StreamingTable(name=target, location=scope.location, max_rejected=limit, **stored)
         flow = AppendFlow(
@@ -127,6 +132,7 @@ def materialized_view(
     format: str | None = None,
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
+    maintenance: Mapping[str, Any] | None = None,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -144,6 +150,7 @@ def materialized_view(
     format: str | None = None,
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
+    maintenance: Mapping[str, Any] | None = None,
 ) -> Any:
     """Declare a table that always equals the result of the decorated function's batch query.
 
@@ -160,6 +167,7 @@ def materialized_view(
     def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
+        stored |= scope.cared_for(maintenance)
         limit = scope.arguments.rejection_limit(max_rejected)
         dataset = MaterializedView(name=target, location=scope.location, max_rejected=limit, **stored)
         flow = RefreshFlow(
@@ -277,6 +285,7 @@ def create_streaming_table(
     expect_all_or_fail: Conditions | None = None,
     checks: Sequence[DeclaredCheck] = (),
     max_rejected: str | int | None = None,
+    maintenance: Mapping[str, Any] | None = None,
 ) -> None:
     """Declare a streaming table without a query; flows of `append_flow` or `create_auto_cdc_flow` feed it.
 
@@ -291,6 +300,7 @@ def create_streaming_table(
     scope = Scope("hr.create_streaming_table", None)
     target = scope.arguments.table_name("name", name, scope.default_schema)
     stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
+    stored |= scope.cared_for(maintenance)
     expectations = checked_expectations(
         scope.arguments,
         {
@@ -361,6 +371,14 @@ class Scope:
             "schema": self.arguments.schema(schema, self._root),
             "format": self.arguments.delta(format),
         }
+
+    def cared_for(self, maintenance: Any) -> dict[str, Any]:
+        """The checked policy of a dataset that is stored as a table."""
+        if maintenance is None:
+            return {}
+        from headrace.declare.care import checked_care
+
+        return {"maintenance": checked_care(self.arguments, maintenance)}
 
     def flow_of(self, target: TableName) -> str:
         """The name of a table's own flow: short in the default schema, unique everywhere."""

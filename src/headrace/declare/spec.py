@@ -25,7 +25,9 @@ from headrace.errors import (
     SpecNotFoundError,
     SpecUnknownKeyError,
 )
+from headrace.model.care import Maintenance
 from headrace.model.connections import EMBEDDED, KafkaConnection
+from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.secrets import Redactor, is_secret_key
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
@@ -381,6 +383,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         index_memory=spec.upsert.index_memory,
         master=spec.runtime.master,
         memory=spec.runtime.memory,
+        maintenance=_maintenance(spec),
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=build_paths(spec, file.parent, _locations(merged, "paths")),
@@ -406,6 +409,15 @@ def _trigger(spec: Spec, merged: Mapped) -> Trigger:
         place = _locations(merged, "configuration").get(INTERVAL_SETTING)
         key = f"configuration.{INTERVAL_SETTING}"
         raise SpecInvalidError(f"`{key}` {error}", location=place, params={"key": key}) from None
+
+
+def _maintenance(spec: Spec) -> Maintenance:
+    database = spec.database or "default"
+    tables = {
+        TableName.parse(name, database, spec.catalog): one.values
+        for name, one in spec.maintenance.tables.items()
+    }
+    return Maintenance(values=spec.maintenance.values, tables=tables)
 
 
 def _storage(text: str, file: Path, merged: Mapped) -> Storage:

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from headrace.declare.spec_model import KAFKA_SETTINGS, SETTINGS, Library
+from headrace.declare.spec_model import KAFKA_SETTINGS, SETTINGS, Library, MaintenanceSpec, TableCareSpec
 from headrace.declare.yaml_source import Mapped, Scalar, Sequence, Value
 from headrace.errors import HeadraceError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
 from headrace.model.connections import EMBEDDED, KafkaConnection
@@ -53,11 +53,14 @@ def check_keys(
             raise _unknown_key(key, value.keys[key], known, path)
         if key in also:
             continue
-        if key in SETTINGS:
+        if key in SETTINGS and model is not MaintenanceSpec:
             _check_settings(key, item)
         elif isinstance(item, Sequence) and key == "libraries":
             for entry in item.items:
                 check_keys(entry, Library, (*path, key))
+        elif model is MaintenanceSpec and key == "tables":
+            for name, entry in item.items.items() if isinstance(item, Mapped) else ():
+                check_keys(entry, TableCareSpec, (*path, key, name))
         elif (inner := _model_of(model, key)) is not None:
             check_keys(item, inner, (*path, key))
 

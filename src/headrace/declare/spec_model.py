@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from headrace.model.care import parse_bytes, parse_duration
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import Trigger, parse_seconds
 
@@ -115,6 +116,71 @@ class Upsert(_Part):
     quarter of the machine's memory; ``0m`` switches it off"""
 
 
+def _whole(value: Any) -> Any:
+    # A value that came through an environment variable is text.
+    return int(value) if isinstance(value, str) and value.isdigit() else value
+
+
+Count = Annotated[int, Field(gt=0, strict=True), BeforeValidator(_whole)]
+Duration = Annotated[float, BeforeValidator(parse_duration)]
+Size = Annotated[int, BeforeValidator(parse_bytes)]
+
+
+class TableCareSpec(_Part):
+    """How tables are cared for."""
+
+    compact: Flag | None = None
+    """whether small files are compacted; by default ``true``"""
+
+    auto: Flag | None = None
+    """whether runs compact tables by themselves; by default ``true``; else only ``headrace maintain`` does"""
+
+    small_files: Count | None = None
+    """a table is compacted if that makes at least so many files fewer; by default ``32``"""
+
+    commits: Count | None = None
+    """a table is also compacted after so many commits with rows; by default only the files count"""
+
+    target_file_size: Size | None = None
+    """the size of compacted files, such as ``128m``; by default 128 MiB, 256 MiB for tables from 10 GiB on,
+    and 1 GiB from 1 TiB on; files below a quarter of it are small"""
+
+    z_order: list[Text] | None = None
+    """columns by which ``headrace maintain`` orders the rows when it compacts; it then writes all files
+    again"""
+
+    vacuum: Flag | None = None
+    """whether ``headrace maintain`` deletes old files; by default ``true``"""
+
+    retention: Duration | None = None
+    """how long files are kept that are no longer part of a table: ``7 days``, which is the default"""
+
+    allow_short_retention: Flag | None = None
+    """whether ``retention`` may be below 7 days; by default ``false``"""
+
+    log_retention: Duration | None = None
+    """how long the commits of a table's log are kept: ``30 days``, which is the default"""
+
+    reader_lag: Duration | None = None
+    """a flow that has not read a table's commits for so long does not hold a vacuum back silently, but makes
+    it fail; by default ``30 days``"""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The given values, by the names of `headrace.model.care.CarePolicy`."""
+        names = {"retention": "retention_s", "log_retention": "log_retention_s", "reader_lag": "reader_lag_s"}
+        given = {name: getattr(self, name) for name in TableCareSpec.model_fields}
+        found = {names.get(name, name): value for name, value in given.items() if value is not None}
+        return {**found, "z_order": tuple(found["z_order"])} if "z_order" in found else found
+
+
+class MaintenanceSpec(TableCareSpec):
+    """How the tables are cared for."""
+
+    tables: dict[str, TableCareSpec] = Field(default_factory=dict)
+    """the same keys for single tables, by their names"""
+
+
 class Overridable(_Part):
     """The keys of the spec and of each of its profiles."""
 
@@ -173,6 +239,9 @@ class Overridable(_Part):
 
     upsert: Upsert = Field(default_factory=Upsert)
     """how changes by key are applied"""
+
+    maintenance: MaintenanceSpec = Field(default_factory=MaintenanceSpec)
+    """when tables are compacted, and how long old files and commits are kept"""
 
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""

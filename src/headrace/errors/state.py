@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.errors.base import RefusedError, SetupError
+from headrace.errors.base import RefusedError, SetupError, UsageError
 
 
 class CheckpointLostError(RefusedError):
@@ -166,3 +166,35 @@ class StorageNewerError(RefusedError):
     """A newer version of Headrace has written this storage. Install that version."""
 
     code = "STORAGE_NEWER"
+
+
+class ReaderLagsError(RefusedError):
+    """A vacuum would delete files that a flow has not read yet, and the flow has not read for a long time.
+
+    Up to the limit (`reader_lag`, by default 30 days) such files are kept, and the vacuum deletes the others.
+    Beyond it, the table grows for a flow that may never run again: run the flow, or leave it out with
+    `headrace maintain TABLE --ignore-reader FLOW`. A flow that was left out can find its files missing later;
+    then it has to be refreshed in full.
+    """
+
+    code = "READER_LAGS"
+
+
+class RetentionTooShortError(RefusedError):
+    """A vacuum with a retention below 7 days was not allowed.
+
+    Readers and writers that Headrace does not know may still use younger files: a long query, another engine,
+    a job that has written files and not committed them yet. Allow it with
+    `headrace maintain --allow-short-retention`, or with `allow_short_retention: true` in the spec.
+    """
+
+    code = "RETENTION_TOO_SHORT"
+
+
+class PinInvalidError(UsageError):
+    """A version of a table cannot be pinned: the table does not have it, or its files may be gone already.
+
+    `headrace status --tables` shows the oldest version of each table.
+    """
+
+    code = "PIN_INVALID"

@@ -24,6 +24,7 @@ class StreamingTable:
 
     Args:
         max_rejected: The limit of rejected records of a batch; ``None`` takes the pipeline's.
+        maintenance: How the table is cared for, by the names of `CarePolicy`.
         sink: Where the rows go, if the table is a sink, which only records the batches.
         can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
     """
@@ -40,6 +41,7 @@ class StreamingTable:
     expectations: tuple[Expectation, ...] = ()
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
+    maintenance: Mapping[str, Any] = field(default_factory=dict)
     sink: Sink | None = None
     can_be_view: bool = False
 
@@ -50,6 +52,7 @@ class MaterializedView:
 
     Args:
         max_rejected: The limit of rejected rows of a refresh; ``None`` takes the pipeline's.
+        maintenance: How the table is cared for, by the names of `CarePolicy`.
     """
 
     name: TableName
@@ -63,6 +66,7 @@ class MaterializedView:
     expectations: tuple[Expectation, ...] = ()
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
+    maintenance: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

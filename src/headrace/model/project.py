@@ -10,6 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
+from headrace.model.care import Maintenance
 from headrace.model.connections import KafkaConnection
 from headrace.model.expectations import NullRule
 from headrace.model.mappings import PathMap, TableMap
@@ -54,6 +55,7 @@ class ProjectSettings:
             the machine's memory.
         tables: The names of other systems' tables, with their paths or catalogs here.
         paths: The paths of other systems, with their locations here.
+        maintenance: How the tables are cared for.
         consumer_groups: Whether flows publish their offsets to the broker.
         root_path: A further folder from which files import modules.
         ignored: The settings of an asset bundle that have no meaning here.
@@ -80,6 +82,7 @@ class ProjectSettings:
     index_memory: int | None = None
     master: str | None = None
     memory: str | None = None
+    maintenance: Maintenance = field(default_factory=Maintenance)
     consumer_groups: bool = True
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)

@@ -19,6 +19,7 @@ from headrace.model.events import (
     FlowSkipped,
     ForeignCommitSeen,
     LateRowsDropped,
+    OperationProgressed,
     SchemaDrifted,
     SnapshotSkipped,
     UpdateFinished,
@@ -28,6 +29,7 @@ from headrace.model.events import (
     ViewSkipped,
     ViewUpToDate,
 )
+from headrace.model.sizes import size_text
 from headrace.observe.board import Board, BoardRow
 
 QUIET = timedelta(seconds=1)
@@ -148,10 +150,26 @@ def event_line(event: Event, board: Board) -> str:
             return f"{name}  v{event.version} was committed by another writer: {by}"
         case SnapshotSkipped():
             return f"{event.flow}  skipped the snapshot {event.version}: {event.reason}"
+        case OperationProgressed(operation="MAINTENANCE"):
+            return _maintenance_line(board.name_of(event.dataset), event)
         case UpdateFinished():
             return f"{event.outcome} in {seconds_text(event.duration_s)}"
         case _:
             return ""
+
+
+def _maintenance_line(name: str, event: OperationProgressed) -> str:
+    """What the care of a table has done in a run."""
+    if event.error is not None:
+        return f"{name}  not compacted: {event.error.get('summary')}"
+    if (done := event.outcome.get("compacted")) is not None:
+        files, size, took = done["files"], done["bytes"], seconds_text(done["duration_s"])
+        before = f"{_count(files['removed'], 'file')} ({size_text(size['removed'])})"
+        after = f"{_count(files['added'], 'file')} ({size_text(size['added'])})"
+        return f"{name}  compacted: {before} -> {after}  took {took}"
+    if (log := event.outcome.get("log")) is not None:
+        return f"{name}  log cleaned: {_count(log['commits'], 'commit')} before version {log['first']}"
+    return ""
 
 
 def seconds_text(seconds: float) -> str:

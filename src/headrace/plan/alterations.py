@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from headrace.model.care import CARE_PROPERTY
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, KEYS, REPLAYABLE, TIMESTAMP
@@ -83,7 +84,9 @@ def find_alterations(
         removed=()
         if is_view
         else tuple(
-            key for key in (*COORDINATE_PROPERTIES, KEYS) if key in held.properties and key not in properties
+            key
+            for key in (*COORDINATE_PROPERTIES, KEYS, CARE_PROPERTY)
+            if key in held.properties and key not in properties
         ),
         comment=dataset.comment if dataset.comment != held.comment and dataset.comment else None,
         new_columns=() if is_view else tuple(columns.new_fields(layout_schema(dataset, schema), held.schema)),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import PropertyInvalidError
+from headrace.model.care import CARE_PROPERTY, LOG_CLEANUP, TARGET_SIZE, parse_bytes
 from headrace.model.declarations import AutoCdcFlow, Groups, MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.plan.coordinates import CoordinateColumns, named_columns
@@ -41,6 +42,8 @@ STREAMING_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
     # A commit that also writes Delta's checkpoint delays its records; a thread of the run writes the
     # checkpoints beside the commits. This interval is for the case that the thread cannot.
     "delta.checkpointInterval": "1000",
+    # Delta would delete commits that the ledger does not have, or that a stopped flow has not read.
+    LOG_CLEANUP: "false",
 }
 KEYED_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
     # A change marks the old row as deleted; without these vectors it would write the row's file again.
@@ -91,9 +94,12 @@ def table_properties(
         properties[COORDINATES] = json.dumps(kept.coordinates.to_json())
     if kept.timestamp is not None:
         properties[TIMESTAMP] = kept.timestamp
+    if care := _care_of(dataset):
+        properties[CARE_PROPERTY] = json.dumps(care)
     if needs_feed:
         properties[FEED_PROPERTY] = "true"
-    return {**properties, **dataset.table_properties}
+    given = {key: value for key, value in dataset.table_properties.items() if not _is_ours(key)}
+    return {**properties, **given}
 
 
 def check_delta_properties(session: SparkSession, dataset: StreamingTable | MaterializedView) -> None:
@@ -106,7 +112,7 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
 
     jvm: Any = session._jvm
     for key, value in dataset.table_properties.items():
-        if not key.lower().startswith("delta."):
+        if not key.lower().startswith("delta.") or _is_ours(key):
             continue
         try:
             one = jvm.PythonUtils.toScalaMap({key: value})
@@ -120,6 +126,32 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
                 remedies=["correct the name or the value, or remove the property"],
                 params={"dataset": str(dataset.name), "property": key, "value": value},
             ) from error
+
+
+def _is_ours(key: str) -> bool:
+    """Whether a property of Databricks is one that Delta Lake does not know, and Headrace does."""
+    return key.lower() == TARGET_SIZE.lower()
+
+
+def _care_of(dataset: StreamingTable | MaterializedView) -> Mapping[str, Any]:
+    """How a dataset is cared for, by its declaration.
+
+    Raises:
+        PropertyInvalidError: The target size of its files is no size.
+    """
+    found = dict(dataset.maintenance)
+    for key, value in dataset.table_properties.items():
+        if _is_ours(key):
+            try:
+                found.setdefault("target_file_size", parse_bytes(value))
+            except ValueError as error:
+                raise PropertyInvalidError(
+                    f"the table property {key} = {value} {error}",
+                    location=dataset.location,
+                    remedies=[f"write a size:   {key} = 128mb"],
+                    params={"dataset": str(dataset.name), "property": key, "value": value},
+                ) from error
+    return found
 
 
 def coordinates_of(properties: Mapping[str, str]) -> CoordinateColumns:

@@ -268,6 +268,7 @@ class Engine:
         *,
         continuous: bool,
     ) -> UpdateContext:
+        from headrace.maintain.caretaker import Caretaker
         from headrace.project.planning_retries import plan_with_retries
         from headrace.run.context import UpdateContext
         from headrace.run.stop import StopSignal
@@ -275,19 +276,27 @@ class Engine:
         from headrace.state.lease import Heart
 
         running = self.opened()
+        sessions = _sessions(running, settings)
         return UpdateContext(
             update=update,
             mode="continuous" if continuous else "triggered",
             settings=settings,
             spark=running.spark,
-            session=_sessions(running, settings),
+            session=sessions,
             queries=self._queries(settings, plan),
             replan=lambda: plan_with_retries(lambda: self._replan(settings), stop),
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
             heart=Heart(),
             stop=stop or StopSignal(),
-            checkpointer=LogCheckpointer(running.spark),
+            carer=Caretaker(
+                checkpointer=LogCheckpointer(running.spark),
+                session=lambda: sessions({}),
+                settings=settings,
+                emit=emit,
+                update=update,
+                continuous=continuous,
+            ),
             remedies=remedies,
             log_file=running.log_file,
         )

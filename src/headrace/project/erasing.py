@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from headrace.contracts.replayed import ID, rows_of_json
 from headrace.errors import ReadConditionInvalidError
+from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -18,7 +19,6 @@ from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.sinks.delta.compaction import retention_of
 from headrace.sinks.delta.erase import (
     empty_rejected,
     erase_matching,
@@ -257,8 +257,8 @@ class Eraser:
 
     def _retention(self, steps: Sequence[ErasureStep]) -> timedelta:
         """The longest time for which one of the tables keeps files."""
-        found = [retention_of(self._engine.read_table(step.path).properties) for step in steps]
-        return max(found, default=retention_of({}))
+        found = [CarePolicy().with_properties(self._engine.read_table(one.path).properties) for one in steps]
+        return timedelta(seconds=max((one.retention_s for one in found), default=CarePolicy().retention_s))
 
 
 def _downstream(name: TableName, plan: Plan) -> Iterator[TableName]:

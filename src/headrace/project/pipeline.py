@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -23,6 +23,7 @@ from headrace.project.engine import Engine, SourceOverrides, StoppedBroker
 from headrace.project.updating import Updates
 
 if TYPE_CHECKING:
+    from headrace.maintain.health import TableHealth
     from headrace.model.chosen_start import ChosenStart
     from headrace.observe.event_reading import EventLevel, LoggedEvent
     from headrace.observe.log import LogSettings
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from headrace.observe.snapshot import Snapshot
     from headrace.plan.stages import Plan
     from headrace.project.erasing import ErasurePlan
+    from headrace.project.pinning import Pins
     from headrace.project.preview import Preview
     from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
@@ -360,21 +362,37 @@ class Pipeline:
             return Eraser(self.settings, self._engine).erase(planned)
 
     def maintain(
-        self, datasets: Sequence[str] = (), *, optimize: bool = True, vacuum: bool = True
+        self,
+        datasets: Sequence[str] = (),
+        *,
+        optimize: bool = True,
+        vacuum: bool = True,
+        log: bool = True,
+        dry_run: bool = False,
+        retention_s: float | None = None,
+        allow_short_retention: bool = False,
+        ignore_readers: Sequence[str] = (),
+        report: Callable[[TableCare], None] = lambda _: None,
     ) -> tuple[TableCare, ...]:
-        """Compact and vacuum tables where that is due; starts Spark only if something is.
+        """Compact and vacuum tables where that is due, and clean their logs; starts Spark only to compact.
 
-        A table with many small files is compacted. Files that no version within the table's retention
-        needs (``delta.deletedFileRetentionDuration``, by default 7 days) are deleted, unless a flow of the
-        storage still has to read them. A table whose flow runs in another process is left as it is.
+        What is due follows from ``maintenance`` in the spec. Files and commits that a flow of the storage, a
+        pinned version or the ledger still needs are kept. A table whose flow runs in another process is not
+        compacted.
 
         Args:
             datasets: The tables; all tables of the storage by default.
             optimize: Whether to compact.
             vacuum: Whether to delete files.
+            log: Whether to delete old commits.
+            dry_run: Whether to change nothing.
+            retention_s: The retention of files in seconds, in place of that of each table.
+            allow_short_retention: Whether the retention may be below 7 days.
+            ignore_readers: The flows whose positions do not count.
+            report: Takes the result of each table at once.
 
         Returns:
-            For each table its files before and after, and a warning if something failed.
+            For each table its condition before and after, and a warning or an error if something failed.
 
         Raises:
             TableUnknownError: There is no such table.
@@ -383,15 +401,22 @@ class Pipeline:
             >>> [care.steps for care in pipeline.maintain()]  # doctest: +SKIP
         """
         from headrace.observe.read import find_table
-        from headrace.project.table_care import TableKeeper
+        from headrace.project.table_care import CareOptions, TableKeeper
 
-        steps = (*(["optimize"] if optimize else []), *(["vacuum"] if vacuum else []))
+        steps = [name for name, on in {"optimize": optimize, "vacuum": vacuum, "log": log}.items() if on]
         storage, database = self.settings.storage, self.settings.database
         for name in datasets:
             find_table(name, storage, database)
         names = [TableName.parse(name, database) for name in datasets]
-        keeper = TableKeeper(settings=self.settings, engine=self._engine, steps=steps)
-        return keeper.keep(names or storage.find_tables())
+        options = CareOptions(
+            steps=steps,
+            dry_run=dry_run,
+            retention_s=retention_s,
+            allow_short_retention=allow_short_retention,
+            ignore_readers=ignore_readers,
+        )
+        keeper = TableKeeper(settings=self.settings, engine=self._engine, options=options)
+        return keeper.keep(names or storage.find_tables(), report)
 
     def verify(
         self,
@@ -491,6 +516,17 @@ class Pipeline:
 
         return Quarantine(self.settings, self._engine)
 
+    @property
+    def pins(self) -> Pins:
+        """The versions of tables that are kept: list, add and remove them.
+
+        Example:
+            >>> pipeline.pins.add("orders", version=61, seconds=86400)  # doctest: +SKIP
+        """
+        from headrace.project.pinning import Pins
+
+        return Pins(self.settings)
+
     def status(self) -> Snapshot:
         """The state of the pipeline, from its storage and the broker; starts no JVM.
 
@@ -501,6 +537,17 @@ class Pipeline:
 
         with self._redacted():
             return take_snapshot(self.settings, self._engine.connection())
+
+    def table_health(self) -> tuple[TableHealth, ...]:
+        """The files and logs of the storage's tables, and what care is due; starts no JVM.
+
+        Example:
+            >>> [(one.table, one.remarks) for one in pipeline.table_health()]  # doctest: +SKIP
+        """
+        from headrace.maintain.health import examine_health
+
+        storage = self.settings.storage
+        return tuple(examine_health(storage, self.settings.maintenance, storage.find_tables()))
 
     def events(
         self,

@@ -1,31 +1,67 @@
-"""Compacts and vacuums tables of a pipeline where that is due."""
+"""Compacts and vacuums tables of a storage where that is due, and cleans their logs."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
 
-from headrace.errors import HeadraceError
-from headrace.maintain.readers import find_lagging, find_readers
-from headrace.maintain.table_files import TableFiles, measure_files
+from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
+from headrace.maintain.condition import TableCondition, examine_table
+from headrace.maintain.holders import UNKNOWN, Holder, find_holders, lag_seconds
+from headrace.maintain.log_cleanup import delete_log
+from headrace.maintain.record import record_care
+from headrace.maintain.vacuum import delete_stored
+from headrace.model.care import DAY_S, SAFE_RETENTION_S, CarePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.sizes import size_text
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
-from headrace.sinks.delta.compaction import compact_files, vacuum_files
+from headrace.sinks.delta.compaction import compact_files
+from headrace.sources.ranges import join_marks
 from headrace.state.lease import held_leases
-from headrace.storage.location import Location
+from headrace.state.ledger import Ledger
 from headrace.storage.table_log import is_table
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+from headrace.storage.table_snapshot import load_snapshot
 
 _LOG = logging.getLogger(__name__)
 
-CareStep = Literal["optimize", "vacuum"]
+CareStep = Literal["optimize", "vacuum", "log"]
+STEPS: tuple[CareStep, ...] = ("optimize", "vacuum", "log")
+_BESIDE_S = 3600.0
+"""With a shorter retention, files that a running flow has not committed yet could be deleted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CareOptions:
+    """What a command asks for.
+
+    Args:
+        steps: What may be done.
+        dry_run: Whether nothing is changed.
+        retention_s: The retention of files, in place of that of each table.
+        allow_short_retention: Whether the retention may be below 7 days.
+        ignore_readers: The flows whose positions do not count.
+    """
+
+    steps: Sequence[str] = STEPS
+    dry_run: bool = False
+    retention_s: float | None = None
+    allow_short_retention: bool = False
+    ignore_readers: Sequence[str] = ()
+
+    def applied_to(self, policy: CarePolicy) -> CarePolicy:
+        """The policy of a table, with what the command says."""
+        if self.retention_s is not None:
+            policy = replace(policy, retention_s=self.retention_s, allow_short_retention=False)
+        if self.allow_short_retention:
+            policy = replace(policy, allow_short_retention=True)
+        return policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,105 +70,270 @@ class TableCare:
 
     Args:
         table: The table.
-        before: Its files before; ``None`` if they could not be read.
-        after: Its files after.
-        steps: What was done.
+        before: Its condition before; ``None`` if it could not be read.
+        after: Its condition after.
+        steps: What was done; with a dry run, what is due.
         warning: Why something that was due was not done.
+        error: Why something that was due was refused.
+        dry_run: Whether nothing was changed.
+        duration_s: The time that the work has taken.
+        conflicts: How often the compaction was repeated because another writer had committed.
     """
 
     table: TableName
-    before: TableFiles | None = None
-    after: TableFiles | None = None
+    before: TableCondition | None = None
+    after: TableCondition | None = None
     steps: tuple[CareStep, ...] = ()
     warning: str | None = None
+    error: HeadraceError | None = None
+    dry_run: bool = False
+    duration_s: float = 0.0
+    conflicts: int = 0
 
     def lines(self) -> Iterator[str]:
         """What was done, with files and bytes before and after: one line for each fact."""
-        if self.steps and self.before and self.after:
-            done = " and ".join({"optimize": "compacted", "vacuum": "vacuumed"}[one] for one in self.steps)
-            yield f"{self.table.short}  {done}: {_change(self.before, self.after)}"
+        name, before, after = self.table.short, self.before, self.after
+        if before and after and self.dry_run:
+            yield from (f"{name}  {line}" for line in _due_lines(before, self.steps))
+        elif before and after:
+            words = {"optimize": "compacted", "vacuum": "vacuumed", "log": "log cleaned"}
+            if done := " and ".join(words[one] for one in self.steps):
+                yield f"{name}  {done}: {_change(before, after)} in {self.duration_s:.1f} s"
+            if "log" in self.steps:
+                was, now = len(before.snapshot.commits), len(after.snapshot.commits)
+                yield f"{name}  log: {was:,} -> {now:,} commits, from version {before.log.first} on"
+            if after.vacuum.held:
+                yield f"{name}  {_held_line(after)}"
         if self.warning is not None:
-            yield f"{self.table.short}  {self.warning}"
+            yield f"{name}  {self.warning}"
 
     def to_json(self) -> dict[str, Any]:
         """The same as JSON values."""
+        plan = self.before
         return {
             "table": str(self.table),
             "steps": list(self.steps),
+            "dry_run": self.dry_run,
             "before": None if self.before is None else self.before.to_json(),
             "after": None if self.after is None else self.after.to_json(),
+            "vacuum": None if plan is None else plan.vacuum.to_json(),
+            "log": None if plan is None else plan.log.to_json(),
+            "duration_s": round(self.duration_s, 3),
+            "conflicts": self.conflicts,
             "warning": self.warning,
+            "error": None if self.error is None else self.error.to_dict(),
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableKeeper:
-    """Takes care of tables. A failure never raises: it becomes a warning.
+    """Takes care of tables. The failure of one never raises: it becomes a warning, or an error of its result.
 
     Args:
         settings: The settings of the pipeline.
-        engine: Starts Spark if something is due.
-        steps: What may be done: ``optimize``, ``vacuum``.
+        engine: Starts Spark if a table is compacted.
+        options: What may be done.
     """
 
     settings: ProjectSettings
     engine: Engine
-    steps: Sequence[str]
+    options: CareOptions = field(default_factory=CareOptions)
 
-    def keep(self, names: Sequence[TableName]) -> tuple[TableCare, ...]:
-        """Compact and vacuum tables where that is due.
+    def keep(
+        self, names: Sequence[TableName], report: Callable[[TableCare], None] = lambda _: None
+    ) -> tuple[TableCare, ...]:
+        """Take care of tables where that is due.
 
         Args:
             names: The tables; those that do not exist are left out.
+            report: Takes the result of each table at once.
         """
-        storage = self.settings.storage
-        return tuple(self._keep(name) for name in names if is_table(storage.table(name)))
+        found = []
+        for name in names:
+            if is_table(self.settings.storage.table(name)):
+                found.append(self._keep(name))
+                report(found[-1])
+        return tuple(found)
 
     def _keep(self, name: TableName) -> TableCare:
-        care = TableCare(table=name)
-        path = self.settings.storage.table(name)
+        care = TableCare(table=name, dry_run=self.options.dry_run)
         try:
-            files = measure_files(path)
-            care = replace(care, before=files, after=files)
-            if self._due(files):
-                with held_leases(self.settings.storage, [name]):
-                    care = self._work(care, path)
+            condition = self._examine(name)
+            care = replace(care, before=condition, after=condition)
+            due = self._due(condition)
+            if self.options.dry_run:
+                return self._judged(replace(care, steps=due), condition)
+            care = self._work(care, condition) if due else care
         except HeadraceError as error:
-            care = replace(care, warning=f"not maintained: {error.summary}")
+            care = replace(care, warning=f"not maintained: {error.summary}", error=_if_refused(error))
         except Exception as error:
             _LOG.info("maintenance of %s failed", name, exc_info=True)
             reason = str(error).strip().partition("\n")[0]
             care = replace(care, warning=f"not maintained: {type(error).__name__}: {reason}")
         return care
 
-    def _due(self, files: TableFiles) -> bool:
-        return ("optimize" in self.steps and files.needs_compaction) or (
-            "vacuum" in self.steps and files.needs_vacuum
-        )
+    def _examine(self, name: TableName) -> TableCondition:
+        storage = self.settings.storage
+        path = storage.table(name)
+        snapshot = load_snapshot(path)
+        policy = self.options.applied_to(self.settings.maintenance.of(name, snapshot.properties))
+        ignored = self.options.ignore_readers
+        holders = [
+            one
+            for one in find_holders(storage, name, snapshot.table_id)
+            if one.kind != "flow" or one.name not in ignored
+        ]
+        return examine_table(path, policy, holders, snapshot)
 
-    def _work(self, care: TableCare, path: Location) -> TableCare:
-        """Do what is due, under the leases of the table's flows."""
-        session = self.engine.session()
-        with logged_operation(self.settings, new_update(), "MAINTENANCE", [care.table]) as outcome:
-            if care.before and care.before.needs_compaction and "optimize" in self.steps:
-                compact_files(session, path)
-                care = replace(care, after=measure_files(path), steps=("optimize",))
-            if care.after and care.after.needs_vacuum and "vacuum" in self.steps:
-                care = self._vacuum(session, care, path, care.after)
-            outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
+    def _due(self, condition: TableCondition) -> tuple[CareStep, ...]:
+        policy = condition.policy
+        due = {
+            "optimize": policy.compact and condition.needs_compaction,
+            "vacuum": policy.vacuum and (condition.needs_vacuum or bool(condition.vacuum.held)),
+            "log": condition.needs_log_cleanup,
+        }
+        return tuple(one for one in STEPS if due[one] and one in self.options.steps)
+
+    def _judged(self, care: TableCare, condition: TableCondition) -> TableCare:
+        """The result of a dry run, with the refusal of its vacuum."""
+        if "vacuum" in care.steps:
+            try:
+                self._check_vacuum(care.table, condition)
+            except HeadraceError as error:
+                return replace(care, warning=f"not vacuumed: {error.summary}", error=error)
         return care
 
-    def _vacuum(self, session: SparkSession, care: TableCare, path: Location, files: TableFiles) -> TableCare:
-        table_id = self.engine.read_table(path).table_id
-        readers = find_readers(self.settings.storage, table_id)
-        if lagging := find_lagging(readers, path, files.kept_since.timestamp() * 1000):
-            reason = f"not vacuumed: flow {lagging.flow} has not read all versions before "
-            return replace(care, warning=f"{reason}{files.kept_since:%Y-%m-%d %H:%M} UTC")
-        vacuum_files(session, path)
-        return replace(care, after=measure_files(path), steps=(*care.steps, "vacuum"))
+    def _work(self, care: TableCare, condition: TableCondition) -> TableCare:
+        """Do what is due: under the leases of the table's flows, or else what can run beside them."""
+        name, storage = care.table, self.settings.storage
+        due = self._due(condition)
+        with ExitStack() as leases:
+            try:
+                leases.enter_context(held_leases(storage, [name]))
+            except SecondDriverError as error:
+                if condition.policy.retention_s < _BESIDE_S:
+                    raise
+                if "optimize" in due:
+                    care = replace(care, warning=f"not compacted: {error.summary}")
+                due = tuple(one for one in due if one != "optimize")
+            else:
+                self._fold_ledgers(name, condition)
+                condition = self._examine(name)
+                due = self._due(condition)
+            if not due:
+                return care
+            with logged_operation(self.settings, new_update(), "MAINTENANCE", [name]) as outcome:
+                care = self._do(care, due)
+                outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
+                if care.error is not None:
+                    raise care.error
+        return care
+
+    def _do(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
+        name, storage = care.table, self.settings.storage
+        path, began = storage.table(name), time.monotonic()
+        if "optimize" in due:
+            policy = self._examine(name).policy
+            done = compact_files(self.engine.session(), path, policy, z_order=policy.z_order)
+            record_care(storage, name, "compacted", done.to_json())
+            care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
+        condition = self._examine(name)
+        if "vacuum" in due:
+            try:
+                self._check_vacuum(name, condition)
+            except HeadraceError as error:
+                care = replace(care, warning=f"not vacuumed: {error.summary}", error=error)
+            else:
+                if condition.vacuum.expired:
+                    delete_stored(path, condition.vacuum.expired)
+                    care = replace(care, steps=(*care.steps, "vacuum"))
+                record_care(storage, name, "vacuumed", condition.vacuum.to_json())
+        if "log" in due and condition.log.files:
+            delete_log(path, condition.log)
+            record_care(storage, name, "log", condition.log.to_json())
+            care = replace(care, steps=(*care.steps, "log"))
+        return replace(care, after=self._examine(name), duration_s=time.monotonic() - began)
+
+    def _fold_ledgers(self, name: TableName, condition: TableCondition) -> None:
+        """Give the ledgers the commits that they do not have yet: nothing waits for them then."""
+        storage = self.settings.storage
+        for flow in storage.checkpoints(name).list_folders():
+            ledger = Ledger(storage.ledger(name, flow), name, flow)
+            ledger.fold(storage.table(name), condition.snapshot.table_id, join_marks)
+
+    def _check_vacuum(self, name: TableName, condition: TableCondition) -> None:
+        """Check that a vacuum is allowed.
+
+        Raises:
+            RetentionTooShortError: The retention is below 7 days, and nobody has allowed it.
+            ReaderLagsError: A flow has not read for a long time.
+        """
+        policy = condition.policy
+        if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
+            raise RetentionTooShortError(
+                f"{name.short}: a retention of {_days(policy.retention_s)} is below "
+                f"{_days(SAFE_RETENTION_S)}",
+                facts=("no file was deleted",),
+                remedies=(
+                    f"allow it:   headrace maintain {name.short} --allow-short-retention",
+                    "or set `allow_short_retention: true` beside `retention` in the spec",
+                ),
+                params={"table": str(name), "retention_s": policy.retention_s},
+            )
+        now = datetime.now(UTC)
+        for holder in condition.vacuum.holders:
+            lag = lag_seconds(holder, condition.table, condition.snapshot, now)
+            if lag is not None and lag > policy.reader_lag_s:
+                raise _lags(name, holder, lag, condition)
 
 
-def _change(before: TableFiles, after: TableFiles) -> str:
+def _lags(name: TableName, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:
+    at = "nothing yet" if holder.version == UNKNOWN else f"up to version {(holder.first_unread or 1) - 1}"
+    held = condition.vacuum
+    return ReaderLagsError(
+        f"{name.short}: flow {holder.name} has not read commits for {_days(lag_s)}; the limit is "
+        f"{_days(condition.policy.reader_lag_s)}",
+        facts=(
+            f"it has read {at}; the table is at version {condition.snapshot.version}",
+            f"for it, {_files(len(held.held), held.held_bytes)} are kept",
+            "no file was deleted",
+        ),
+        remedies=(
+            "run the flow:   headrace run",
+            f"or leave it out; it has to be refreshed in full later:   headrace maintain {name.short} "
+            f"--ignore-reader {holder.name}",
+        ),
+        params={"table": str(name), "flow": holder.name, "lag_s": round(lag_s)},
+    )
+
+
+def _if_refused(error: HeadraceError) -> HeadraceError | None:
+    return error if isinstance(error, ReaderLagsError | RetentionTooShortError) else None
+
+
+def _due_lines(condition: TableCondition, due: Sequence[CareStep]) -> Iterator[str]:
+    """What a command would do."""
+    if not due:
+        yield f"nothing is due: {_files(condition.files, condition.size_bytes)}"
+    if "optimize" in due:
+        rest = condition.files - condition.foldable
+        yield f"compaction is due: {_files(condition.files, condition.size_bytes)} -> about {max(rest, 1):,}"
+    if condition.vacuum.expired and "vacuum" in due:
+        found = condition.vacuum
+        yield f"a vacuum would delete {_files(len(found.expired), found.expired_bytes)}"
+    if condition.vacuum.held and "vacuum" in due:
+        yield _held_line(condition)
+    if "log" in due:
+        yield f"{condition.log.commits:,} commits before version {condition.log.first} would be deleted"
+
+
+def _held_line(condition: TableCondition) -> str:
+    found = condition.vacuum
+    names = ", ".join(map(str, found.holders))
+    return f"a vacuum keeps {_files(len(found.held), found.held_bytes)} for {names}"
+
+
+def _change(before: TableCondition, after: TableCondition) -> str:
     pairs = [
         ("", (before.files, before.size_bytes), (after.files, after.size_bytes)),
         (
@@ -146,3 +347,9 @@ def _change(before: TableFiles, after: TableFiles) -> str:
 
 def _files(number: int, size: int) -> str:
     return f"{number:,} {'file' if number == 1 else 'files'} ({size_text(size)})"
+
+
+def _days(seconds: float) -> str:
+    if seconds >= 2 * DAY_S:
+        return f"{seconds / DAY_S:.0f} days"
+    return f"{seconds / 3600:.0f} hours" if seconds >= 7200 else f"{seconds / 60:.0f} minutes"

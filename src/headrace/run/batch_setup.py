@@ -26,7 +26,7 @@ from headrace.run.stop import StopSignal
 from headrace.run.survey import FlowSurveyor
 from headrace.run.targets import flow_target, quarantine_of
 from headrace.run.view_counts import ViewCountingSplit
-from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sources.guard import FlowRun
 from headrace.sources.guards import SourceGuards
 from headrace.sources.ranges import load_next_positions
@@ -46,7 +46,7 @@ class BatchSetup:
         surveyor: The flow, with its settings and the systems of its sources.
         queries: Evaluates the queries of the plan.
         failures: Gives failures their codes.
-        checkpointer: Writes Delta's checkpoints of tables.
+        carer: Takes care of the tables.
         update: The update's id.
         emit: Takes the events.
         progress: The flow's counts so far.
@@ -56,7 +56,7 @@ class BatchSetup:
     surveyor: FlowSurveyor
     queries: Queries
     failures: Failures
-    checkpointer: LogCheckpointer
+    carer: TableCarer
     update: str
     emit: Emitter
     progress: Progress
@@ -110,7 +110,7 @@ class BatchSetup:
             ranges=BatchRanges(run, guards, pipeline=settings.name, table=self.surveyor.table),
             split=self._split(opened, session, search),
             search=search,
-            target=flow_target(planned, settings, session, self.checkpointer),
+            target=flow_target(planned, settings, session, self.carer),
             tasks=most_tasks(session),
             reporter=self._reporter(opened, limits),
             check=self._checks().run,

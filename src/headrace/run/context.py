@@ -17,7 +17,7 @@ from headrace.plan.bounded import Treat
 from headrace.plan.snapshots import SnapshotReader
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.run.stop import StopSignal
-from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sources.bad_records import BadRecords
 from headrace.sources.systems import Systems
 from headrace.state.lease import Heart
@@ -105,12 +105,12 @@ class UpdateContext:
     emit: Emitter
     heart: Heart
     stop: StopSignal
-    checkpointer: LogCheckpointer
+    carer: TableCarer
     remedies: Remedies = field(default_factory=Remedies)
     log_file: Path | None = None
 
     def close(self) -> None:
         """End the update's threads, and close its connections."""
-        self.checkpointer.stop()
+        self.carer.stop()
         self.heart.stop()
         self.systems.kafka.close()

@@ -53,7 +53,7 @@ def make_opener(planned: PlannedFlow, plan: Plan, context: UpdateContext) -> Flo
     return FlowOpener(
         surveyor=surveyor,
         spark=context.spark,
-        target=flow_target(planned, context.settings, context.spark, context.checkpointer),
+        target=flow_target(planned, context.settings, context.spark, context.carer),
         report=report,
     )
 
@@ -103,7 +103,7 @@ def make_flow(
             surveyor=opener.surveyor,
             queries=context.queries,
             failures=failures,
-            checkpointer=context.checkpointer,
+            carer=context.carer,
             update=context.update,
             emit=context.emit,
             progress=progress,

@@ -13,7 +13,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
-from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.groups import GroupsTarget
 from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.history import HistoryTarget
@@ -33,7 +33,7 @@ _SHARED = SharedTables()
 
 
 def flow_target(
-    planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, checkpointer: LogCheckpointer
+    planned: PlannedFlow, settings: ProjectSettings, spark: SparkSession, carer: TableCarer
 ) -> FlowTarget:
     """The target of a flow.
 
@@ -41,7 +41,7 @@ def flow_target(
         planned: The flow.
         settings: The pipeline's settings.
         spark: The session that reads and changes the target's metadata.
-        checkpointer: Writes Delta's checkpoints of tables.
+        carer: Takes care of the tables.
     """
     match planned.flow:
         case AppendFlow(groups=Groups(keys=keys, only_new=only_new), target=target):
@@ -51,7 +51,7 @@ def flow_target(
                 keys=keys,
                 only_new=only_new,
                 tombstones=Tombstones(path=settings.storage.tombstones(target), keys=keys),
-                checkpointer=checkpointer,
+                carer=carer,
                 shared=_SHARED.of(settings.storage.table(target)),
             )
         case AppendFlow():
@@ -59,7 +59,7 @@ def flow_target(
                 spark=spark,
                 path=settings.storage.table(planned.flow.target),
                 reads_target=planned.reads_target,
-                checkpointer=checkpointer,
+                carer=carer,
             )
             if planned.sink is None:
                 return table
@@ -72,7 +72,7 @@ def flow_target(
                 keys=keys,
                 tracked=tracked,
                 tombstones=HiddenEvents(path=settings.storage.tombstones(table), keys=keys),
-                checkpointer=checkpointer,
+                carer=carer,
                 shared=_SHARED.of(settings.storage.table(table)),
             )
         case AutoCdcFlow(keys=keys, target=table, truncates=truncates, kept_if_null=kept):
@@ -83,7 +83,7 @@ def flow_target(
                 truncates=truncates,
                 is_partial=kept is not None,
                 tombstones=Tombstones(path=settings.storage.tombstones(table), keys=keys),
-                checkpointer=checkpointer,
+                carer=carer,
                 shared=_SHARED.of(settings.storage.table(table)),
                 index_memory=index_memory(settings),
             )

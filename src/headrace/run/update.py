@@ -88,6 +88,8 @@ def execute(plan: Plan, context: UpdateContext) -> RunResult:
             schedule.run_once(plan)
         else:
             schedule.run_continuously()
+    if context.mode == "triggered" and not context.stop.requested:
+        context.carer.finish()
     flow_results = flows.results
     view_results = tuple(view.result for view in views if view.result is not None)
     results: list[FlowResult | ViewResult] = [*flow_results, *view_results]

@@ -102,6 +102,14 @@ class Storage:
         """The folder with the one file that the flows read whose batch query is applied once."""
         return self.root / "once"
 
+    def pins(self, dataset: TableName) -> Location:
+        """The file with the versions of a table that are kept."""
+        return self.root / "pins" / f"{dataset}.json"
+
+    def care(self, dataset: TableName) -> Location:
+        """The file that says when a table was compacted and vacuumed last."""
+        return self.root / "care" / f"{dataset}.json"
+
     def checkpoints(self, dataset: TableName) -> Location:
         """The folder of the checkpoints of all flows of a table."""
         return self.root / "checkpoints" / str(dataset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,13 +12,14 @@ import pytest
 from deltalake import write_deltalake
 
 from headrace.declare.spec import load_project
-from headrace.errors import TableUnknownError
-from headrace.maintain import table_files
+from headrace.errors import PinInvalidError, TableUnknownError
+from headrace.maintain.record import load_care
 from headrace.model.names import TableName
 from headrace.project import table_care
 from headrace.project.engine import Engine
 from headrace.project.pipeline import Pipeline
-from headrace.project.table_care import TableCare, TableKeeper
+from headrace.project.table_care import CareOptions, TableCare, TableKeeper
+from headrace.sinks.delta.compaction import Compaction
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.state.lease import VIEW, Lease
 
@@ -28,7 +30,9 @@ class Desk:
     """A storage with one table of three small files, whose Spark does not start."""
 
     def __init__(self, folder: Path) -> None:
-        self.settings = load_project(text="name: shop\n", overrides={"storage": str(folder)})
+        self.settings = load_project(
+            text="name: shop\n", overrides={"storage": str(folder), "maintenance.small_files": "2"}
+        )
         self.storage = self.settings.storage
         self.is_broken = True
         self.compacted = 0
@@ -48,18 +52,19 @@ class Desk:
         return None
 
     def keep(self, *steps: str) -> TableCare:
-        keeper = TableKeeper(settings=self.settings, engine=cast("Engine", self), steps=steps)
+        options = CareOptions(steps=steps)
+        keeper = TableKeeper(settings=self.settings, engine=cast("Engine", self), options=options)
         (care,) = keeper.keep([ORDERS])
         return care
 
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
-    monkeypatch.setattr(table_files, "MANY_FILES", 2)
     desk = Desk(tmp_path)
 
-    def compact(*_: Any) -> None:
+    def compact(*_: Any, **__: Any) -> Compaction:
         desk.compacted += 1
+        return Compaction(added=1, removed=3, added_bytes=1, removed_bytes=3, duration_s=0.1)
 
     monkeypatch.setattr(table_care, "compact_files", compact)
     yield desk
@@ -84,7 +89,7 @@ def test_nothing_is_done_that_was_not_asked_for_or_is_not_due(desk: Desk) -> Non
 
 def test_tables_of_a_flow_that_runs_are_left_as_they_are(desk: Desk) -> None:
     lease = Lease.acquire(desk.storage.lease(ORDERS, "feed"), "feed")
-    assert str(desk.keep("optimize").warning).startswith("not maintained: another process runs flow feed")
+    assert str(desk.keep("optimize").warning).startswith("not compacted: another process runs flow feed")
     lease.release()
     assert "Spark" in str(desk.keep("optimize").warning)
 
@@ -100,3 +105,33 @@ def test_a_table_that_does_not_exist_is_refused(desk: Desk) -> None:
     with pytest.raises(TableUnknownError) as caught:
         Pipeline(desk.settings).maintain(["order"])
     assert caught.value.remedies == ("did you mean `orders`?",)
+
+
+def test_a_short_retention_needs_a_word_and_a_dry_run_changes_nothing(desk: Desk) -> None:
+    keeper = TableKeeper(
+        settings=desk.settings,
+        engine=cast("Engine", desk),
+        options=CareOptions(steps=("vacuum",), retention_s=0, dry_run=True),
+    )
+    stray = desk.storage.table(ORDERS).local_path / "left-by-a-killed-writer.parquet"
+    stray.write_bytes(b"12345")
+    (care,) = keeper.keep([ORDERS])
+    assert care.error is not None and care.error.code == "RETENTION_TOO_SHORT"
+    allowed = CareOptions(steps=("vacuum",), retention_s=0, dry_run=True, allow_short_retention=True)
+    (care,) = replace(keeper, options=allowed).keep([ORDERS])
+    assert care.error is None and stray.exists()
+    assert list(care.lines()) == ["orders  a vacuum would delete 1 file (5 bytes)"]
+    (care,) = replace(keeper, options=replace(allowed, dry_run=False)).keep([ORDERS])
+    assert care.steps == ("vacuum",) and not stray.exists()
+    assert next(care.lines()).startswith("orders  vacuumed: 3 files (")
+    assert load_care(desk.storage, ORDERS)["vacuumed"]["bytes"] == 5
+
+
+def test_versions_are_pinned_listed_and_released(desk: Desk) -> None:
+    pins = Pipeline(desk.settings).pins
+    assert (pins.add("orders", 1, 3600).version, pins.add("orders", None, 3600).version) == (1, 2)
+    assert [one.version for one in pins.list()] == [1, 2]
+    with pytest.raises(PinInvalidError) as caught:
+        pins.add("orders", 7, 3600)
+    assert caught.value.facts == ("its versions: 0 to 2",)
+    assert len(pins.remove("orders")) == 2 and not pins.list("orders")

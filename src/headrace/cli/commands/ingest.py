@@ -251,7 +251,7 @@ def _maintain(output: Output, pipeline: Pipeline, tables: Sequence[str], care: M
     if not any(care.values()):
         return
     with output.progress("Maintaining the tables"):
-        done = pipeline.maintain(tables, **care)
+        done = pipeline.maintain(tables, optimize=care["optimize"], vacuum=care["vacuum"])
     for one in done:
         output.line({"maintenance": one.to_json()})
         for line in one.lines():

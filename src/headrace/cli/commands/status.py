@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import click
+
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 
@@ -32,8 +34,11 @@ _STYLES = {
 }
 
 
-@verb(examples=("headrace status", "headrace status --profile prod --json"))
-def command(invocation: Invocation) -> Result:
+@verb(
+    examples=("headrace status", "headrace status --profile prod --json", "headrace status --tables"),
+)
+@click.option("--tables", is_flag=True, help="Show the files and logs of the tables, and what care is due.")
+def command(invocation: Invocation, tables: bool) -> Result:
     """Show datasets, flows, lag and freshness.
 
     Reads the storage, and asks the broker for the lag; starts nothing. If the broker does not answer, the
@@ -42,6 +47,8 @@ def command(invocation: Invocation) -> Result:
     """
     from headrace.observe.log import newest_log
 
+    if tables:
+        return _tables(invocation)
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
         snapshot = pipeline.status()
     schema, log = pipeline.settings.database, newest_log(pipeline.settings)
@@ -50,6 +57,14 @@ def command(invocation: Invocation) -> Result:
     exit_code = 0 if snapshot.refusal is None else 1
     data = {**snapshot.to_json(), "log": None if log is None else str(log)}
     return Result(data=data, text=lambda: _rendered(snapshot, schema, log), exit_code=exit_code)
+
+
+def _tables(invocation: Invocation) -> Result:
+    from headrace.cli.table_health import health_table
+
+    with invocation.pipeline() as pipeline, invocation.output.progress("Reading the storage"):
+        found = pipeline.table_health()
+    return Result(data={"tables": [one.to_json() for one in found]}, text=lambda: health_table(found))
 
 
 def _rendered(snapshot: Snapshot, default_schema: str, log: Path | None) -> Group | str:

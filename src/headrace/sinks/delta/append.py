@@ -36,6 +36,10 @@ class AppendTarget(FlowTable):
 
     reads_target: bool = False
 
+    @property
+    def compacts_beside(self) -> bool:
+        return not self.reads_target
+
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         transaction = self.start(session, stamp)
         return None if transaction is None else _Appender(self, session, transaction, stamp)

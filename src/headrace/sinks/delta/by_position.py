@@ -97,7 +97,9 @@ class PositionWriter:
         masked = mask_rows(session, path, files, old_rows)
         version = commit_rows(session, transaction, self._files, masked, stamp, counts)
         self._index.advance(session, version, entries, self._added | masked.files)
-        fold_files(session, path, self._index.files.values(), transaction.snapshot())
+        fold_files(
+            session, path, self._index.files.values(), transaction.snapshot(), self._writer.table.carer
+        )
         return version
 
     def _write(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.append import is_fast
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.commit import commit_batch
 from headrace.sinks.delta.data_files import DataFile, NoPositionsError, find_positions, list_files
 from headrace.sinks.delta.deletion_vectors import MaskedRows, mask_rows
@@ -94,6 +95,7 @@ def commit_effects(
     count: int,
     stamp: BatchStamp,
     counts: BatchCounts,
+    carer: TableCarer | None = None,
 ) -> int:
     """Apply changes to rows by their positions, and commit them.
 
@@ -105,6 +107,7 @@ def commit_effects(
         count: How many of them are written.
         stamp: The batch.
         counts: The batch's counts.
+        carer: Takes care of the table's files.
 
     Returns:
         The version of the commit.
@@ -123,5 +126,5 @@ def commit_effects(
     added = write_few_files(transaction, rows, count) if count else None
     version = commit_rows(session, transaction, added, masked, stamp, counts)
     left = {**files, **masked.files}
-    fold_files(session, table, [one for one in left.values() if one is not None], snapshot)
+    fold_files(session, table, [one for one in left.values() if one is not None], snapshot, carer)
     return version

@@ -1,66 +1,157 @@
-"""Compacts the small files of a table, and deletes files that it no longer needs."""
+"""Writes the small files of a table again as larger files."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from headrace.model.care import CarePolicy
+from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SMALL_BYTES = 32 << 20
-"""Smaller files are compacted."""
-DELETED_RATIO = 0.5
-"""Files are rewritten if deletion vectors hide a larger part of their rows."""
-MANY_FILES = 32
-"""A table is compacted if that makes at least so many files fewer."""
-_SETTINGS = {
-    # By default, OPTIMIZE would rewrite all files below 1 GB each time.
-    "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
-    "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(DELETED_RATIO),
+_ATTEMPTS = 3
+_WAIT_S = 0.5
+_CONFLICTS = {
+    "DELTA_CONCURRENT_APPEND": "ConcurrentAppend",
+    "DELTA_CONCURRENT_DELETE_READ": "ConcurrentDeleteRead",
+    "DELTA_CONCURRENT_DELETE_DELETE": "ConcurrentDeleteDelete",
+    "DELTA_METADATA_CHANGED": "MetadataChanged",
+    "DELTA_CONCURRENT_TRANSACTION": "ConcurrentTransaction",
+    "DELTA_PROTOCOL_CHANGED": "ProtocolChanged",
+    "DELTA_CONCURRENT_WRITE": "ConcurrentWrite",
 }
-_RETENTION_PROPERTY = "delta.deletedFileRetentionDuration"
-_RETENTION = timedelta(days=7)
-_UNITS = {"week": 7 * 86400, "day": 86400, "hour": 3600, "minute": 60, "second": 1}
+"""The conflicts of Delta, by error class. A compaction changes no rows, so it can be repeated after each."""
+_PREFIX = "spark.databricks.delta.optimize."
 
 
-def compact_files(session: SparkSession, table: Location) -> None:
+@dataclass(frozen=True, kw_only=True)
+class Compaction:
+    """What one compaction has done.
+
+    Args:
+        added: The number of new files.
+        removed: The number of files that they replace.
+        added_bytes: The bytes of the new files.
+        removed_bytes: The bytes of the replaced files.
+        duration_s: The time in seconds.
+        conflicts: The number of conflicts with other writers, by kind; it was repeated after each.
+    """
+
+    added: int
+    removed: int
+    added_bytes: int
+    removed_bytes: int
+    duration_s: float
+    conflicts: Mapping[str, int] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": {"added": self.added, "removed": self.removed},
+            "bytes": {"added": self.added_bytes, "removed": self.removed_bytes},
+            "duration_s": round(self.duration_s, 3),
+            "conflicts": dict(self.conflicts),
+        }
+
+
+def compact_files(
+    session: SparkSession,
+    table: Location,
+    policy: CarePolicy | None = None,
+    *,
+    partitions: Sequence[Mapping[str, str | None]] = (),
+    z_order: Sequence[str] = (),
+    cube_bytes: int | None = None,
+) -> Compaction:
     """Write small files, and files with many deleted rows, again as larger files.
 
     The commit has ``dataChange=false``: streams do not read the rows again. A table with clustering columns
-    is clustered.
+    is clustered. Conflicts with other writers are repeated.
 
     Args:
-        session: A session.
+        session: A session of which no other thread changes settings meanwhile.
         table: The table's folder.
+        policy: The sizes of files; by default those of all tables.
+        partitions: The values of the partitions; all by default.
+        z_order: The columns that rows are ordered by; then all files are written again.
+        cube_bytes: Rows of a clustered table that lie in groups of so many bytes are not clustered again.
+
+    Raises:
+        Exception: Spark's error, or Delta's after the last attempt.
     """
-    with session_settings(session, _SETTINGS):
-        session.sql(f"OPTIMIZE delta.`{table}`").collect()
+    policy = policy or CarePolicy()
+    size = newest_snapshot(session, table).sizeInBytes()
+    settings = {
+        # By default, OPTIMIZE would rewrite all files below 1 GB each time.
+        f"{_PREFIX}minFileSize": str(policy.small_bytes(size)),
+        f"{_PREFIX}maxFileSize": str(policy.target_bytes(size)),
+        f"{_PREFIX}maxDeletedRowsRatio": str(policy.deleted_ratio),
+    }
+    if cube_bytes is not None:
+        cube = f"{_PREFIX}clustering.mergeStrategy.minCubeSize."
+        settings |= {f"{cube}threshold": str(cube_bytes), f"{cube}targetCubeSize": str(cube_bytes)}
+    where = f" WHERE {_predicate(session, table, partitions)}" if partitions else ""
+    order = f" ZORDER BY ({', '.join(map(_quoted, z_order))})" if z_order else ""
+    statement = f"OPTIMIZE delta.`{table}`{where}{order}"
+    conflicts: Counter[str] = Counter()
+    began = time.monotonic()
+    with session_settings(session, settings):
+        while True:
+            try:
+                metrics = session.sql(statement).first()["metrics"]
+            except Exception as error:
+                kind = conflict_kind(error)
+                if kind is None:
+                    raise
+                conflicts[kind] += 1
+                if conflicts.total() >= _ATTEMPTS:
+                    raise
+                time.sleep(_WAIT_S * conflicts.total())
+                continue
+            return Compaction(
+                added=metrics["numFilesAdded"],
+                removed=metrics["numFilesRemoved"],
+                added_bytes=metrics["filesAdded"]["totalSize"],
+                removed_bytes=metrics["filesRemoved"]["totalSize"],
+                duration_s=time.monotonic() - began,
+                conflicts=dict(conflicts),
+            )
 
 
-def vacuum_files(session: SparkSession, table: Location) -> None:
-    """Delete the files that no version within the table's retention needs.
+def conflict_kind(error: BaseException) -> str | None:
+    """The kind of a conflict between two writers of a Delta table; ``None`` for any other error."""
+    text = str(error)
+    for name, kind in _CONFLICTS.items():
+        if f"[{name}" in text:
+            return kind
+    return next((kind for kind in _CONFLICTS.values() if f"{kind}Exception" in text), None)
 
-    Args:
-        session: A session.
-        table: The table's folder.
-    """
-    session.sql(f"VACUUM delta.`{table}`").collect()
+
+def _predicate(session: SparkSession, table: Location, partitions: Sequence[Mapping[str, str | None]]) -> str:
+    """A condition that is true for the rows of some partitions."""
+    schema = json.loads(newest_snapshot(session, table).metadata().schemaString())
+    types = {one["name"]: one["type"] for one in schema["fields"]}
+
+    def equal(column: str, value: str | None) -> str:
+        name = _quoted(column)
+        if value is None:
+            return f"{name} IS NULL"
+        text = value.replace("\\", "\\\\").replace("'", "\\'")
+        return f"{name} = CAST('{text}' AS {types[column]})"
+
+    each = (" AND ".join(equal(*item) for item in one.items()) for one in partitions)
+    return " OR ".join(f"({one})" for one in each)
 
 
-def retention_of(properties: Mapping[str, str]) -> timedelta:
-    """How long a table keeps files that are no longer part of it, before a vacuum deletes them."""
-    found = re.fullmatch(
-        r"\s*(?:interval\s+)?(\d+)\s+([a-z]+?)s?\s*", properties.get(_RETENTION_PROPERTY, "").lower()
-    )
-    if found is None or found[2] not in _UNITS:
-        return _RETENTION
-    return timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+def _quoted(column: str) -> str:
+    return "`" + column.replace("`", "``") + "`"
 
 
 @contextmanager

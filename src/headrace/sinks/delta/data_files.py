@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from headrace.sinks.delta.compaction import DELETED_RATIO, SMALL_BYTES
 from headrace.sinks.delta.key_index import Unsigned, positions
 
 if TYPE_CHECKING:
@@ -61,14 +60,9 @@ class DataFile:
         return tuple(found.get(name) for name in ("storageType", "pathOrInlineDv", "offset"))
 
     @property
-    def is_small(self) -> bool:
-        """Whether the file has few bytes."""
-        return int(self.text["size"]) < SMALL_BYTES
-
-    @property
-    def is_mostly_deleted(self) -> bool:
-        """Whether a deletion vector hides most of its rows."""
-        return self.deleted_rows > DELETED_RATIO * (self.rows or 0)
+    def size(self) -> int:
+        """Its bytes."""
+        return int(self.text["size"])
 
     @property
     def deleted_rows(self) -> int:
@@ -106,13 +100,19 @@ def list_files(session: SparkSession, snapshot: Any) -> list[DataFile]:
     return files
 
 
-def foldable_files(files: Iterable[DataFile]) -> int:
-    """How many files a table would lose, or get rid of deleted rows in, if its files were folded."""
+def foldable_files(files: Iterable[DataFile], small_bytes: int, deleted_ratio: float) -> int:
+    """How many files a table would lose, or get rid of deleted rows in, if its files were folded.
+
+    Args:
+        files: The table's files.
+        small_bytes: Smaller files are folded.
+        deleted_ratio: So are files of whose rows a deletion vector hides a larger part.
+    """
     small: Counter[tuple[tuple[str, Any], ...]] = Counter()
     mostly_deleted = 0
     for one in files:
-        small[one.partition] += one.is_small
-        mostly_deleted += one.is_mostly_deleted
+        small[one.partition] += one.size < small_bytes
+        mostly_deleted += one.deleted_rows > deleted_ratio * (one.rows or 0)
     return sum(max(number - 1, 0) for number in small.values()) + mostly_deleted
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.errors import CheckpointBehindTableError, TableBehindCheckpointError
-from headrace.sinks.delta.checkpointer import LogCheckpointer
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.commit import commit_generation
 from headrace.sinks.delta.table import TableState, read_state
 from headrace.sinks.delta.transaction import held_batch, start_transaction
@@ -25,12 +25,12 @@ class FlowTable:
     Args:
         spark: A session to read and change the table's metadata with.
         path: The table's folder.
-        checkpointer: Writes Delta's checkpoints of the table, beside the commits.
+        carer: Takes care of the table's files and of its log.
     """
 
     spark: SparkSession
     path: Location
-    checkpointer: LogCheckpointer | None = None
+    carer: TableCarer | None = None
     guarantee: ClassVar[Guarantee] = "exactly once"
 
     @property
@@ -58,9 +58,14 @@ class FlowTable:
         return transaction
 
     def committed(self, version: int) -> None:
-        """Let the table's checkpoint be written if it is time for one."""
-        if self.checkpointer is not None:
-            self.checkpointer.offer(self.path, version)
+        """Let the table be cared for if it is time."""
+        if self.carer is not None:
+            self.carer.offer(self.path, version, beside=self.compacts_beside)
+
+    @property
+    def compacts_beside(self) -> bool:
+        """Whether a compaction can run while the flow goes on."""
+        return False
 
 
 def _refuse_gap(stamp: BatchStamp, held: int, table: str) -> None:

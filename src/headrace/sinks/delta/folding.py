@@ -9,7 +9,9 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from headrace.sinks.delta.compaction import MANY_FILES, compact_files
+from headrace.model.care import CarePolicy
+from headrace.sinks.delta.carer import TableCarer
+from headrace.sinks.delta.compaction import compact_files
 from headrace.sinks.delta.data_files import DataFile, foldable_files
 from headrace.storage.location import Location
 
@@ -19,21 +21,42 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 
-def fold_files(session: SparkSession, table: Location, files: Iterable[DataFile], snapshot: Any) -> None:
+def fold_files(
+    session: SparkSession,
+    table: Location,
+    files: Iterable[DataFile],
+    snapshot: Any,
+    carer: TableCarer | None = None,
+) -> None:
     """Rewrite small files, and files with many deleted rows, if there are many of them.
 
-    The batch is committed: a failure is only logged.
+    The batch is committed: a failure is only reported.
 
     Args:
         session: The session of the batch.
         table: The table's folder.
         files: The table's files after the batch.
         snapshot: The version of the table that the batch was compared with.
+        carer: Knows the policy of the table, and reports what was done.
     """
     # OPTIMIZE of a clustered table clusters its rows, and rewrites large files for it.
-    if foldable_files(files) <= MANY_FILES or "clustering" in snapshot.protocol().toString():
+    if "clustering" in snapshot.protocol().toString():
+        return
+    jvm: Any = session._jvm
+    properties = dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(snapshot.metadata().configuration()))
+    own = CarePolicy().with_properties(properties)
+    policy = own if carer is None else carer.policy(table, properties)
+    listed = list(files)
+    small_bytes = policy.small_bytes(sum(one.size for one in listed))
+    foldable = foldable_files(listed, small_bytes, policy.deleted_ratio)
+    if not (policy.compact and policy.auto) or foldable <= policy.small_files:
         return
     try:
-        compact_files(session, table)
+        done = compact_files(session, table, policy)
     except Exception as error:
         _LOG.warning("small files of %s were not compacted: %s", table, error)
+        if carer is not None:
+            carer.compacted(table, error)
+    else:
+        if carer is not None:
+            carer.compacted(table, done)

@@ -14,6 +14,7 @@ from headrace.errors import KeyTwiceError
 from headrace.model.counts import BatchCounts, CountKind, RowChanges
 from headrace.model.names import quoted_column
 from headrace.model.ranges import SourceRange
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.changed_rows import check_positions, commit_effects
 from headrace.sinks.delta.commit import commit_batch, commit_merge
 from headrace.sinks.delta.data_files import FILE, ROW, NoPositionsError, position_columns
@@ -77,6 +78,9 @@ class KeyedTable(Protocol):
 
     @property
     def shared(self) -> SharedTable: ...
+
+    @property
+    def carer(self) -> TableCarer | None: ...
 
     def committed(self, version: int) -> None: ...
 
@@ -214,7 +218,14 @@ class KeyedWriter(ABC):
                     raise NoPositionsError("the batch truncates the table")
                 check_positions(self.session, self.transaction)
                 return commit_effects(
-                    self.session, self.transaction, self.table.path, effects, written, stamp, counts
+                    self.session,
+                    self.transaction,
+                    self.table.path,
+                    effects,
+                    written,
+                    stamp,
+                    counts,
+                    self.table.carer,
                 )
             except NoPositionsError:
                 merged = effects.drop(HELD_ROWS, HELD_AT)

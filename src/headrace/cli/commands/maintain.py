@@ -1,0 +1,91 @@
+"""`headrace maintain`: compaction, vacuum, and cleanup of logs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from headrace.cli.completion import complete_dataset
+from headrace.cli.durations import parse_time
+from headrace.cli.output import Result
+from headrace.cli.verb import Invocation, verb
+
+if TYPE_CHECKING:
+    from headrace.project.table_care import TableCare
+
+_STEPS = ("optimize", "vacuum", "log")
+
+
+@verb(
+    examples=(
+        "headrace maintain",
+        "headrace maintain --dry-run",
+        "headrace maintain orders --only vacuum --retain 14d",
+    )
+)
+@click.argument("tables", nargs=-1, shell_complete=complete_dataset, metavar="[TABLE]..")
+@click.option("--only", type=click.Choice(_STEPS), multiple=True, help="Do only this; may be repeated.")
+@click.option("--dry-run", is_flag=True, help="Show what is due, with files and bytes; change nothing.")
+@click.option(
+    "--retain",
+    callback=parse_time,
+    metavar="TIME",
+    help="Keep files that were removed from the table within this time, in place of the table's retention.",
+)
+@click.option("--allow-short-retention", is_flag=True, help="Allow a retention below 7 days.")
+@click.option(
+    "--ignore-reader",
+    multiple=True,
+    metavar="FLOW",
+    help="Delete files that this flow has not read yet; it has to be refreshed in full later.",
+)
+def command(
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    only: tuple[str, ...],
+    dry_run: bool,
+    retain: float | None,
+    allow_short_retention: bool,
+    ignore_reader: tuple[str, ...],
+) -> Result:
+    """Compact and vacuum tables where that is due, and clean their logs.
+
+    All tables of the storage by default. What is due follows from `maintenance` in the spec. Nothing is
+    deleted that a flow of the storage, a pinned version or the ledger still needs. A table whose flow runs in
+    another process is not compacted: the flow does it. Starts Spark only to compact. Exit code 1 if a table
+    could not be maintained.
+    """
+    output = invocation.output
+    steps = only or _STEPS
+
+    def show(care: TableCare) -> None:
+        output.line({"maintenance": care.to_json()})
+        for line in care.lines():
+            output.note(line)
+        if care.error is not None:
+            output.error(care.error)
+
+    with invocation.pipeline() as pipeline, output.progress("Maintaining the tables"):
+        found = pipeline.maintain(
+            tables,
+            optimize="optimize" in steps,
+            vacuum="vacuum" in steps,
+            log="log" in steps,
+            dry_run=dry_run,
+            retention_s=retain,
+            allow_short_retention=allow_short_retention,
+            ignore_readers=ignore_reader,
+            report=show,
+        )
+    failed = [one for one in found if one.warning is not None]
+    data = {"tables": [one.to_json() for one in found]}
+    return Result(data=data, text=_summary(found, dry_run=dry_run), exit_code=1 if failed else 0)
+
+
+def _summary(found: tuple[TableCare, ...], *, dry_run: bool) -> str:
+    if not found:
+        return "The storage has no tables yet."
+    done = sum(bool(one.steps) for one in found)
+    what = "need care; nothing was changed" if dry_run else "were maintained"
+    return f"{done:,} of {len(found):,} {'table' if len(found) == 1 else 'tables'} {what}."

@@ -1,0 +1,188 @@
+"""The condition of a table, and what of its care is due; without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from headrace.maintain.holders import Holder
+from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
+from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
+from headrace.model.care import CarePolicy
+from headrace.storage.location import Location
+from headrace.storage.table_log import newest_commits
+from headrace.storage.table_snapshot import DataFile, TableSnapshot, load_snapshot
+
+_PARTITIONS = 32
+"""The largest number of partitions that one compaction between two batches rewrites."""
+
+Partition = tuple[tuple[str, str | None], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableCondition:
+    """The data files of a table, and its log.
+
+    Args:
+        table: The table's folder.
+        snapshot: Its newest version.
+        policy: How it is cared for.
+        stored: The files in its folder.
+        vacuum: What a vacuum would delete.
+        log: What a cleanup of its log would delete.
+    """
+
+    table: Location
+    snapshot: TableSnapshot
+    policy: CarePolicy
+    stored: Sequence[StoredFile]
+    vacuum: VacuumPlan
+    log: LogPlan
+
+    @property
+    def files(self) -> int:
+        """The number of files of the newest version."""
+        return len(self.snapshot.files)
+
+    @property
+    def size_bytes(self) -> int:
+        return self.snapshot.size_bytes
+
+    @property
+    def stored_files(self) -> int:
+        """The number of files in the folder."""
+        return len(self.stored)
+
+    @property
+    def stored_bytes(self) -> int:
+        return sum(one.size for one in self.stored)
+
+    @cached_property
+    def small(self) -> Counter[Partition]:
+        """The number of small files of each partition."""
+        return small_files(self.snapshot, self.policy)
+
+    @property
+    def foldable(self) -> int:
+        """How many files a compaction would rewrite into others, or free of deleted rows."""
+        return foldable_files(self.snapshot, self.policy)
+
+    @property
+    def needs_compaction(self) -> bool:
+        return is_compaction_due(self.table, self.snapshot, self.policy)
+
+    @property
+    def needs_vacuum(self) -> bool:
+        return bool(self.vacuum.expired)
+
+    @property
+    def needs_log_cleanup(self) -> bool:
+        return bool(self.log.files)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "mean_bytes": self.size_bytes // self.files if self.files else None,
+            "stored_files": self.stored_files,
+            "stored_bytes": self.stored_bytes,
+            "commits": len(self.snapshot.commits),
+        }
+
+
+def examine_table(
+    table: Location, policy: CarePolicy, holders: Sequence[Holder] = (), snapshot: TableSnapshot | None = None
+) -> TableCondition:
+    """Read the log of a table, and list its folder.
+
+    Args:
+        table: The table's folder.
+        policy: How it is cared for.
+        holders: What needs old versions of it.
+        snapshot: Its newest version, if it was read already.
+
+    Raises:
+        OSError: The log or the folder cannot be read.
+        ValueError: The log is damaged, or has a feature that is not supported.
+    """
+    found = load_snapshot(table) if snapshot is None else snapshot
+    if found.unknown_features:
+        raise ValueError(f"it has table features that are not supported: {', '.join(found.unknown_features)}")
+    now = datetime.now(UTC)
+    stored = tuple(list_stored(table))
+    kept_since = now - timedelta(seconds=policy.retention_s)
+    log = LogPlan(first=found.commits[0] if found.commits else 0)
+    if policy.cleans_log:
+        log = plan_log_cleanup(table, found, holders, now - timedelta(seconds=policy.log_retention_s))
+    return TableCondition(
+        table=table,
+        snapshot=found,
+        policy=policy,
+        stored=stored,
+        vacuum=plan_vacuum(table, found, stored, holders, kept_since),
+        log=log,
+    )
+
+
+def small_files(snapshot: TableSnapshot, policy: CarePolicy) -> Counter[Partition]:
+    """The number of small files of each partition."""
+    below = policy.small_bytes(snapshot.size_bytes)
+    return Counter(one.partition for one in snapshot.files if one.size < below)
+
+
+def foldable_files(snapshot: TableSnapshot, policy: CarePolicy) -> int:
+    """How many files a compaction would save; each partition keeps one. Files that it would free of deleted
+    rows count, too."""
+    small = small_files(snapshot, policy)
+    masked = sum(_is_mostly_deleted(one, policy) for one in snapshot.files)
+    return sum(number - 1 for number in small.values()) + masked
+
+
+def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> bool:
+    """Whether a table should be compacted.
+
+    Args:
+        table: The table's folder.
+        snapshot: Its newest version.
+        policy: How it is cared for.
+    """
+    foldable = foldable_files(snapshot, policy)
+    if foldable >= policy.small_files:
+        return True
+    wanted = policy.commits
+    return wanted is not None and foldable > 0 and _since_compaction(table, wanted) >= wanted
+
+
+def choose_partitions(snapshot: TableSnapshot, policy: CarePolicy) -> tuple[Mapping[str, str | None], ...]:
+    """The partitions that a compaction between two batches rewrites: those with most small files.
+
+    Returns:
+        The partition values of each; empty for all partitions.
+    """
+    if not snapshot.partition_columns or "columnMapping" in snapshot.features:
+        # With column mapping, the log has other names than a query.
+        return ()
+    masked = {one.partition for one in snapshot.files if _is_mostly_deleted(one, policy)}
+    small = small_files(snapshot, policy)
+    needy = [one for one in small if small[one] > 1] + [one for one in masked if small[one] <= 1]
+    needy.sort(key=lambda one: small[one], reverse=True)
+    every = {one.partition for one in snapshot.files}
+    return () if len(needy) == len(every) <= _PARTITIONS else tuple(map(dict, needy[:_PARTITIONS]))
+
+
+def _since_compaction(table: Location, most: int) -> int:
+    """The number of commits with rows since the last compaction, up to a number."""
+    number = 0
+    for commit in newest_commits(table, most):
+        if commit.operation == "OPTIMIZE":
+            break
+        number += commit.changes_data
+    return number
+
+
+def _is_mostly_deleted(file: DataFile, policy: CarePolicy) -> bool:
+    return bool(file.rows) and file.deleted > policy.deleted_ratio * (file.rows or 0)

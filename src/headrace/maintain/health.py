@@ -1,0 +1,182 @@
+"""The health of tables, for people; without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from headrace.maintain.condition import Partition, TableCondition, examine_table
+from headrace.maintain.holders import Holder, find_holders, lag_seconds, oldest_needed
+from headrace.maintain.record import load_care
+from headrace.model.care import DAY_S, Maintenance
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
+from headrace.storage.table_log import newest_commits
+from headrace.storage.table_snapshot import load_snapshot
+
+_RECENT = 100
+_LATE_S = DAY_S
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remark:
+    """Something that is below the policy of a table.
+
+    Args:
+        text: What it is.
+        command: The command that changes it; ``None`` if a table needs no command for it.
+    """
+
+    text: str
+    command: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"text": self.text, "command": self.command}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableHealth:
+    """The health of one table.
+
+    Args:
+        table: The table.
+        condition: Its files and its log; ``None`` if they cannot be read.
+        compacted: When it was compacted last.
+        vacuumed: When it was vacuumed last.
+        needed: What needs the oldest version; ``None`` if nothing does.
+        remarks: What is below its policy.
+        problem: Why it cannot be read.
+    """
+
+    table: TableName
+    condition: TableCondition | None = None
+    compacted: datetime | None = None
+    vacuumed: datetime | None = None
+    needed: Holder | None = None
+    remarks: tuple[Remark, ...] = ()
+    problem: str | None = None
+
+    @property
+    def small(self) -> int:
+        """The number of small files."""
+        return sum(self.condition.small.values()) if self.condition else 0
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions with files."""
+        return len(self._partition_bytes)
+
+    @property
+    def skew(self) -> float | None:
+        """The bytes of the largest partition, in units of the mean."""
+        sizes = self._partition_bytes
+        total = sizes.total()
+        return max(sizes.values()) * len(sizes) / total if total else None
+
+    @property
+    def deleted_share(self) -> float:
+        """The share of rows in the files that deletion vectors hide."""
+        files = self.condition.snapshot.files if self.condition else ()
+        rows = sum(one.rows or 0 for one in files)
+        return sum(one.deleted for one in files) / rows if rows else 0.0
+
+    @property
+    def checkpoint_age(self) -> int:
+        """The number of commits after the newest checkpoint of the log."""
+        if self.condition is None:
+            return 0
+        found = self.condition.snapshot
+        return found.version - (found.checkpoints[-1] if found.checkpoints else -1)
+
+    @property
+    def _partition_bytes(self) -> Counter[Partition]:
+        sizes: Counter[Partition] = Counter()
+        if self.condition is not None and self.condition.snapshot.partition_columns:
+            for one in self.condition.snapshot.files:
+                sizes[one.partition] += one.size
+        return sizes
+
+    def to_json(self) -> dict[str, Any]:
+        found = {} if self.condition is None else self.condition.to_json()
+        return {
+            "table": str(self.table),
+            **found,
+            "small_files": self.small,
+            "partitions": self.partitions,
+            "skew": None if self.skew is None else round(self.skew, 2),
+            "commits_after_checkpoint": self.checkpoint_age,
+            "deleted_share": round(self.deleted_share, 4),
+            "compacted": None if self.compacted is None else self.compacted.isoformat(),
+            "vacuumed": None if self.vacuumed is None else self.vacuumed.isoformat(),
+            "oldest_needed": None if self.needed is None else self.needed.to_json(),
+            "remarks": [one.to_json() for one in self.remarks],
+            "problem": self.problem,
+        }
+
+
+def examine_health(
+    storage: Storage, maintenance: Maintenance, names: Sequence[TableName]
+) -> Iterator[TableHealth]:
+    """Look at tables, one after another.
+
+    Args:
+        storage: The storage.
+        maintenance: The policies.
+        names: The tables.
+    """
+    for name in names:
+        try:
+            yield _examine(storage, maintenance, name)
+        except (OSError, ValueError) as error:
+            yield TableHealth(table=name, problem=str(error).partition("\n")[0])
+
+
+def _examine(storage: Storage, maintenance: Maintenance, name: TableName) -> TableHealth:
+    path = storage.table(name)
+    snapshot = load_snapshot(path)
+    holders = find_holders(storage, name, snapshot.table_id)
+    condition = examine_table(path, maintenance.of(name, snapshot.properties), holders, snapshot)
+    care = load_care(storage, name)
+    compacted = _at(care, "compacted")
+    if compacted is None:
+        recent = newest_commits(path, _RECENT)
+        compacted = next((one.at for one in recent if one.operation == "OPTIMIZE"), None)
+    return TableHealth(
+        table=name,
+        condition=condition,
+        compacted=compacted,
+        vacuumed=_at(care, "vacuumed"),
+        needed=oldest_needed(one for one in holders if one.kind != "ledger"),
+        remarks=tuple(_remarks(name, condition, holders)),
+    )
+
+
+def _at(care: Any, kind: str) -> datetime | None:
+    text = care.get(kind, {}).get("at")
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holder]) -> Iterator[Remark]:
+    policy, maintain = condition.policy, f"headrace maintain {name.short}"
+    if policy.compact and condition.needs_compaction:
+        text = f"a compaction would save {condition.foldable:,} files"
+        yield Remark(text=text, command=f"{maintain} --only optimize")
+    if policy.vacuum and condition.needs_vacuum:
+        number = len(condition.vacuum.expired)
+        yield Remark(text=f"{number:,} files can be deleted", command=f"{maintain} --only vacuum")
+    if condition.needs_log_cleanup:
+        text = f"{condition.log.commits:,} commits can be deleted"
+        yield Remark(text=text, command=f"{maintain} --only log")
+    now = datetime.now(UTC)
+    for holder in holders:
+        lag = lag_seconds(holder, condition.table, condition.snapshot, now)
+        if lag is None or lag < _LATE_S:
+            continue
+        limit = policy.reader_lag_s if policy.cleans_log else min(policy.reader_lag_s, policy.log_retention_s)
+        until = now + timedelta(seconds=limit - lag)
+        what = "a vacuum fails" if policy.cleans_log else "Delta may delete commits that it has not read"
+        text = f"flow {holder.name} has not read commits for {lag / DAY_S:.0f} days"
+        yield Remark(text=f"{text}; from {until:%Y-%m-%d} on, {what}", command="headrace run")

@@ -1,0 +1,134 @@
+"""What needs old versions of a table: flows that read it, pinned versions, and the ledger."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from headrace.errors import HeadraceError
+from headrace.maintain.pins import load_pins
+from headrace.model.names import TableName
+from headrace.sources.delta.position import DeltaPosition
+from headrace.state.identity import generations, load_identity
+from headrace.state.ledger import Ledger
+from headrace.state.offset_log import load_offsets, load_state
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+from headrace.storage.table_log import load_commit
+from headrace.storage.table_snapshot import TableSnapshot
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """Needs the files and the log of a table from a version on.
+
+    Args:
+        kind: A flow that reads the table, a pinned version, or the ledger of a flow that writes it.
+        name: The name of the flow, or the end of the pin.
+        version: The version; `UNKNOWN` if it is not known.
+        first_unread: The first version that it has not read yet; ``None`` for a pin.
+        reads_all: Whether it needs all files of the version, and not only those of later commits.
+    """
+
+    kind: Literal["flow", "pin", "ledger"]
+    name: str
+    version: int
+    first_unread: int | None = None
+    reads_all: bool = False
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "flow":
+                return f"flow {self.name}"
+            case "pin":
+                return f"the pin of version {self.version} until {self.name}"
+            case "ledger":
+                return f"the ledger of flow {self.name}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "name": self.name, "version": self.version}
+
+
+def find_holders(storage: Storage, table: TableName, table_id: str) -> tuple[Holder, ...]:
+    """What needs versions of a table.
+
+    Args:
+        storage: The storage.
+        table: The table.
+        table_id: Delta's id of the table.
+
+    Raises:
+        ValueError: The file of the pins is damaged.
+        OSError: A file of the storage cannot be read.
+    """
+    pins = (
+        Holder(kind="pin", name=f"{one.until:%Y-%m-%d}", version=one.version, reads_all=True)
+        for one in load_pins(storage, table)
+    )
+    return (*_readers(storage, table_id), *pins, *_ledgers(storage, table, table_id))
+
+
+def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
+    """The holder that needs the oldest version."""
+    return min(holders, key=lambda one: one.version, default=None)
+
+
+def lag_seconds(holder: Holder, table: Location, snapshot: TableSnapshot, now: datetime) -> float | None:
+    """How long ago the first rows were committed that a flow has not read; ``None`` if it has read all."""
+    if holder.kind != "flow":
+        return None
+    for version in snapshot.commits:
+        if version >= (holder.first_unread or 0):
+            commit = load_commit(table, version)
+            if commit.changes_data:
+                return max(now.timestamp() - commit.timestamp_ms / 1000, 0.0)
+    return None
+
+
+def _readers(storage: Storage, table_id: str) -> Iterator[Holder]:
+    """The flows of a storage whose newest checkpoint reads a table."""
+    root = storage.root / "checkpoints"
+    for dataset in root.list_folders():
+        for flow in (root / dataset).list_folders():
+            known = generations(root / dataset / flow)
+            if known:
+                yield from _reads(known[-1], flow, table_id)
+
+
+def _reads(checkpoint: Location, flow: str, table_id: str) -> Iterator[Holder]:
+    try:
+        identity = load_identity(checkpoint)
+        sources = [one.index for one in identity.sources if one.identity.get("table_id") == table_id]
+        finished = load_state(checkpoint).last_finished
+        held = load_offsets(checkpoint, finished) if sources and finished >= 0 else ()
+        for index in sources:
+            text = held[index] if index < len(held) else None
+            if text is None:
+                yield Holder(kind="flow", name=flow, version=UNKNOWN, first_unread=0)
+            else:
+                at = DeltaPosition.from_json(json.loads(text))
+                yield Holder(
+                    kind="flow",
+                    name=flow,
+                    version=at.version,
+                    first_unread=at.last_version + 1,
+                    reads_all=at.is_snapshot,
+                )
+    except (HeadraceError, OSError, ValueError):
+        # A checkpoint that cannot be read may be one of a reader.
+        yield Holder(kind="flow", name=flow, version=UNKNOWN, first_unread=0)
+
+
+def _ledgers(storage: Storage, table: TableName, table_id: str) -> Iterator[Holder]:
+    """The ledgers of the flows that write a table: they need the commits that they do not have yet."""
+    for flow in storage.checkpoints(table).list_folders():
+        ledger = Ledger(storage.ledger(table, flow), table, flow)
+        try:
+            yield Holder(kind="ledger", name=flow, version=ledger.next_version(table_id))
+        except (HeadraceError, OSError, ValueError):
+            yield Holder(kind="ledger", name=flow, version=UNKNOWN)

@@ -1,0 +1,83 @@
+"""Versions of tables that are kept for a time, because somebody has asked for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """A version of a table that stays readable.
+
+    Args:
+        table: The table.
+        version: The version.
+        until: The end of the pin.
+    """
+
+    table: TableName
+    version: int
+    until: datetime
+
+    def to_json(self) -> dict[str, Any]:
+        return {"table": str(self.table), "version": self.version, "until": self.until.isoformat()}
+
+
+def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -> tuple[Pin, ...]:
+    """The pins of a table that have not ended, by version.
+
+    Raises:
+        ValueError: The file of the pins is damaged.
+        OSError: It cannot be read.
+    """
+    try:
+        held = storage.pins(table).read_json()
+        found = [
+            Pin(table=table, version=int(one["version"]), until=datetime.fromisoformat(one["until"]))
+            for one in held
+        ]
+    except FileNotFoundError:
+        return ()
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{storage.pins(table)} is damaged: {error!r}") from error
+    at = now or datetime.now(UTC)
+    return tuple(sorted((one for one in found if one.until > at), key=lambda one: one.version))
+
+
+def find_pins(storage: Storage) -> Iterator[Pin]:
+    """The pins of all tables of a storage."""
+    for table in storage.find_tables():
+        yield from load_pins(storage, table)
+
+
+def add_pin(storage: Storage, pin: Pin) -> None:
+    """Keep a version from now on; a pin of the same version is replaced.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    others = [one for one in load_pins(storage, pin.table) if one.version != pin.version]
+    _write(storage, pin.table, [*others, pin])
+
+
+def remove_pins(storage: Storage, table: TableName, version: int | None) -> tuple[Pin, ...]:
+    """Remove the pins of a version, or all pins of a table; returns those that were removed.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    held = load_pins(storage, table)
+    removed = tuple(one for one in held if version in (None, one.version))
+    if removed:
+        _write(storage, table, [one for one in held if one not in removed])
+    return removed
+
+
+def _write(storage: Storage, table: TableName, pins: list[Pin]) -> None:
+    storage.pins(table).replace_json([one.to_json() for one in pins])

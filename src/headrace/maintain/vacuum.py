@@ -1,0 +1,183 @@
+"""Deletes the files that no version needs which somebody may still read.
+
+Delta's own ``VACUUM`` knows only the time of the table's property. Here the readers count, too, and a dry run
+shows exactly what is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Any
+
+from headrace.maintain.holders import UNKNOWN, Holder
+from headrace.storage.location import Location
+from headrace.storage.table_log import commit_file, load_commit, read_actions
+from headrace.storage.table_snapshot import TableSnapshot, named_files
+
+_CHANGES = "_change_data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFile:
+    """A file in a table's folder.
+
+    Args:
+        path: Its path in the folder.
+        size: Its bytes.
+        modified_s: When it was written, in seconds since the epoch.
+    """
+
+    path: str
+    size: int
+    modified_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class VacuumPlan:
+    """What a vacuum deletes.
+
+    Args:
+        kept_since: Files that were removed from the table before this time can be deleted.
+        expired: The files that it deletes.
+        held: The files that it would delete, if nothing but the time counted.
+        holders: What needs them.
+        readable_from: The oldest version that has all its files afterwards.
+    """
+
+    kept_since: datetime
+    readable_from: int = 0
+    expired: tuple[StoredFile, ...] = ()
+    held: tuple[StoredFile, ...] = ()
+    holders: tuple[Holder, ...] = ()
+
+    @property
+    def expired_bytes(self) -> int:
+        return sum(one.size for one in self.expired)
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(one.size for one in self.held)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kept_since": self.kept_since.isoformat(timespec="seconds"),
+            "readable_from": self.readable_from,
+            "files": len(self.expired),
+            "bytes": self.expired_bytes,
+            "held_files": len(self.held),
+            "held_bytes": self.held_bytes,
+            "held_by": [one.to_json() for one in self.holders],
+        }
+
+
+def list_stored(table: Location, below: str = "") -> Iterator[StoredFile]:
+    """The data files, deletion vectors and change files in a table's folder."""
+    folder = table / below if below else table
+    for name in folder.list_files():
+        if name.endswith((".parquet", ".bin")):
+            stat = (folder / name).local_path.stat()
+            yield StoredFile(path=below + name, size=stat.st_size, modified_s=stat.st_mtime)
+    for name in folder.list_folders():
+        # Hidden folders are not part of the table, other than a partition's and the changes.
+        if not name.startswith(("_", ".")) or "=" in name or (name == _CHANGES and not below):
+            yield from list_stored(table, f"{below}{name}/")
+
+
+def plan_vacuum(
+    table: Location,
+    snapshot: TableSnapshot,
+    stored: Iterable[StoredFile],
+    holders: Iterable[Holder],
+    kept_since: datetime,
+) -> VacuumPlan:
+    """Find the files that can be deleted; deletes nothing.
+
+    Args:
+        table: The table's folder.
+        snapshot: Its newest version.
+        stored: The files in its folder.
+        holders: What needs old versions.
+        kept_since: Files that were removed from the table before this time can be deleted.
+    """
+    since_s = kept_since.timestamp()
+    current = {path for one in snapshot.files for path in (one.path, one.vector) if path is not None}
+    old = {one.path: one for one in stored if one.modified_s < since_s and one.path not in current}
+    holding = sorted(holders, key=lambda one: one.version)
+    needs = _Needs(holding, snapshot)
+    removed: dict[str, int] = {}
+    lowest = snapshot.version
+    for version in reversed(snapshot.commits if old else ()):
+        is_recent = load_commit(table, version).timestamp_ms / 1000 >= since_s
+        if not is_recent and version < needs.oldest:
+            break
+        lowest = version
+        for name, action in read_actions(commit_file(table, version), "remove", "cdc", "add"):
+            for path in named_files(action):
+                if name != "add" and is_recent:
+                    old.pop(path, None)
+                elif path in old:
+                    if name != "add":
+                        removed[path] = version
+                    needs.look(path, version, name, changes_data=bool(action.get("dataChange", True)))
+    kept = needs.held(old)
+    last = max(kept.values(), default=UNKNOWN)
+    expired = tuple(one for path, one in old.items() if path not in kept)
+    return VacuumPlan(
+        kept_since=kept_since,
+        # A file that no scanned commit names was removed before them.
+        readable_from=max((removed.get(one.path, lowest) for one in expired), default=0),
+        expired=expired,
+        held=tuple(old[path] for path in kept),
+        holders=tuple(one for one in holding if kept and one.version <= last),
+    )
+
+
+class _Needs:
+    """The files that holders need, from the commits of a log, the newest first."""
+
+    def __init__(self, holders: Sequence[Holder], snapshot: TableSnapshot) -> None:
+        self.oldest = min((one.version for one in holders), default=snapshot.version + 1)
+        # Versions before the first commit of the log have no list of what was removed since.
+        first = snapshot.commits[0] if snapshot.commits else 0
+        self._all = self.oldest == UNKNOWN or self.oldest < first - 1
+        self._newest = snapshot.version
+        self._whole = min((one.version for one in holders if one.reads_all), default=self._newest + 1)
+        self._held: dict[str, int] = {}
+        self._rewritten: dict[str, int] = {}
+
+    def look(self, path: str, version: int, name: str, *, changes_data: bool) -> None:
+        """Take note of a file that a commit names.
+
+        A flow that reads commits needs the files that later commits have added. It does not need those that a
+        compaction has replaced since: it has read their rows.
+        """
+        if version < self.oldest:
+            return
+        if name == "add":
+            if path in self._rewritten:
+                self._held[path] = self._rewritten[path]
+        elif name == "cdc" or changes_data or version >= self._whole:
+            self._held[path] = version
+        else:
+            self._rewritten[path] = version
+
+    def held(self, old: Iterable[str]) -> dict[str, int]:
+        """The files among some that are needed, each with the version that removed it."""
+        if self._all:
+            return dict.fromkeys(old, self._newest)
+        return {path: self._held[path] for path in old if path in self._held}
+
+
+def delete_stored(table: Location, files: Iterable[StoredFile]) -> None:
+    """Delete files of a table's folder, with the checksum files that Hadoop writes beside them.
+
+    Raises:
+        StorageUnwritableError: A file cannot be deleted.
+    """
+    for one in files:
+        (table / one.path).delete()
+        path = PurePosixPath(one.path)
+        (table / str(path.with_name(f".{path.name}.crc"))).delete()

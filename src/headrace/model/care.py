@@ -1,0 +1,182 @@
+"""When a table is compacted, and how long its old files and its log are kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
+
+from headrace.model.names import TableName
+
+CARE_PROPERTY: Final = "headrace.maintenance"
+"""The table property with the policy that the table's declaration has, as a JSON object."""
+
+MANAGED: Final = "pipelines.autoOptimize.managed"
+Z_ORDER: Final = "pipelines.autoOptimize.zOrderCols"
+AUTO_COMPACT: Final = "delta.autoOptimize.autoCompact"
+TARGET_SIZE: Final = "delta.targetFileSize"
+FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
+LOG_RETENTION: Final = "delta.logRetentionDuration"
+LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
+
+DAY_S: Final = 86400.0
+SAFE_RETENTION_S: Final = 7 * DAY_S
+"""Readers and writers that Headrace does not know are expected to end within this time."""
+_TARGET_SIZES = ((10 << 30, 128 << 20), (1 << 40, 256 << 20))
+_LARGE_TARGET = 1 << 30
+_SMALL_PART = 4
+_MANAGED_KEYS = ("compact", "vacuum")
+_DURATION = re.compile(r"\s*(?:interval\s+)?(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_UNITS = {"w": 7 * DAY_S, "week": 7 * DAY_S, "d": DAY_S, "day": DAY_S, "h": 3600.0, "hour": 3600.0}
+_UNITS |= {"m": 60.0, "min": 60.0, "minute": 60.0, "s": 1.0, "sec": 1.0, "second": 1.0}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CarePolicy:
+    """How one table is cared for.
+
+    Args:
+        compact: Whether the table is compacted.
+        auto: Whether runs compact it; else only ``headrace maintain`` does.
+        small_files: The table is compacted if that makes at least so many files fewer.
+        commits: The table is also compacted after so many commits, if that makes any file fewer; ``None``
+            looks at the files alone.
+        target_file_size: The bytes of a compacted file; ``None`` chooses them by the size of the table.
+        deleted_ratio: Files are rewritten if deletion vectors hide a larger part of their rows.
+        z_order: The columns by which ``headrace maintain`` orders rows when it compacts.
+        vacuum: Whether ``headrace maintain`` deletes old files.
+        retention_s: How long files are kept that are no longer part of the table.
+        log_retention_s: How long the commits of the table's log are kept.
+        cleans_log: Whether Headrace deletes old commits; else Delta does, or nobody.
+        reader_lag_s: A reader that has not read a commit for so long does not hold a vacuum back silently.
+        allow_short_retention: Whether the retention may be shorter than `SAFE_RETENTION_S`.
+    """
+
+    compact: bool = True
+    auto: bool = True
+    small_files: int = 32
+    commits: int | None = None
+    target_file_size: int | None = None
+    deleted_ratio: float = 0.5
+    z_order: tuple[str, ...] = ()
+    vacuum: bool = True
+    retention_s: float = SAFE_RETENTION_S
+    log_retention_s: float = 30 * DAY_S
+    cleans_log: bool = True
+    reader_lag_s: float = 30 * DAY_S
+    allow_short_retention: bool = False
+
+    def target_bytes(self, table_bytes: int) -> int:
+        """The bytes of a compacted file of a table with so many bytes."""
+        if self.target_file_size is not None:
+            return self.target_file_size
+        return next((size for below, size in _TARGET_SIZES if table_bytes < below), _LARGE_TARGET)
+
+    def small_bytes(self, table_bytes: int) -> int:
+        """Smaller files of a table with so many bytes are compacted."""
+        return max(self.target_bytes(table_bytes) // _SMALL_PART, 1)
+
+    def with_values(self, values: Mapping[str, Any]) -> CarePolicy:
+        """The policy with other values, by the names of its fields; unknown names are left out."""
+        known = {one.name for one in fields(self)}
+        return replace(self, **{name: value for name, value in values.items() if name in known})
+
+    def with_properties(self, properties: Mapping[str, str]) -> CarePolicy:
+        """The policy with what the properties of Delta and of Databricks say."""
+        given = {name.lower(): value for name, value in properties.items()}
+
+        def is_off(name: str) -> bool:
+            return given.get(name.lower(), "true").lower() == "false"
+
+        values: dict[str, Any] = {}
+        if is_off(AUTO_COMPACT):
+            values["auto"] = False
+        if is_off(MANAGED):
+            values |= dict.fromkeys(_MANAGED_KEYS, False)
+        if columns := given.get(Z_ORDER.lower()):
+            values["z_order"] = tuple(one.strip() for one in columns.split(",") if one.strip())
+        if given.get(LOG_CLEANUP.lower(), "true").lower() != "false":
+            values["cleans_log"] = False
+        for name, key in ((FILE_RETENTION, "retention_s"), (LOG_RETENTION, "log_retention_s")):
+            if (seconds := _seconds_or_none(given.get(name.lower()))) is not None:
+                values[key] = seconds
+                if key == "retention_s":
+                    # As in Delta: who sets the property has decided.
+                    values["allow_short_retention"] = True
+        if (size := given.get(TARGET_SIZE.lower())) is not None and _SIZE.fullmatch(size):
+            values["target_file_size"] = parse_bytes(size)
+        return self.with_values(values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Maintenance:
+    """The key ``maintenance`` of a spec.
+
+    Args:
+        values: The values for all tables, by the names of `CarePolicy`.
+        tables: Further values of single tables.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    tables: Mapping[TableName, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, table: TableName, properties: Mapping[str, str]) -> CarePolicy:
+        """The policy of a table: the later of these wins.
+
+        The defaults, the spec for all tables, the properties of Delta and Databricks, the declaration of the
+        table, the spec for this table.
+
+        Args:
+            table: The table.
+            properties: Its properties, as they are stored.
+        """
+        policy = CarePolicy().with_values(self.values).with_properties(properties)
+        policy = policy.with_values(_declared(properties))
+        return policy.with_values(self.tables.get(table, {}))
+
+
+def parse_duration(value: Any) -> float:
+    """The seconds of ``7 days``, ``12 hours``, ``30d`` or ``interval 1 week``.
+
+    Raises:
+        ValueError: The value is not a duration with a unit.
+    """
+    seconds = _seconds_or_none(value)
+    if seconds is None:
+        raise ValueError("must be a time with a unit, such as 7 days or 12 hours")
+    return seconds
+
+
+def parse_bytes(value: Any) -> int:
+    """The bytes of ``128m``, ``64mb`` or ``134217728``.
+
+    Raises:
+        ValueError: The value is not a size of at least one byte.
+    """
+    found = _SIZE.fullmatch(str(value)) if isinstance(value, str | int) else None
+    size = int(float(found[1]) * 1024 ** (" kmgt".index(found[2].lower() or " "))) if found else 0
+    if size < 1 or isinstance(value, bool):
+        raise ValueError("must be a size, such as 128m or 1g")
+    return size
+
+
+def _seconds_or_none(value: Any) -> float | None:
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    unit = found[2].lower()
+    factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
+    return None if factor is None else float(found[1]) * factor
+
+
+def _declared(properties: Mapping[str, str]) -> Mapping[str, Any]:
+    try:
+        value = json.loads(properties.get(CARE_PROPERTY, "{}"))
+    except ValueError:
+        return {}
+    if not isinstance(value, dict):
+        return {}
+    return {**value, "z_order": tuple(value["z_order"])} if "z_order" in value else value

@@ -1,0 +1,45 @@
+"""What flows need of the care of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from headrace.model.care import CarePolicy
+from headrace.sinks.delta.compaction import Compaction
+from headrace.storage.location import Location
+
+
+class TableCarer(Protocol):
+    """Takes care of the tables that an update commits to."""
+
+    def policy(self, table: Location, properties: Mapping[str, str]) -> CarePolicy:
+        """How a table is cared for.
+
+        Args:
+            table: The table's folder.
+            properties: The table's properties.
+        """
+        ...
+
+    def offer(self, table: Location, version: int, *, beside: bool) -> None:
+        """Take note of a commit; returns at once.
+
+        Args:
+            table: The table's folder.
+            version: The version of the commit.
+            beside: Whether a compaction can run while the flow goes on.
+        """
+        ...
+
+    def compacted(self, table: Location, done: Compaction | Exception) -> None:
+        """Report a compaction, or why it has failed."""
+        ...
+
+    def finish(self) -> None:
+        """Do what is due, at the end of the flows."""
+        ...
+
+    def stop(self) -> None:
+        """End the work at hand, and begin nothing else."""
+        ...

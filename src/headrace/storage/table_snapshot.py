@@ -1,0 +1,253 @@
+"""Reads the files of a table's newest version from its log: its checkpoint and the commits after it."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from headrace.storage.location import Location
+from headrace.storage.table_log import LOG, commit_file, versions
+
+_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint(?:\.(\d{10})\.(\d{10}))?\.parquet")
+_Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+_KNOWN_FEATURES = """
+    appendOnly invariants checkConstraints changeDataFeed generatedColumns columnMapping identityColumns
+    deletionVectors timestampNtz domainMetadata clustering rowTracking typeWidening typeWidening-preview
+    vacuumProtocolCheck inCommitTimestamp variantType variantType-preview variantShredding-preview
+    allowColumnDefaults icebergCompatV1 icebergCompatV2
+"""
+_FEATURES = frozenset(_KNOWN_FEATURES.split())
+"""The table features with which the files of a table are those that this module finds."""
+
+
+class SnapshotUnreadableError(ValueError):
+    """The files of a table cannot be found in its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file of a table.
+
+    Args:
+        path: Its path in the table's folder, or an absolute path.
+        size: Its bytes.
+        rows: Its rows, deleted ones too; ``None`` if the log has no statistics.
+        deleted: The rows that a deletion vector hides.
+        partition: The values of the partition columns.
+        vector: The path of the file with the deletion vector; ``None`` without one.
+    """
+
+    path: str
+    size: int
+    rows: int | None = None
+    deleted: int = 0
+    partition: tuple[tuple[str, str | None], ...] = ()
+    vector: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSnapshot:
+    """The newest version of a table.
+
+    Args:
+        version: The version.
+        table_id: Delta's id of the table.
+        properties: The table's properties.
+        partition_columns: The names of the partition columns.
+        schema: The columns, as the JSON of Spark's ``StructType``.
+        files: The data files.
+        commits: The versions whose commit files the log holds, ascending.
+        checkpoints: The versions of which the log holds a whole checkpoint, ascending.
+        features: The table features that the protocol names.
+        domains: The names of the metadata domains; clustered tables have ``delta.clustering``.
+    """
+
+    version: int
+    table_id: str
+    properties: Mapping[str, str]
+    partition_columns: tuple[str, ...]
+    schema: Mapping[str, Any]
+    files: tuple[DataFile, ...]
+    commits: tuple[int, ...]
+    checkpoints: tuple[int, ...]
+    features: frozenset[str]
+    domains: frozenset[str]
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """The bytes of its data files."""
+        return sum(one.size for one in self.files)
+
+    @property
+    def unknown_features(self) -> list[str]:
+        """Table features that can mean further files."""
+        return sorted(self.features - _FEATURES)
+
+    @property
+    def is_clustered(self) -> bool:
+        return "clustering" in self.features
+
+
+@dataclass
+class _State:
+    files: dict[tuple[str, str | None], DataFile] = field(default_factory=dict)
+    metadata: Mapping[str, Any] | None = None
+    protocol: Mapping[str, Any] = field(default_factory=dict)
+    domains: set[str] = field(default_factory=set)
+
+    def apply(self, name: str, value: Mapping[str, Any]) -> None:
+        if name == "remove":
+            self.files.pop(_key(value), None)
+        elif name == "add":
+            # The key has the whole deletion vector: two versions of a file can share a vector's file.
+            self.files[_key(value)] = _data_file(value)
+        elif name == "metaData":
+            self.metadata = value
+        elif name == "protocol":
+            self.protocol = value
+        elif name == "domainMetadata":
+            (self.domains.discard if value.get("removed") else self.domains.add)(value["domain"])
+
+
+def load_snapshot(table: Location) -> TableSnapshot:
+    """Read the newest version of a table.
+
+    Raises:
+        SnapshotUnreadableError: The log has a hole, is damaged, or has a form that is not supported.
+        OSError: A file of the log cannot be read.
+    """
+    commits, checkpoints = versions(table), find_checkpoints(table)
+    if not commits and not checkpoints:
+        raise SnapshotUnreadableError("its log has no commit")
+    newest = max([*commits[-1:], *checkpoints])
+    start = max((one for one in checkpoints if one <= newest), default=-1)
+    state = _State()
+    try:
+        for file in checkpoints.get(start, ()):
+            for name, value in _checkpoint_actions(file):
+                state.apply(name, value)
+        if set(range(start + 1, newest + 1)) - set(commits):
+            raise SnapshotUnreadableError(f"its log lacks commits after version {start}")
+        for version in range(start + 1, newest + 1):
+            for line in commit_file(table, version).read_lines():
+                if not line.startswith(('{"commitInfo"', '{"txn"')) and line.strip():
+                    for name, value in json.loads(line).items():
+                        state.apply(name, value)
+        metadata = state.metadata
+        if metadata is None:
+            raise SnapshotUnreadableError("its log has no metadata; its checkpoint may have another form")
+        features = [
+            one for key in ("readerFeatures", "writerFeatures") for one in state.protocol.get(key) or ()
+        ]
+        return TableSnapshot(
+            version=newest,
+            table_id=str(metadata["id"]),
+            properties=dict(metadata.get("configuration") or {}),
+            partition_columns=tuple(metadata.get("partitionColumns") or ()),
+            schema=json.loads(metadata["schemaString"]),
+            files=tuple(state.files.values()),
+            commits=commits,
+            checkpoints=tuple(sorted(checkpoints)),
+            features=frozenset(features),
+            domains=frozenset(state.domains),
+        )
+    except (KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+        raise SnapshotUnreadableError(f"its log is damaged: {error!r}") from error
+
+
+def find_checkpoints(table: Location) -> dict[int, tuple[Location, ...]]:
+    """The files of each whole checkpoint of a log, by its version; V2 checkpoints are left out."""
+    parts: dict[int, dict[int, list[str]]] = {}
+    for name in (table / LOG).list_files():
+        if found := _CHECKPOINT.fullmatch(name):
+            parts.setdefault(int(found[1]), {}).setdefault(int(found[3] or 1), []).append(name)
+    whole: dict[int, tuple[Location, ...]] = {}
+    for version, forms in parts.items():
+        for number, names in forms.items():
+            if len(names) == number:
+                whole[version] = tuple(table / LOG / name for name in sorted(names))
+    return whole
+
+
+def named_files(action: Mapping[str, Any]) -> Iterator[str]:
+    """The paths of the files that an ``add``, ``remove`` or ``cdc`` action names."""
+    yield decode_path(str(action["path"]))
+    if vector := vector_file(action):
+        yield vector
+
+
+def vector_file(action: Mapping[str, Any]) -> str | None:
+    """The path of the file with the deletion vector of an action."""
+    vector = action.get("deletionVector") or {}
+    text = str(vector.get("pathOrInlineDv") or "")
+    match vector.get("storageType"):
+        case "u":
+            folder = text[:-20]
+            name = f"deletion_vector_{uuid.UUID(bytes=_decode_z85(text[-20:]))}.bin"
+            return f"{folder}/{name}" if folder else name
+        case "p":
+            return decode_path(text)
+        case _:
+            return None
+
+
+def decode_path(text: str) -> str:
+    """A path of the log: relative and percent-encoded, or absolute with a scheme."""
+    parts = urlsplit(text)
+    return unquote(parts.path) if parts.scheme == "file" else unquote(text)
+
+
+def _key(action: Mapping[str, Any]) -> tuple[str, str | None]:
+    vector = action.get("deletionVector") or {}
+    text = vector.get("pathOrInlineDv")
+    return str(action["path"]), None if text is None else f"{text}@{vector.get('offset')}"
+
+
+def _data_file(action: Mapping[str, Any]) -> DataFile:
+    stats = action.get("stats")
+    rows = (json.loads(stats) if stats else action.get("stats_parsed") or {}).get("numRecords")
+    vector = action.get("deletionVector") or {}
+    return DataFile(
+        path=decode_path(str(action["path"])),
+        size=int(action["size"]),
+        rows=None if rows is None else int(rows),
+        deleted=int(vector.get("cardinality") or 0),
+        partition=tuple(sorted((action.get("partitionValues") or {}).items())),
+        vector=vector_file(action),
+    )
+
+
+def _checkpoint_actions(file: Location) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with file.open() as stream:
+            held = pq.ParquetFile(stream)
+            wanted = ("protocol", "metaData", "add", "domainMetadata")
+            names = [name for name in wanted if name in held.schema_arrow.names]
+            sidecars = "sidecar" in held.schema_arrow.names
+            if sidecars and len(held.read(columns=["sidecar"]).column("sidecar").drop_null()):
+                raise SnapshotUnreadableError("its log has V2 checkpoints")
+            for name in names:
+                column = held.read(columns=[name]).column(name)
+                for value in column.drop_null().to_pylist(maps_as_pydicts="lossy"):
+                    yield name, value
+    except pa.ArrowException as error:
+        raise SnapshotUnreadableError(f"its checkpoint {file.name} cannot be read: {error}") from error
+
+
+def _decode_z85(text: str) -> bytes:
+    data = bytearray()
+    for start in range(0, len(text), 5):
+        number = 0
+        for letter in text[start : start + 5]:
+            number = number * 85 + _Z85.index(letter)
+        data += number.to_bytes(4, "big")
+    return bytes(data)

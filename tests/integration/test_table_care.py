@@ -1,0 +1,140 @@
+"""The care of tables changes no data: readers, change feeds and the proof do not notice it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from headrace.cli.main import build_output, run
+from headrace.model.events import Event, OperationProgressed
+from headrace.project.pipeline import Pipeline
+from landing import Site
+
+TABLES = """
+import headrace as hr
+from headrace import spark
+
+@hr.table(maintenance={"small_files": 3}, partition_cols=["page"],
+          table_properties={"delta.enableChangeDataFeed": "true"})
+def visits():
+    return hr.read_files("landing", format="json", schema="id LONG, page STRING")
+
+@hr.table
+def copied():
+    return spark.readStream.table("visits").select("id")
+
+@hr.table
+def changed():
+    return spark.readStream.option("readChangeFeed", "true").table("visits").select("id", "_change_type")
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path, spark: object) -> Site:
+    site = Site(tmp_path / "site")
+    site.write(TABLES)
+    return site
+
+
+def operations(site: Site) -> list[str]:
+    history = DeltaTable(str(site.storage.table(site.name()))).history()
+    return [one["operation"] for one in history]
+
+
+def command(site: Site, capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    """The JSON result of a command."""
+    capsys.readouterr()
+    line = [*arguments, "--project", str(site.root), "--json"]
+    assert run(line, build_output(line)) == code
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_readers_and_proof_do_not_notice_compaction_and_vacuum(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    events: list[Event] = []
+
+    def update(number: int) -> dict[str, int]:
+        site.put(f"{number}.json", {"id": number, "page": "ab"[number % 2]}, {"id": number + 10, "page": "a"})
+        with Pipeline.load(site.root) as pipeline:
+            result = pipeline.run(emit=events.append)
+        assert result.outcome == "completed", [error.to_dict() for error in result.errors]
+        return {one.flow: one.rows for one in result.flows}
+
+    for number in range(5):
+        rows = update(number)
+        assert set(rows.values()) == {2}, (number, rows)
+    # The run compacts the table that its flow appends to, at its end.
+    assert operations(site).count("OPTIMIZE") == 1
+    (done,) = [one for one in events if isinstance(one, OperationProgressed)]
+    assert done.dataset == site.name() and done.outcome["compacted"]["files"]["removed"] >= 3
+    for table in ("copied", "changed"):
+        assert sorted(one["id"] for one in site.rows(table)) == sorted(one["id"] for one in site.rows())
+    assert {one["_change_type"] for one in site.rows("changed")} == {"insert"}
+    assert site.verify().proven
+
+    (health,) = [
+        one for one in command(site, capsys, "status", "--tables")["tables"] if "visits" in one["table"]
+    ]
+    assert health["compacted"] and not health["vacuumed"] and health["problem"] is None
+    vacuum = ("maintain", f"{site.database}.visits", "--only", "vacuum", "--retain", "0s")
+    refused = command(site, capsys, *vacuum, code=1)
+    assert refused["tables"][0]["error"]["code"] == "RETENTION_TOO_SHORT"
+    allowed = (*vacuum, "--allow-short-retention")
+    planned = command(site, capsys, *allowed, "--dry-run")["tables"][0]
+    stored = planned["before"]["stored_files"]
+    assert planned["steps"] == ["vacuum"] and planned["vacuum"]["bytes"] > 0
+    # Version 1 can still be read afterwards.
+    command(site, capsys, "pin", f"{site.database}.visits", "--version", "1", "--for", "30d")
+    kept = command(site, capsys, *allowed)["tables"][0]
+    assert kept["vacuum"]["held_by"][0]["kind"] == "pin"
+    path = str(site.storage.table(site.name()))
+    assert DeltaTable(path, version=1).to_pyarrow_table().num_rows == 2
+    assert command(site, capsys, "pin", f"{site.database}.visits", "--remove")["removed"][0]["version"] == 1
+    done_again = command(site, capsys, *allowed)["tables"][0]
+    assert done_again["after"]["stored_files"] < stored
+    assert site.verify().proven
+    assert set(update(5).values()) == {2}
+    assert site.verify().proven
+    assert len(site.rows("changed")) == len(site.rows("copied")) == len(site.rows()) == 12
+    health = command(site, capsys, "status", "--tables")["tables"]
+    assert any(one["vacuumed"] for one in health)
+
+
+def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(site: Site, spark: Any) -> None:
+    from headrace.model.care import CarePolicy
+    from headrace.sinks.delta import compaction
+    from headrace.storage.locate import locate
+
+    path = locate(str(site.root / "by_day"))
+    for number in range(4):
+        frame = spark.range(number * 4, number * 4 + 4).selectExpr(
+            "id", "DATE '2026-01-01' + CAST(id % 3 AS INT) AS day", "IF(id % 2 = 0, NULL, 'a''b') AS kind"
+        )
+        frame.coalesce(1).write.format("delta").mode("append").partitionBy("day", "kind").save(str(path))
+    before = len(DeltaTable(str(path)).file_uris())
+    one = {"day": "2026-01-01", "kind": None}
+    done = compaction.compact_files(
+        spark, path, CarePolicy(), partitions=[one, {"day": "2026-01-02", "kind": "a'b"}]
+    )
+    assert done.added == 2 and len(DeltaTable(str(path)).file_uris()) == before - done.removed + 2
+    tried = []
+
+    def first(statement: str) -> Any:
+        tried.append(statement)
+        if len(tried) == 1:
+            raise RuntimeError("[DELTA_CONCURRENT_DELETE_READ.X] ConcurrentDeleteReadException: gone")
+        return type(spark).sql(spark, statement)
+
+    spark.sql = first
+    try:
+        done = compaction.compact_files(spark, path)
+    finally:
+        del spark.sql
+    assert done.conflicts == {"ConcurrentDeleteRead": 1} and done.added > 0
+    assert len(DeltaTable(str(path)).file_uris()) == 6

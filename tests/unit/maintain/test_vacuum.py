@@ -1,0 +1,198 @@
+"""A vacuum deletes no file that a reader, a pin or the ledger still needs; without Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from headrace.maintain.condition import TableCondition, choose_partitions, examine_table
+from headrace.maintain.holders import UNKNOWN, find_holders, lag_seconds
+from headrace.maintain.log_cleanup import delete_log
+from headrace.maintain.pins import Pin, add_pin, load_pins, remove_pins
+from headrace.maintain.vacuum import delete_stored
+from headrace.model.care import CarePolicy
+from headrace.model.names import TableName
+from headrace.sources.delta.position import DeltaPosition
+from headrace.state.identity import CheckpointIdentity, SourceIdentity, write_checkpoint
+from headrace.state.offset_log import seed_files
+from headrace.storage.layout import Storage
+from headrace.storage.table_snapshot import load_snapshot
+
+ORDERS = TableName("default", "orders")
+NOW = datetime.now(UTC)
+
+
+class Desk:
+    """A storage with one table of three small files in each of two partitions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.storage = Storage.at(folder)
+        self.path = self.storage.table(ORDERS)
+        for number in range(3):
+            self.append(number)
+
+    def append(self, number: int) -> None:
+        rows = pa.table({"id": [number, number + 10], "day": ["a b", "c"]})
+        write_deltalake(str(self.path), rows, mode="append", partition_by=["day"])
+
+    @property
+    def table_id(self) -> str:
+        return load_snapshot(self.path).table_id
+
+    def compact(self) -> None:
+        DeltaTable(str(self.path)).optimize.compact()
+
+    def age(self, days: float) -> None:
+        """Make all data files and commits older."""
+        then = time.time() - days * 86400
+        for file in self.path.local_path.rglob("*"):
+            os.utime(file, (then, then))
+        for file in (self.path.local_path / "_delta_log").glob("*.json"):
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            for line in lines:
+                for action in line.values():
+                    for key in ("timestamp", "deletionTimestamp"):
+                        if key in action:
+                            action[key] = int(then * 1000)
+            file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
+
+    def add_reader(self, version: int | None, index: int = 99, *, is_snapshot: bool = False) -> None:
+        """A flow that has read the table up to a version; ``None`` for one that has read nothing."""
+        source = SourceIdentity(index=0, kind="delta", identity={"table_id": self.table_id, "path": "x"})
+        target = TableName("default", "large")
+        identity = CheckpointIdentity.create(
+            pipeline="shop", flow="large", dataset=str(target), generation=1, table_id="t", sources=(source,)
+        )
+        seed = {}
+        if version is not None:
+            at = DeltaPosition(
+                table_id=self.table_id, version=version, index=index, is_snapshot=is_snapshot, format=1
+            )
+            seed = seed_files({0: at}, (source,), "2")
+        folder = self.storage.checkpoint(target, "large", 1)
+        folder.delete_folder()
+        write_checkpoint(folder, identity, seed)
+
+    def examine(self, policy: CarePolicy | None = None) -> TableCondition:
+        holders = find_holders(self.storage, ORDERS, self.table_id)
+        return examine_table(self.path, policy or CarePolicy(), holders)
+
+    def expired(self) -> int:
+        return len(self.examine().vacuum.expired)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    return Desk(tmp_path)
+
+
+def test_each_partition_keeps_one_file_of_a_compaction(desk: Desk) -> None:
+    found = desk.examine(CarePolicy(small_files=4))
+    assert (found.files, found.foldable, found.stored_files, len(found.vacuum.expired)) == (6, 4, 6, 0)
+    assert found.size_bytes == found.stored_bytes > 0
+    assert found.needs_compaction and not desk.examine().needs_compaction
+    assert desk.examine(CarePolicy(commits=3)).needs_compaction
+    assert not desk.examine(CarePolicy(target_file_size=4)).foldable
+    # Both partitions need it, so no condition is needed.
+    assert choose_partitions(found.snapshot, found.policy) == ()
+    write_deltalake(str(desk.path), pa.table({"id": [1], "day": ["d"]}), mode="append")
+    chosen = choose_partitions(load_snapshot(desk.path), CarePolicy())
+    assert sorted(str(one["day"]) for one in chosen) == ["a b", "c"]
+
+
+def test_files_that_were_removed_within_the_retention_are_kept(desk: Desk) -> None:
+    desk.age(8)
+    desk.compact()
+    found = desk.examine()
+    assert (found.files, found.stored_files, found.vacuum.expired) == (2, 8, ())
+    desk.age(8)
+    found = desk.examine()
+    assert len(found.vacuum.expired) == 6 and found.vacuum.readable_from == 3
+    # Delta's own vacuum would delete the same files.
+    assert len(DeltaTable(str(desk.path)).vacuum(retention_hours=168, dry_run=True, full=True)) == 6
+    delete_stored(desk.path, found.vacuum.expired)
+    assert desk.examine().stored_files == 2
+    assert DeltaTable(str(desk.path)).to_pyarrow_table().num_rows == 6
+
+
+def test_a_reader_keeps_the_files_that_it_has_not_read(desk: Desk) -> None:
+    desk.compact()
+    desk.age(8)
+    # It has read all rows: those that a compaction has written again are nothing to it.
+    desk.add_reader(3, index=-100)
+    assert desk.expired() == 6
+    # It may not have read all files of the last version.
+    desk.add_reader(2)
+    found = desk.examine().vacuum
+    assert (len(found.expired), len(found.held)) == (4, 2) and "flow large" in str(found.holders[0])
+    # It reads the files of a snapshot.
+    desk.add_reader(1, is_snapshot=True)
+    assert desk.expired() == 0
+    # It has read nothing, or nobody knows what.
+    desk.add_reader(None)
+    assert desk.expired() == 0
+    desk.add_reader(2)
+    (desk.storage.checkpoint(TableName("default", "large"), "large", 1) / "offsets" / "0").replace("broken")
+    assert desk.expired() == 0
+    assert find_holders(desk.storage, ORDERS, desk.table_id)[0].version == UNKNOWN
+
+
+def test_a_reader_of_an_idle_table_does_not_lag(desk: Desk) -> None:
+    desk.add_reader(2)
+    desk.compact()
+    desk.age(40)
+    (holder,) = find_holders(desk.storage, ORDERS, desk.table_id)
+    assert lag_seconds(holder, desk.path, load_snapshot(desk.path), NOW) is None
+    desk.append(5)
+    desk.age(40)
+    lag = lag_seconds(holder, desk.path, load_snapshot(desk.path), NOW)
+    assert lag is not None and lag > 39 * 86400
+
+
+def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: Desk) -> None:
+    desk.compact()
+    desk.age(8)
+    add_pin(desk.storage, Pin(table=ORDERS, version=1, until=NOW + timedelta(days=2)))
+    found = desk.examine().vacuum
+    assert (len(found.expired), len(found.held)) == (0, 6)
+    assert "pin of version 1" in str(found.holders[0])
+    assert DeltaTable(str(desk.path), version=1).to_pyarrow_table().num_rows == 4
+    assert not load_pins(desk.storage, ORDERS, NOW + timedelta(days=3))
+    assert [one.version for one in remove_pins(desk.storage, ORDERS, 1)] == [1]
+    assert desk.expired() == 6
+
+
+def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: Desk) -> None:
+    for number in range(3, 9):
+        desk.append(number)
+        if number == 5:
+            DeltaTable(str(desk.path)).create_checkpoint()
+    DeltaTable(str(desk.path)).create_checkpoint()
+    desk.age(40)
+    newest = load_snapshot(desk.path).version
+    assert desk.examine().log.first == newest == 8
+    assert load_snapshot(desk.path).checkpoints == (5, 8)
+    # A reader in the middle needs the checkpoint before it.
+    desk.add_reader(7)
+    found = desk.examine().log
+    assert (found.first, found.commits) == (5, 5) and str(found.held_by) == "flow large"
+    desk.add_reader(3)
+    assert desk.examine().log.files == ()
+    # The ledger of its own flow has no commit yet.
+    desk.add_reader(8, index=99)
+    desk.storage.flow_checkpoints(ORDERS, "orders").make_folder()
+    assert desk.examine().log.files == ()
+    desk.storage.flow_checkpoints(ORDERS, "orders").delete_folder()
+    desk.add_reader(7)
+    delete_log(desk.path, desk.examine().log)
+    left = load_snapshot(desk.path)
+    assert (left.commits[0], left.version, len(left.files)) == (5, 8, 18)
+    assert DeltaTable(str(desk.path), version=6).to_pyarrow_table().num_rows == 14
+    assert desk.examine(CarePolicy(cleans_log=False)).log.files == ()

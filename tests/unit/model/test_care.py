@@ -1,0 +1,103 @@
+"""The policy of a table: the default, the spec, properties of Delta and Databricks, and the declaration."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from headrace.declare.arguments import Arguments
+from headrace.declare.care import checked_care
+from headrace.declare.spec import load_project
+from headrace.errors import ArgumentInvalidError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
+from headrace.model.care import CARE_PROPERTY, CarePolicy, Maintenance, parse_bytes, parse_duration
+from headrace.model.names import TableName
+
+ORDERS = TableName("default", "orders")
+DAY = 86400
+
+
+def test_target_size_grows_with_the_table() -> None:
+    policy = CarePolicy()
+    sizes = [policy.target_bytes(size) >> 20 for size in (0, 20 << 30, 2 << 40)]
+    assert sizes == [128, 256, 1024] and policy.small_bytes(0) == 32 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "days"), [("interval 2 weeks", 14), ("INTERVAL 30 DAYS", 30), ("36 hours", 1.5), ("30d", 30)]
+)
+def test_durations_have_a_unit(text: str, days: float) -> None:
+    assert parse_duration(text) == days * DAY
+    with pytest.raises(ValueError, match="unit"):
+        parse_duration("30")
+
+
+def test_sizes_are_those_of_delta() -> None:
+    assert [parse_bytes(text) >> 20 for text in ("64mb", "64 MiB", "67108864", "0.0625g")] == [64] * 4
+    with pytest.raises(ValueError, match="128m"):
+        parse_bytes("large")
+
+
+def test_properties_mean_what_they_mean_on_databricks() -> None:
+    def policy(**properties: str) -> CarePolicy:
+        return CarePolicy().with_properties(
+            {name.replace("__", "."): one for name, one in properties.items()}
+        )
+
+    assert policy(delta__targetFileSize="64mb").target_file_size == 64 << 20
+    assert policy(pipelines__autoOptimize__zOrderCols="a, b").z_order == ("a", "b")
+    off = policy(pipelines__autoOptimize__managed="false")
+    assert (off.compact, off.auto, off.vacuum) == (False, True, False)
+    manual = policy(delta__autoOptimize__autoCompact="false")
+    assert (manual.compact, manual.auto) == (True, False)
+    kept = policy(
+        delta__deletedFileRetentionDuration="interval 1 days", delta__logRetentionDuration="interval 2 weeks"
+    )
+    assert (kept.retention_s, kept.log_retention_s, kept.allow_short_retention) == (DAY, 14 * DAY, True)
+    # Where Delta cleans the log, Headrace does not.
+    assert not policy().cleans_log and policy(delta__enableExpiredLogCleanup="false").cleans_log
+
+
+def test_the_more_specific_value_wins() -> None:
+    maintenance = Maintenance(
+        values={"small_files": 10, "retention_s": 9 * DAY}, tables={ORDERS: {"small_files": 40}}
+    )
+    properties = {CARE_PROPERTY: json.dumps({"small_files": 20, "z_order": ["id"]})}
+    assert maintenance.of(TableName("default", "other"), {}).small_files == 10
+    assert maintenance.of(TableName("default", "other"), properties).small_files == 20
+    found = maintenance.of(ORDERS, {**properties, "delta.deletedFileRetentionDuration": "interval 8 days"})
+    assert (found.small_files, found.z_order, found.retention_s) == (40, ("id",), 8 * DAY)
+
+
+SPEC = """
+name: shop
+maintenance:
+  small_files: 10
+  retention: 9 days
+  tables:
+    orders: {target_file_size: 64m, z_order: [id], %s}
+"""
+
+
+def test_the_spec_has_policies_for_all_and_for_single_tables() -> None:
+    found = load_project(text=SPEC % "vacuum: false").maintenance
+    assert found.values == {"small_files": 10, "retention_s": 9 * DAY}
+    assert found.tables == {ORDERS: {"target_file_size": 64 << 20, "z_order": ("id",), "vacuum": False}}
+    with pytest.raises(SpecUnknownKeyError) as unknown:
+        load_project(text=SPEC % "smal_files: 3")
+    assert unknown.value.params["suggestion"] == "small_files" and unknown.value.location
+    with pytest.raises(SpecInvalidError) as invalid:
+        load_project(text=SPEC % "retention: 7")
+    assert invalid.value.params["key"] == "maintenance.tables.orders.retention"
+
+
+def test_a_declaration_has_the_same_keys() -> None:
+    arguments = Arguments("@hr.table", SourceLocation("orders.py", 3))
+    assert checked_care(arguments, {"commits": 5, "log_retention": "2 weeks"}) == {
+        "commits": 5,
+        "log_retention_s": 14 * DAY,
+    }
+    for given, said in (({"comits": 5}, "did you mean `commits`?"), ({"retention": "soon"}, "")):
+        with pytest.raises(ArgumentInvalidError) as caught:
+            checked_care(arguments, given)
+        assert said in "".join(caught.value.remedies) and "maintenance" in caught.value.summary
