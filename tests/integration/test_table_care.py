@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from deltalake import DeltaTable
 
 from headrace.cli.main import build_output, run
-from headrace.model.events import Event, OperationProgressed
+from headrace.model.events import Event, FlowFailed, FlowRetrying, OperationProgressed
 from headrace.project.pipeline import Pipeline
+from headrace.run.stop import StopSignal
 from landing import Site
+from waiting import DEADLINE_S, until
 
 TABLES = """
 import headrace as hr
@@ -45,12 +48,17 @@ def operations(site: Site) -> list[str]:
     return [one["operation"] for one in history]
 
 
+def ids(site: Site) -> list[int]:
+    path = site.storage.table(site.name())
+    return site.ids() if (path / "_delta_log" / f"{1:020d}.json").exists() else []
+
+
 def command(site: Site, capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
     """The JSON result of a command."""
     capsys.readouterr()
     line = [*arguments, "--project", str(site.root), "--json"]
     assert run(line, build_output(line)) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
 
@@ -104,6 +112,32 @@ def test_readers_and_proof_do_not_notice_compaction_and_vacuum(
     assert len(site.rows("changed")) == len(site.rows("copied")) == len(site.rows()) == 12
     health = command(site, capsys, "status", "--tables")["tables"]
     assert any(one["vacuumed"] for one in health)
+
+
+def test_a_continuous_run_compacts_beside_its_flow(site: Site) -> None:
+    stop, events, results = StopSignal(), list[Event](), []
+    site.put("0.json", {"id": 0, "page": "a"})
+
+    def work() -> None:
+        with Pipeline.load(site.root) as pipeline:
+            results.append(pipeline.run(continuous=True, emit=events.append, stop=stop))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for number in range(1, 30):
+            until(lambda number=number: len(ids(site)) == number, f"{number} rows are in the table")
+            if any(isinstance(one, OperationProgressed) for one in list(events)):
+                break
+            site.put(f"{number}.json", {"id": number, "page": "a"})
+    finally:
+        stop.request()
+        thread.join(DEADLINE_S)
+    assert operations(site).count("OPTIMIZE") >= 1
+    assert not [one for one in events if isinstance(one, FlowRetrying | FlowFailed)]
+    site.run_well()
+    assert len(site.rows("copied")) == len(site.rows("changed")) == len(site.rows())
+    assert site.verify().proven
 
 
 def test_compaction_is_repeated_after_a_conflict_and_misses_no_partition(site: Site, spark: Any) -> None:

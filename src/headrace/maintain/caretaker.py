@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 from headrace.maintain.condition import choose_partitions, foldable_files, is_compaction_due
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
-from headrace.maintain.record import record_care
-from headrace.model.care import CarePolicy
+from headrace.maintain.record import load_care, record_care
+from headrace.model.care import DAY_S, CarePolicy
 from headrace.model.events import Emitter, OperationProgressed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_checksum
+from headrace.storage.table_log import load_checksum, load_commit, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 if TYPE_CHECKING:
@@ -46,14 +46,16 @@ class _Table:
         beside: Whether a compaction can run while its flow goes on.
         looked: The version at which its files were looked at last.
         floor: The number of files that a compaction would have left then.
-        cleaned_s: When its log was cleaned last.
+        cleaned_s: When its log was looked at last.
+        wanted: The number of small files for which it is compacted.
     """
 
     version: int
     beside: bool
     looked: int = -1
     floor: int = 0
-    cleaned_s: float = 0.0
+    cleaned_s: float = float("-inf")
+    wanted: int = CarePolicy.small_files
 
 
 class Caretaker:
@@ -134,19 +136,9 @@ class Caretaker:
             self._thread.join(timeout=_STOP_S)
         self._checkpointer.stop()
 
-    @property
-    def _smallest(self) -> int:
-        """The smallest number of files for which a table may be compacted."""
-        known = self._settings.maintenance
-        given = [known.values, *known.tables.values()]
-        numbers: list[int] = [
-            one[name] for one in given for name in ("small_files", "commits") if name in one
-        ]
-        return min([CarePolicy().small_files, *numbers])
-
     def _every(self, known: _Table) -> int:
         """The number of commits between two looks at a table."""
-        return max(self._smallest // 2, 1) if known.looked >= 0 else 0
+        return max(known.wanted // 2, 1) if known.looked >= 0 else 0
 
     def _run(self) -> None:
         while not self._stopped:
@@ -158,14 +150,15 @@ class Caretaker:
 
     def _look(self, table: Location, known: _Table, *, beside: bool) -> None:
         """Take care of one table, if it is due."""
-        first = known.looked < 0
         known.looked = known.version
         try:
-            files = _file_count(table, known.version)
-            cleans = time.monotonic() - known.cleaned_s >= _LOG_S or first
-            # A look at the checksum is enough while there are few files more than there must be.
-            grown = files is None or files >= known.floor + self._smallest
-            if not (grown or cleans):
+            # The checksum beside a commit is enough to know that nothing is due.
+            files, properties = _checksum(table, known.version)
+            if properties is not None:
+                policy = self.policy(table, properties)
+                known.wanted = min(policy.small_files, policy.commits or policy.small_files)
+            cleans = self._is_log_due(table, known)
+            if files is not None and files < known.floor + known.wanted and not cleans:
                 return
             snapshot = load_snapshot(table)
             policy = self.policy(table, snapshot.properties)
@@ -174,15 +167,31 @@ class Caretaker:
                 self._compact(table, snapshot, policy)
             known.floor = len(snapshot.files) - foldable_files(snapshot, policy)
             if cleans and policy.cleans_log:
-                known.cleaned_s = time.monotonic()
                 self._clean_log(table, snapshot, policy)
         except Exception as error:
             _LOG.warning("%s was not maintained: %s", table, error)
 
+    def _is_log_due(self, table: Location, known: _Table) -> bool:
+        """Whether the log of a table is looked at: once an hour, or once a day if runs are short."""
+        if time.monotonic() - known.cleaned_s < _LOG_S:
+            return False
+        known.cleaned_s = time.monotonic()
+        storage, name = self._settings.storage, self._name(table)
+        held = versions(table)
+        is_old = bool(held) and time.time() - load_commit(table, held[0]).timestamp_ms / 1000 > DAY_S
+        last = load_care(storage, name).get("log_look", {}).get("at")
+        seen_s = 0.0 if last is None else datetime.fromisoformat(last).timestamp()
+        if not is_old or (not self._continuous and time.time() - seen_s < DAY_S):
+            return False
+        record_care(storage, name, "log_look", {})
+        return True
+
     def _compact(self, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
         if self._made is None:
             self._made = self._session()
-        self._made.sparkContext.setLocalProperty("spark.scheduler.pool", _POOL)
+        context = self._made.sparkContext
+        pool = context.getLocalProperty("spark.scheduler.pool")
+        context.setLocalProperty("spark.scheduler.pool", _POOL)
         partitions = choose_partitions(snapshot, policy)
         # Groups of a clustered table that have this size are not written again with each compaction.
         cube = 2 * policy.target_bytes(snapshot.size_bytes)
@@ -193,6 +202,9 @@ class Caretaker:
             self.compacted(table, error)
         else:
             self.compacted(table, done)
+        finally:
+            # At the end of a triggered update, the thread is the caller's.
+            context.setLocalProperty("spark.scheduler.pool", pool)
 
     def _clean_log(self, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
         name, storage = self._name(table), self._settings.storage
@@ -214,9 +226,10 @@ class Caretaker:
         return TableName(table.parent.name, table.name)
 
 
-def _file_count(table: Location, version: int) -> int | None:
-    """The number of files of a version, by its checksum; ``None`` if it is not known."""
+def _checksum(table: Location, version: int) -> tuple[int | None, Mapping[str, str] | None]:
+    """The number of files of a version, and the table's properties; ``None`` where they are not known."""
     try:
-        return int(load_checksum(table, version)["numFiles"])
+        found = load_checksum(table, version)
+        return int(found["numFiles"]), dict(found["metadata"]["configuration"])
     except (OSError, ValueError, KeyError, TypeError):
-        return None
+        return None, None

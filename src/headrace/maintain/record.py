@@ -10,7 +10,7 @@ from headrace.errors import HeadraceError
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 
-Care = Literal["compacted", "vacuumed", "log"]
+Care = Literal["compacted", "vacuumed", "log", "log_look"]
 
 
 def record_care(storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any]) -> None:

@@ -60,10 +60,9 @@ def command(
     steps = only or _STEPS
 
     def show(care: TableCare) -> None:
-        output.line({"maintenance": care.to_json()})
         for line in care.lines():
             output.note(line)
-        if care.error is not None:
+        if care.error is not None and not output.is_json:
             output.error(care.error)
 
     with invocation.pipeline() as pipeline, output.progress("Maintaining the tables"):
