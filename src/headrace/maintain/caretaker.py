@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.maintain.condition import choose_partitions, foldable_files, is_compaction_due
 from headrace.maintain.holders import find_holders
@@ -187,24 +188,31 @@ class Caretaker:
         return True
 
     def _compact(self, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
-        if self._made is None:
-            self._made = self._session()
-        context = self._made.sparkContext
-        pool = context.getLocalProperty("spark.scheduler.pool")
-        context.setLocalProperty("spark.scheduler.pool", _POOL)
         partitions = choose_partitions(snapshot, policy)
         # Groups of a clustered table that have this size are not written again with each compaction.
         cube = 2 * policy.target_bytes(snapshot.size_bytes)
         try:
-            done = compact_files(self._made, table, policy, partitions=partitions, cube_bytes=cube)
+            with self._pool() as session:
+                done = compact_files(session, table, policy, partitions=partitions, cube_bytes=cube)
         except Exception as error:
             _LOG.warning("%s was not compacted: %s", table, error)
             self.compacted(table, error)
         else:
             self.compacted(table, done)
+
+    @contextmanager
+    def _pool(self) -> Iterator[SparkSession]:
+        """A session whose jobs run in the pool of maintenance."""
+        if self._made is None:
+            self._made = self._session()
+        context = self._made.sparkContext
+        before = context.getLocalProperty("spark.scheduler.pool")
+        context.setLocalProperty("spark.scheduler.pool", _POOL)
+        try:
+            yield self._made
         finally:
             # At the end of a triggered update, the thread is the caller's.
-            context.setLocalProperty("spark.scheduler.pool", pool)
+            context.setLocalProperty("spark.scheduler.pool", cast("str", before))
 
     def _clean_log(self, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
         name, storage = self._name(table), self._settings.storage

@@ -1,0 +1,75 @@
+"""The care of tables within a run: what is due is done, and a failure is an event."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+
+from headrace.declare.spec import load_project
+from headrace.maintain.caretaker import Caretaker
+from headrace.maintain.record import load_care
+from headrace.model.events import Event, OperationProgressed
+from headrace.model.names import TableName
+from headrace.storage.table_log import versions
+
+ORDERS = TableName("default", "orders")
+
+
+class NoCheckpoints:
+    """Writes no checkpoint."""
+
+    def offer(self, *_: Any) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(tmp_path: Path) -> None:
+    settings = load_project(
+        text="name: shop\n", overrides={"storage": str(tmp_path), "maintenance.small_files": "3"}
+    )
+    path = settings.storage.table(ORDERS)
+    cleans = {"delta.enableExpiredLogCleanup": "false"}
+    for number in range(6):
+        write_deltalake(str(path), pa.table({"id": [number]}), mode="append", configuration=cleans)
+    DeltaTable(str(path)).create_checkpoint()
+    for file in (path.local_path / "_delta_log").glob("*.json"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            line.get("commitInfo", {})["timestamp"] = int((time.time() - 40 * 86400) * 1000)
+        file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
+    events: list[Event] = []
+
+    def session() -> Any:
+        raise RuntimeError("Spark has ended\nat line 1")
+
+    def caretaker() -> Caretaker:
+        return Caretaker(
+            checkpointer=cast("Any", NoCheckpoints()),
+            session=session,
+            settings=settings,
+            emit=events.append,
+            update="u1",
+            continuous=False,
+        )
+
+    run = caretaker()
+    run.offer(path, 5, beside=False)
+    run.finish()
+    failed, cleaned = [one for one in events if isinstance(one, OperationProgressed)]
+    assert failed.status == "FAILED" and failed.error is not None
+    assert failed.error["summary"] == "Spark has ended"
+    assert (cleaned.dataset, cleaned.outcome["log"]["commits"]) == (ORDERS, 5)
+    assert versions(path) == (5,) and DeltaTable(str(path)).to_pyarrow_table().num_rows == 6
+    assert load_care(settings.storage, ORDERS)["log"]["first"] == 5
+    # The log is looked at once a day.
+    looked = load_care(settings.storage, ORDERS)["log_look"]
+    again = caretaker()
+    again.offer(path, 5, beside=False)
+    again.finish()
+    assert load_care(settings.storage, ORDERS)["log_look"] == looked
+    again.stop()
