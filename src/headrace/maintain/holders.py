@@ -14,7 +14,7 @@ from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
 from headrace.state.identity import generations, load_identity
 from headrace.state.ledger import Ledger
-from headrace.state.offset_log import load_offsets, load_state
+from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_commit
@@ -105,23 +105,31 @@ def _reads(checkpoint: Location, flow: str, table_id: str) -> Iterator[Holder]:
         identity = load_identity(checkpoint)
         sources = [one.index for one in identity.sources if one.identity.get("table_id") == table_id]
         finished = load_state(checkpoint).last_finished
-        held = load_offsets(checkpoint, finished) if sources and finished >= 0 else ()
         for index in sources:
-            text = held[index] if index < len(held) else None
-            if text is None:
+            at = _position(checkpoint, finished, index)
+            # At a restart, Spark plans the last batch again, from where it started.
+            start = _position(checkpoint, finished - 1, index) or at
+            if at is None or start is None:
                 yield Holder(kind="flow", name=flow, version=UNKNOWN, first_unread=0)
             else:
-                at = DeltaPosition.from_json(json.loads(text))
                 yield Holder(
                     kind="flow",
                     name=flow,
-                    version=at.version,
+                    version=min(at.version, start.version),
                     first_unread=at.last_version + 1,
                     reads_all=at.is_snapshot,
                 )
     except (HeadraceError, OSError, ValueError):
         # A checkpoint that cannot be read may be one of a reader.
         yield Holder(kind="flow", name=flow, version=UNKNOWN, first_unread=0)
+
+
+def _position(checkpoint: Location, batch: int, index: int) -> DeltaPosition | None:
+    """The position of a source behind a batch; ``None`` if the checkpoint does not have it."""
+    is_there = batch >= 0 and offsets_path(checkpoint, batch).exists()
+    held = load_offsets(checkpoint, batch) if is_there else ()
+    text = held[index] if index < len(held) else None
+    return None if text is None else DeltaPosition.from_json(json.loads(text))
 
 
 def _ledgers(storage: Storage, table: TableName, table_id: str) -> Iterator[Holder]:
