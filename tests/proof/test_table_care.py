@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from headrace.maintain.condition import examine_table
 from headrace.model.care import CarePolicy
 from headrace.project.pipeline import Pipeline
+from headrace.project.table_care import CareOptions
 from headrace.storage.locate import locate
 from landing import Site
 
@@ -31,6 +32,7 @@ def copied():
 KILL_AT_DELETE = """
 import os, signal, sys
 from headrace.project.pipeline import Pipeline
+from headrace.project.table_care import CareOptions
 from headrace.storage.local import LocalFiles
 
 delete, deleted = LocalFiles.delete, []
@@ -44,7 +46,7 @@ def kill_in_the_middle(self, path):
 
 LocalFiles.delete = kill_in_the_middle
 with Pipeline.load(sys.argv[1], overrides={"maintenance.log_retention": "0 seconds"}) as pipeline:
-    pipeline.maintain(retention_s=0, allow_short_retention=True)
+    pipeline.maintain(options=CareOptions(retention_s=0, allow_short_retention=True))
 """
 KILL_AT_WRITE = """
 import os, signal, sys, threading
@@ -64,7 +66,7 @@ def watch():
     os.kill(os.getpid(), signal.SIGKILL)
 
 threading.Thread(target=watch, daemon=True).start()
-pipeline.maintain(vacuum=False, log=False)
+pipeline.maintain(vacuum=False)
 raise SystemExit("nothing was written")
 """
 
@@ -99,7 +101,7 @@ def test_a_kill_in_the_middle_of_the_care_of_a_table(site: Site) -> None:
     kill(KILL_AT_WRITE, site, str(path))
     check(site, 6)
     with Pipeline.load(site.root) as pipeline:
-        assert all(one.warning is None for one in pipeline.maintain(vacuum=False, log=False))
+        assert all(one.warning is None for one in pipeline.maintain(vacuum=False))
     assert len(DeltaTable(str(path)).file_uris()) == 1
     site.put("6.json", {"id": 6, "page": "p"})
     site.run_well()
@@ -113,7 +115,7 @@ def test_a_kill_in_the_middle_of_the_care_of_a_table(site: Site) -> None:
     kill(KILL_AT_DELETE, site, "/_delta_log/0")
     check(site, 7)
     with Pipeline.load(site.root, overrides={"maintenance.log_retention": "0 seconds"}) as pipeline:
-        done = pipeline.maintain(retention_s=0, allow_short_retention=True)
+        done = pipeline.maintain(options=CareOptions(retention_s=0, allow_short_retention=True))
     assert not any(one.warning for one in done), done
     assert examine_table(locate(str(path)), CarePolicy()).stored_files <= 2
     site.put("7.json", {"id": 7, "page": "p"})

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
     from headrace.project.resetting import ResetPlan
-    from headrace.project.table_care import TableCare
+    from headrace.project.table_care import CareOptions, TableCare
     from headrace.run.stop import StopSignal
     from headrace.run.update import RunResult
     from headrace.verify.report import Proof
@@ -367,11 +367,7 @@ class Pipeline:
         *,
         optimize: bool = True,
         vacuum: bool = True,
-        log: bool = True,
-        dry_run: bool = False,
-        retention_s: float | None = None,
-        allow_short_retention: bool = False,
-        ignore_readers: Sequence[str] = (),
+        options: CareOptions | None = None,
         report: Callable[[TableCare], None] = lambda _: None,
     ) -> tuple[TableCare, ...]:
         """Compact and vacuum tables where that is due, and clean their logs; starts Spark only to compact.
@@ -384,11 +380,7 @@ class Pipeline:
             datasets: The tables; all tables of the storage by default.
             optimize: Whether to compact.
             vacuum: Whether to delete files.
-            log: Whether to delete old commits.
-            dry_run: Whether to change nothing.
-            retention_s: The retention of files in seconds, in place of that of each table.
-            allow_short_retention: Whether the retention may be below 7 days.
-            ignore_readers: The flows whose positions do not count.
+            options: Further options.
             report: Takes the result of each table at once.
 
         Returns:
@@ -403,19 +395,13 @@ class Pipeline:
         from headrace.observe.read import find_table
         from headrace.project.table_care import CareOptions, TableKeeper
 
-        steps = [name for name, on in {"optimize": optimize, "vacuum": vacuum, "log": log}.items() if on]
+        left_out = {"optimize": not optimize, "vacuum": not vacuum}
         storage, database = self.settings.storage, self.settings.database
         for name in datasets:
             find_table(name, storage, database)
         names = [TableName.parse(name, database) for name in datasets]
-        options = CareOptions(
-            steps=steps,
-            dry_run=dry_run,
-            retention_s=retention_s,
-            allow_short_retention=allow_short_retention,
-            ignore_readers=ignore_readers,
-        )
-        keeper = TableKeeper(settings=self.settings, engine=self._engine, options=options)
+        chosen = (options or CareOptions()).without([name for name, is_out in left_out.items() if is_out])
+        keeper = TableKeeper(settings=self.settings, engine=self._engine, options=chosen)
         return keeper.keep(names or storage.find_tables(), report)
 
     def verify(

@@ -55,6 +55,10 @@ class CareOptions:
     allow_short_retention: bool = False
     ignore_readers: Sequence[str] = ()
 
+    def without(self, steps: Sequence[str]) -> CareOptions:
+        """The options without some steps."""
+        return replace(self, steps=[one for one in self.steps if one not in steps])
+
     def applied_to(self, policy: CarePolicy) -> CarePolicy:
         """The policy of a table, with what the command says."""
         if self.retention_s is not None:

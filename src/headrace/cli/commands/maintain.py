@@ -56,8 +56,9 @@ def command(
     another process is not compacted: the flow does it. Starts Spark only to compact. Exit code 1 if a table
     could not be maintained.
     """
+    from headrace.project.table_care import STEPS, CareOptions
+
     output = invocation.output
-    steps = only or _STEPS
 
     def show(care: TableCare) -> None:
         for line in care.lines():
@@ -65,18 +66,15 @@ def command(
         if care.error is not None and not output.is_json:
             output.error(care.error)
 
+    options = CareOptions(
+        steps=only or STEPS,
+        dry_run=dry_run,
+        retention_s=retain,
+        allow_short_retention=allow_short_retention,
+        ignore_readers=ignore_reader,
+    )
     with invocation.pipeline() as pipeline, output.progress("Maintaining the tables"):
-        found = pipeline.maintain(
-            tables,
-            optimize="optimize" in steps,
-            vacuum="vacuum" in steps,
-            log="log" in steps,
-            dry_run=dry_run,
-            retention_s=retain,
-            allow_short_retention=allow_short_retention,
-            ignore_readers=ignore_reader,
-            report=show,
-        )
+        found = pipeline.maintain(tables, options=options, report=show)
     failed = [one for one in found if one.warning is not None]
     data = {"tables": [one.to_json() for one in found]}
     return Result(data=data, text=_summary(found, dry_run=dry_run), exit_code=1 if failed else 0)
