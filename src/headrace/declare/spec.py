@@ -384,6 +384,7 @@ def _settings(spec: Spec, file: Path, profile: str, merged: Mapped, redactor: Re
         master=spec.runtime.master,
         memory=spec.runtime.memory,
         maintenance=_maintenance(spec),
+        readers=tuple(spec.readers),
         consumer_groups=spec.consumer_groups,
         tables=build_tables(spec, file.parent, _locations(merged, "tables")),
         paths=build_paths(spec, file.parent, _locations(merged, "paths")),

@@ -243,6 +243,10 @@ class Overridable(_Part):
     maintenance: MaintenanceSpec = Field(default_factory=MaintenanceSpec)
     """when tables are compacted, and how long old files and commits are kept"""
 
+    readers: list[Literal["delta-rs", "duckdb", "polars"]] = Field(default_factory=list)
+    """engines that read the tables besides Spark: ``delta-rs``, ``duckdb``, ``polars``; `headrace plan` warns
+    of tables with a feature that one of them cannot read"""
+
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""
 

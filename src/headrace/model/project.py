@@ -56,6 +56,7 @@ class ProjectSettings:
         tables: The names of other systems' tables, with their paths or catalogs here.
         paths: The paths of other systems, with their locations here.
         maintenance: How the tables are cared for.
+        readers: Engines that read the tables besides Spark.
         consumer_groups: Whether flows publish their offsets to the broker.
         root_path: A further folder from which files import modules.
         ignored: The settings of an asset bundle that have no meaning here.
@@ -83,6 +84,7 @@ class ProjectSettings:
     master: str | None = None
     memory: str | None = None
     maintenance: Maintenance = field(default_factory=Maintenance)
+    readers: tuple[str, ...] = ()
     consumer_groups: bool = True
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)

@@ -36,6 +36,7 @@ from headrace.plan.modes import SourceHook
 from headrace.plan.names import label_of, shown
 from headrace.plan.notes import find_notes
 from headrace.plan.properties import check_delta_properties, coordinates_of, table_properties
+from headrace.plan.readers import find_unreadable
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
 from headrace.plan.spark_settings import find_misspelt
@@ -200,6 +201,7 @@ def _assemble(
             *resolver.notes.values(),
             *(_gone(planned) for planned in flows if planned.gone is not None),
             *find_notes(_resolved_queries(resolver, declarations), settings.root),
+            *find_unreadable([*opens, *refresh_stages], settings),
         ),
     )
 
