@@ -19,7 +19,7 @@ import click
 from bench.load import PARTITIONS, broker_in
 from bench.processes import HEADRACE, timed
 from bench.results import keep, ratio, table
-from headrace.project.template import TOPIC, template_files
+from headrace.project.template import TOPIC, write_template
 
 _MANY = 100
 
@@ -35,7 +35,8 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
         folder, log = Path(name), Path(name) / "log"
         broker.create_topic(TOPIC, PARTITIONS)
         broker.start()
-        shop = _write(folder / "shop", dict(template_files("shop")))
+        shop = folder / "shop"
+        write_template(shop)
         many = _write(folder / "many", _many_tables(10 if quick else _MANY))
         environment = {
             "HEADRACE_BROKER_DIR": str(broker.directory),
