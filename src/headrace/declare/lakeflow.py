@@ -71,8 +71,6 @@ __all__ = [
 
 _NAMES = ("pyspark.pipelines", "dlt", "databricks.pipelines")
 _WITHOUT_MEANING = {
-    "private": "every table can be read by others",
-    "temporary": "the table is stored as others are",
     "cluster_by_auto": "name the columns with cluster_by",
     "refresh_policy": "a view is computed as a whole",
 }
@@ -218,8 +216,12 @@ def _ours(call: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     active = current_pipeline()
     location = caller(active.settings.root if active else None)
-    kept = {}
+    kept: dict[str, Any] = {}
     for name, value in arguments.items():
+        if name == "temporary":
+            # The older name of a private table.
+            kept["private"] = kept.get("private", False) or bool(value)
+            continue
         is_given = value is not None and value is not False
         if name in _UNSUPPORTED and is_given:
             raise FeatureUnsupportedError(

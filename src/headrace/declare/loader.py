@@ -24,6 +24,7 @@ from headrace.errors import (
     PipelineFileFailedError,
     PipelineFilesMissingError,
 )
+from headrace.model.code_files import code_language
 from headrace.model.declarations import Declarations
 from headrace.model.project import ProjectSettings
 from headrace.syntax.locations import display_path
@@ -105,7 +106,7 @@ def _load(
         stack.enter_context(importable(dbutils))
         try:
             for file in files:
-                if file.suffix == ".sql":
+                if code_language(file) == "sql":
                     declare_file(file, active)
                 else:
                     _run(file, active, dbutils, ran)
@@ -135,7 +136,7 @@ def find_files(settings: ProjectSettings) -> list[Path]:
     found: set[Path] = set()
     for pattern in settings.libraries:
         found.update(_matches(settings, pattern))
-    files = sorted(file for file in found if file.suffix in (".py", ".sql"))
+    files = sorted(file for file in found if code_language(file) is not None)
     if not files:
         raise PipelineFilesMissingError(
             f"pipeline {settings.name} has no files: nothing matches {', '.join(settings.libraries)}",
@@ -175,7 +176,7 @@ def _check_pattern(root: Path, pattern: str) -> None:
             "is an absolute path",
             "write a path from the folder of the spec, such as ../shared/**",
         )
-    elif is_glob or (named.is_file() and named.suffix in (".py", ".sql")):
+    elif is_glob or (named.is_file() and code_language(named) is not None):
         return
     elif named.is_dir():
         problem, remedy = "is a folder", f"write {pattern.rstrip('/')}/** for all files below it"

@@ -17,6 +17,7 @@ from headrace.declare.file_errors import build_file_error
 from headrace.declare.registry import ActivePipeline
 from headrace.declare.sql_files import declare_file, declare_text
 from headrace.errors import HeadraceError
+from headrace.model.code_files import code_language
 from headrace.syntax.locations import display_path
 from headrace.syntax.notebook_cells import Cell, build_note, find_cells
 
@@ -110,7 +111,7 @@ class _Cells:
             return False
         active = self._active if found not in self._ran else replace(self._active, registry=None)
         self._ran.add(found)
-        if found.suffix == ".sql":
+        if code_language(found) == "sql":
             if active.registry is not None:
                 declare_file(found, active)
             return True

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from headrace.errors import SourceLocation
+from headrace.model.code_files import code_language
 from headrace.model.mappings import FOREIGN_PATH
 
 _IDENTIFIER = r"(?:`[^`\n]+`|\w+)"
@@ -57,7 +58,9 @@ def find_outside(files: Iterable[Path], root: Path) -> tuple[OutsideName, ...]:
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")
         shown = os.path.relpath(file, root)
-        for one in _in_sql(text, shown, 1, made) if file.suffix == ".sql" else _in_python(text, shown, made):
+        for one in (
+            _in_sql(text, shown, 1, made) if code_language(file) == "sql" else _in_python(text, shown, made)
+        ):
             found.setdefault((one.kind, one.text.casefold()), one)
     return tuple(one for one in found.values() if one.kind == "path" or one.text.casefold() not in made)
 

@@ -52,6 +52,7 @@ def table(
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
+    private: bool = False,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -70,6 +71,7 @@ def table(
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
+    private: bool = False,
 ) -> Any:
     """Declare a streaming table, fed by the decorated function's streaming query.
 
@@ -90,6 +92,7 @@ def table(
             it. The default is ``max_rejected`` of the spec; if the spec has none, there is no limit.
         maintenance: How the table is cared for, with the keys of ``maintenance`` in the spec:
             ``{"small_files": 100, "retention": "30 days"}``.
+        private: Whether ``SHOW TABLES`` leaves the table out. Its rows are stored as those of other tables.
 
     Example:
         >>> import headrace as hr
@@ -103,7 +106,9 @@ def table(
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
         stored |= scope.cared_for(maintenance)
         limit = scope.arguments.rejection_limit(max_rejected)
-        dataset = StreamingTable(name=target, location=scope.location, max_rejected=limit, **stored)
+        dataset = StreamingTable(
+            name=target, location=scope.location, max_rejected=limit, is_private=bool(private), **stored
+        )
         flow = AppendFlow(
             name=scope.flow_of(target),
             target=target,
@@ -133,6 +138,7 @@ def materialized_view(
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
+    private: bool = False,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -151,6 +157,7 @@ def materialized_view(
     trigger: TriggerArgument | None = None,
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
+    private: bool = False,
 ) -> Any:
     """Declare a table that always equals the result of the decorated function's batch query.
 
@@ -169,7 +176,9 @@ def materialized_view(
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
         stored |= scope.cared_for(maintenance)
         limit = scope.arguments.rejection_limit(max_rejected)
-        dataset = MaterializedView(name=target, location=scope.location, max_rejected=limit, **stored)
+        dataset = MaterializedView(
+            name=target, location=scope.location, max_rejected=limit, is_private=bool(private), **stored
+        )
         flow = RefreshFlow(
             target=target,
             query=scope.query,
@@ -286,6 +295,7 @@ def create_streaming_table(
     checks: Sequence[DeclaredCheck] = (),
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
+    private: bool = False,
 ) -> None:
     """Declare a streaming table without a query; flows of `append_flow` or `create_auto_cdc_flow` feed it.
 
@@ -317,6 +327,7 @@ def create_streaming_table(
             expectations=expectations,
             checks=declared_checks(scope.arguments, checks),
             max_rejected=scope.arguments.rejection_limit(max_rejected),
+            is_private=bool(private),
             **stored,
         )
     )

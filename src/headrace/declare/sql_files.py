@@ -25,7 +25,7 @@ from headrace.model.declarations import (
 )
 from headrace.model.edits import Edit
 from headrace.model.expectations import Expectation
-from headrace.model.names import TableName
+from headrace.model.names import TableName, is_own_catalog
 from headrace.model.notes import Note
 from headrace.model.queries import SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
@@ -37,7 +37,7 @@ from headrace.syntax.statements import (
     CreateDataset,
     InsertFlow,
     SetSetting,
-    UseSchema,
+    UseNames,
     parse_statement,
 )
 from headrace.syntax.tokens import Cursor, SqlTokenError, Token, split_statements, tokenize
@@ -108,7 +108,13 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_cell: bool 
 
 
 def open_literal(text: SqlText, error: SqlTokenError) -> SqlInvalidError:
-    """The error for a comment, a string or a name that has no end."""
+    """The error for a comment, a string or a name that has no end, or a wrong literal in hexadecimal."""
+    if error.opening[:1].lower() == "x":
+        return SqlInvalidError(
+            f"{error.opening} is not a value in hexadecimal: it may have the digits 0-9 and A-F only",
+            location=text.locate(error.index, error.index + len(error.opening) - 1, None),
+            params={"problem": "hexadecimal"},
+        )
     kind = {"/*": "comment", "`": "name in backquotes"}.get(error.opening, "string")
     return SqlInvalidError(
         f"this {kind} has no end",
@@ -123,11 +129,13 @@ class _File:
 
     Args:
         active: The pipeline.
-        schema: The schema that ``USE`` has set; ``None`` for the pipeline's.
+        catalog: The catalog that ``USE CATALOG`` has set; ``None`` for the pipeline's.
+        schema: The schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's.
         settings: The settings of ``SET`` so far.
     """
 
     active: ActivePipeline
+    catalog: str | None = None
     schema: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
@@ -151,17 +159,26 @@ class _File:
                     self._insert(statement)
             case CdcFlow():
                 with located_at(statement.location):
-                    if statement.is_snapshot:
-                        self._snapshots(statement)
-                    else:
-                        self._auto_cdc(statement)
+                    self._change_flow(statement)
             case SetSetting(key, value):
                 if value is not None:
                     self.settings[key] = value
-            case UseSchema(schema):
+            case UseNames(catalog, schema):
+                if catalog is not None:
+                    is_own = is_own_catalog(catalog, self.active.settings.catalog)
+                    self.catalog, self.schema = None if is_own else catalog, None if is_own else "default"
                 self.schema = schema or self.schema
             case _:
                 assert_never(statement)
+
+    def _name(self, scope: Scope, parts: tuple[str, ...]) -> TableName:
+        """The dataset of a name, with the catalog and the schema in use."""
+        return scope.table_name(".".join(self._qualified(parts)))
+
+    def _qualified(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        if len(parts) == 1 and self.schema is not None:
+            parts = (self.schema, *parts)
+        return (self.catalog, *parts) if self.catalog is not None and len(parts) == 2 else parts
 
     # -- parameters
 
@@ -191,7 +208,7 @@ class _File:
     def _dataset(self, statement: CreateDataset) -> None:
         call = f"CREATE {'TEMPORARY VIEW' if statement.kind == 'view' else statement.kind.upper()}"
         scope = Scope(call, None, self.schema)
-        name = scope.table_name(".".join(without_live(statement.name)))
+        name = self._name(scope, without_live(statement.name))
         for clause, location in statement.ignored:
             text = f"{clause} of `{name.short}` has no effect"
             self.registry.add_note(
@@ -219,7 +236,12 @@ class _File:
             statement.columns,
             statement.format,
         )
-        given: dict[str, Any] = {"name": name, "location": scope.location, "expectations": expectations}
+        given: dict[str, Any] = {
+            "name": name,
+            "location": scope.location,
+            "expectations": expectations,
+            "is_private": statement.is_private,
+        }
         if statement.kind == "materialized view":
             assert query is not None
             refresh = RefreshFlow(
@@ -233,12 +255,14 @@ class _File:
         scope.register(StreamingTable(**given, **stored))
         if query is not None:
             scope.register(self._append(scope, scope.flow_of(name), name, query))
+        if statement.cdc is not None:
+            self._change_flow(statement.cdc)
 
     # -- flows
 
     def _insert(self, statement: InsertFlow) -> None:
         scope = Scope("CREATE FLOW", None, self.schema)
-        target = scope.table_name(".".join(statement.target))
+        target = self._name(scope, statement.target)
         query = self._query(statement.query, statement.location)
         name = scope.arguments.flow_name(statement.name)
         scope.register(self._append(scope, name, target, query, once=statement.once))
@@ -249,6 +273,12 @@ class _File:
         settings = scope.flow_settings(self.settings, None, once=once)
         return AppendFlow(name=name, target=target, query=query, **settings)
 
+    def _change_flow(self, statement: CdcFlow) -> None:
+        if statement.is_snapshot:
+            self._snapshots(statement)
+        else:
+            self._auto_cdc(statement)
+
     def _snapshots(self, statement: CdcFlow) -> None:
         source = statement.source
         if source.token.kind == "string":
@@ -257,7 +287,7 @@ class _File:
             given = path if "/" in path or not path.strip() else f"./{path}"
         else:
             name = without_live(source.name("a table or a path"))
-            given = ".".join((self.schema, *name) if self.schema and len(name) == 1 else name)
+            given = ".".join(self._qualified(name))
             if len(name) == 2 and name[0].lower() == "delta" and "/" in name[1]:
                 given = name[1]
         if not source.done:
@@ -274,7 +304,7 @@ class _File:
 
     def _target(self, statement: CdcFlow) -> str:
         scope = Scope("AUTO CDC", None, self.schema)
-        return str(scope.table_name(".".join(statement.target)))
+        return str(self._name(scope, statement.target))
 
     def _auto_cdc(self, statement: CdcFlow) -> None:
         prefix = f"SELECT * FROM {'' if statement.is_stream or statement.once else 'STREAM '}"
@@ -311,15 +341,26 @@ class _File:
             edits=query.text.edits,
             calls=tuple(find_calls(query)),
             schema=self.schema,
+            catalog=self.catalog,
         )
 
 
 def _named_parameters(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token]]:
     """The tokens of each ``:name``. Behind a name or a parenthesis, a colon extracts a JSON field."""
-    before = Token("symbol", "", -1, -1)
+    before, depth = Token("symbol", "", -1, -1), 0
     for colon, name in pairwise(tokens):
-        is_path = before.stop == colon.start and (before.kind != "symbol" or before.value in (")", "]"))
-        if colon.is_symbol(":") and name.kind == "word" and name.start == colon.stop and not is_path:
+        if colon.is_symbol("<") and (depth or before.is_word("STRUCT", "ARRAY", "MAP")):
+            # The fields of a type, such as STRUCT<a :INT>.
+            depth += 1
+        elif depth and colon.kind == "symbol":
+            depth -= colon.value.count(">")
+        follows = before.stop == colon.start and (before.kind != "symbol" or before.value in (")", "]"))
+        if (
+            colon.is_symbol(":")
+            and name.kind == "word"
+            and name.start == colon.stop
+            and not (follows or depth)
+        ):
             yield colon, name
         before = colon
 

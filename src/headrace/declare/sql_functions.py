@@ -15,10 +15,12 @@ from headrace.declare.file_reads import read_files
 from headrace.declare.reads import read_kafka
 from headrace.declare.registry import require_pipeline
 from headrace.declare.session import spark
+from headrace.errors import SourceLocation
 from headrace.model.edits import Edit
 from headrace.model.queries import SqlCall
 from headrace.syntax.locations import located_at
-from headrace.syntax.tokens import Cursor, Token
+from headrace.syntax.sql import SqlText
+from headrace.syntax.tokens import Cursor, SqlTokenError, Token
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,6 +88,26 @@ def find_calls(query: Cursor) -> Iterator[SqlCall]:
             is_known=is_known,
             hides=tuple(_hidden_in_stars(tokens, begins)) if has_metadata else (),
         )
+
+
+_NAMED = re.compile(r"\b(?:read_\w+|cloud_files)\s*\(", re.IGNORECASE)
+
+
+def find_calls_in(text: str, location: SourceLocation) -> tuple[SqlCall, ...]:
+    """The table functions of an SQL text in Python code.
+
+    Raises:
+        SqlInvalidError: An argument is wrong.
+        FeatureUnsupportedError: A function or an argument is not supported.
+    """
+    if not _NAMED.search(text):
+        return ()
+    try:
+        cursor = Cursor(SqlText(text, location))
+    except SqlTokenError:
+        # Spark reports it.
+        return ()
+    return tuple(find_calls(cursor))
 
 
 def _with_metadata(read: Callable[[], DataFrame]) -> DataFrame:

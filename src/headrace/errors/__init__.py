@@ -48,6 +48,7 @@ from headrace.errors.declare import (
     ExpectationInvalidError as ExpectationInvalidError,
     FeatureUnsupportedError as FeatureUnsupportedError,
     FormatUnsupportedError as FormatUnsupportedError,
+    MultipartFlowNameError as MultipartFlowNameError,
     NoActivePipelineError as NoActivePipelineError,
     NothingDeclaredError as NothingDeclaredError,
     PipelineFileFailedError as PipelineFileFailedError,

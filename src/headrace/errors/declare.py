@@ -163,6 +163,15 @@ class DuplicateNameError(UsageError):
     code = "DUPLICATE_NAME"
 
 
+class MultipartFlowNameError(UsageError):
+    """The name of a flow has several parts.
+
+    Flows have no schema: their names are unique in the whole pipeline.
+    """
+
+    code = "MULTIPART_FLOW_NAME_NOT_SUPPORTED"
+
+
 class ArgumentInvalidError(UsageError):
     """A decorator or function of Headrace was called with a wrong argument.
 

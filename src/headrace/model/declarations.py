@@ -44,6 +44,7 @@ class StreamingTable:
     maintenance: Mapping[str, Any] = field(default_factory=dict)
     sink: Sink | None = None
     can_be_view: bool = False
+    is_private: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class MaterializedView:
     Args:
         max_rejected: The limit of rejected rows of a refresh; ``None`` takes the pipeline's.
         maintenance: How the table is cared for, by the names of `CarePolicy`.
+        is_private: Whether the table is left out of lists of tables.
     """
 
     name: TableName
@@ -67,6 +69,7 @@ class MaterializedView:
     max_rejected: RejectionLimit | None = None
     checks: tuple[DatasetCheck, ...] = ()
     maintenance: Mapping[str, Any] = field(default_factory=dict)
+    is_private: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

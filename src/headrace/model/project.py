@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from headrace.errors import SourceLocation
 from headrace.model.care import Maintenance
+from headrace.model.code_files import code_language
 from headrace.model.connections import KafkaConnection
 from headrace.model.expectations import NullRule
 from headrace.model.mappings import PathMap, TableMap
@@ -105,7 +106,7 @@ class ProjectSettings:
         for pattern in self.libraries:
             fixed = tuple(takewhile(lambda part: not set("*?[") & set(part), PurePath(pattern).parts))
             named = Path(os.path.normpath(self.root.joinpath(*fixed)))
-            folder = named.parent if named.suffix in (".py", ".sql") else named
+            folder = named if code_language(named) is None else named.parent
             if folder.name == "transformations":
                 # Databricks has modules beside this folder.
                 folder = folder.parent

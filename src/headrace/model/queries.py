@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -63,6 +63,7 @@ class SqlQuery:
         edits: The values of parameters in the statement.
         calls: The table functions of the query.
         schema: The schema of names with one part; ``None`` for the pipeline's.
+        catalog: The catalog of names with one or two parts; ``None`` for the pipeline's.
         then: What makes the rows of the flow from the rows of the query; ``None`` if they are the same.
     """
 
@@ -75,11 +76,34 @@ class SqlQuery:
     edits: tuple[Edit, ...] = ()
     calls: tuple[SqlCall, ...] = ()
     schema: str | None = None
+    catalog: str | None = None
     then: Callable[[Any], Any] | None = field(default=None, repr=False, compare=False)
 
 
 Query = PythonQuery | SqlQuery
 """What a flow or a view computes. Every `match` over the kinds ends in `assert_never`."""
+
+FindCalls = Callable[[str, SourceLocation], Sequence[SqlCall]]
+"""Finds the table functions of an SQL text that begins at a location."""
+
+_find_calls: ContextVar[FindCalls | None] = ContextVar("headrace_find_calls", default=None)
+
+
+def table_functions(text: str, location: SourceLocation) -> Sequence[SqlCall]:
+    """The table functions of an SQL text in Python code that Headrace reads."""
+    find = _find_calls.get()
+    return () if find is None else find(text, location)
+
+
+@contextmanager
+def finding_calls(find: FindCalls) -> Iterator[None]:
+    """Find the table functions of SQL texts in the Python code that runs in the block."""
+    token = _find_calls.set(find)
+    try:
+        yield
+    finally:
+        _find_calls.reset(token)
+
 
 _name: ContextVar[str | None] = ContextVar("headrace_query", default=None)
 

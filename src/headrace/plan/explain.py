@@ -413,6 +413,8 @@ def _layout_text(dataset: Dataset) -> str:
     if isinstance(dataset, StreamingTable) and dataset.sink is not None:
         return dataset.sink.text
     parts = []
+    if dataset.is_private:
+        parts.append("private")
     if dataset.partition_cols:
         parts.append(f"partitioned by {', '.join(dataset.partition_cols)}")
     if dataset.cluster_by:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from headrace.model.code_files import code_language
 from headrace.plan.logical import LogicalPlan
 from headrace.storage.location import Location
 
@@ -104,7 +105,7 @@ def code_files(folder: Path, storage: Location) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.name.startswith(".") or path.name == "__pycache__" or str(path.absolute()) == storage.path:
             continue
-        if path.suffix in (".py", ".sql") and path.is_file():
+        if code_language(path) is not None and path.is_file():
             yield path
         elif path.is_dir() and not (path / "pyvenv.cfg").exists():
             yield from code_files(path, storage)

@@ -74,6 +74,7 @@ class NameRules:
         catalogs: Catalogs that are Spark's: names that start with them are not datasets.
         qualifies: Whether Spark gets the schema of names with one part: the session has another one.
         catalog: The pipeline's catalog.
+        catalog_in_use: The catalog of names with one or two parts; ``None`` for the pipeline's.
         tables: The names of other systems' tables.
         paths: The paths of other systems.
     """
@@ -84,6 +85,7 @@ class NameRules:
     catalogs: frozenset[str] = frozenset()
     qualifies: bool = False
     catalog: str | None = None
+    catalog_in_use: str | None = None
     tables: TableMap = field(default_factory=TableMap)
     paths: PathMap = field(default_factory=PathMap)
 
@@ -104,6 +106,8 @@ class NameRules:
 
     def table(self, parts: tuple[str, ...]) -> TableName | None:
         """The dataset of a name; ``None`` for names that are Spark's (files, other catalogs)."""
+        if self.catalog_in_use is not None and self._is_ours(parts):
+            parts = self._in_use(parts)
         match parts:
             case (name,):
                 return TableName(self.default_schema, name)
@@ -122,7 +126,22 @@ class NameRules:
 
     def mapped(self, parts: tuple[str, ...]) -> MappedTable | None:
         """The entry of `tables` for a name; ``None`` for names that have none."""
-        return self.tables.find(parts)
+        found = self.tables.find(parts)
+        if found is None and self.qualifies and self._is_ours(parts):
+            found = self.tables.find(self._in_use(parts))
+        return found
+
+    def _is_ours(self, parts: tuple[str, ...]) -> bool:
+        """Whether a name with one or two parts is that of a table, and not of files."""
+        if len(parts) == 1:
+            return True
+        return len(parts) == 2 and parts[0].lower() not in _NOT_SCHEMAS | _PATH_SCHEMAS | {_LIVE, "delta"}
+
+    def _in_use(self, parts: tuple[str, ...]) -> tuple[str, ...]:
+        """A name with the catalog and the schema in use."""
+        if len(parts) == 1:
+            parts = (self.default_schema, *parts)
+        return parts if self.catalog_in_use is None else (self.catalog_in_use, *parts)
 
     def path(self, path: str) -> TableName | None:
         """The dataset with this folder; ``None`` for other paths."""

@@ -19,13 +19,12 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
-from headrace.plan.sql_queries import run_sql
+from headrace.plan.sql_queries import run_text
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
 from headrace.sources.requests import ReadRequest
 from headrace.syntax.locations import caller
-from headrace.syntax.sql import SqlText
 
 Method = Callable[..., Any]
 
@@ -183,7 +182,7 @@ def _session_sql(
     formatter = SQLStringFormatter(session)
     text = formatter.format(sqlQuery, **kwargs) if kwargs else sqlQuery
     try:
-        return run_sql(interception, session, SqlText(text, caller(interception.root)), args)
+        return run_text(interception, session, text, args)
     finally:
         formatter.clear()
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 PIPELINE: Final = "headrace.pipeline"
 DATASET: Final = "headrace.dataset"
 KIND: Final = "headrace.kind"
+PRIVATE: Final = "headrace.private"
 REPLAYABLE: Final = "headrace.replayable"
 """``true`` if each record of the sources gives one change."""
 COORDINATES: Final = "headrace.coordinates"
@@ -81,6 +82,8 @@ def table_properties(
     properties[PIPELINE] = settings.name
     properties[DATASET] = str(dataset.name)
     properties[KIND] = "streaming_table" if streaming else "materialized_view"
+    if dataset.is_private:
+        properties[PRIVATE] = "true"
     if changes is not None:
         properties |= KEYED_TABLE_DEFAULTS
         properties[KEYS] = json.dumps(changes.keys)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -91,7 +91,8 @@ def build_plan(
         resolver.resolve()
         declarations = resolver.declarations
         misspelt = find_misspelt(spark, settings, declarations)
-        _raise_all([*resolver.errors, *_property_errors(session, declarations), *misspelt])
+        errors = [*resolver.errors, *_property_errors(session, declarations), *misspelt]
+        _raise_all(errors, resolver.downstream)
         plan = _assemble(resolver, stand_ins, settings, declarations)
         if not resolver.is_test:
             plan = with_state_checks(session, plan, resolver.flows)
@@ -128,21 +129,40 @@ def _with_nulls(declarations: Declarations, settings: ProjectSettings) -> Declar
     return replace(declarations, datasets=tuple(datasets))
 
 
-def _raise_all(errors: list[HeadraceError]) -> None:
+def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, TableName] | None = None) -> None:
+    """Raise the errors.
+
+    Args:
+        errors: The errors.
+        downstream: The datasets that were not checked, with a dataset that each reads.
+    """
     unique = {(error.headline, error.location): error for error in errors}
-    if len(unique) == 1:
-        raise next(iter(unique.values()))
     if unique:
-        raise PlanFailedError(
-            sorted(
-                unique.values(),
-                key=lambda e: (
-                    e.location is None,
-                    str(e.location and e.location.path),
-                    e.location.line if e.location else 0,
-                ),
-            )
+        raise _with_downstream(_one_error(list(unique.values())), downstream or {})
+
+
+def _with_downstream(error: HeadraceError, downstream: Mapping[TableName, TableName]) -> HeadraceError:
+    if not downstream:
+        return error
+    listed = ", ".join(f"{shown(name)} (reads {shown(read)})" for name, read in sorted(downstream.items()))
+    names = {"not_checked": sorted(map(str, downstream))}
+    fact = f"not checked, because what they read has an error: {listed}"
+    return error.with_(facts=(*error.facts, fact), params={**error.params, **names})
+
+
+def _one_error(errors: list[HeadraceError]) -> HeadraceError:
+    if len(errors) == 1:
+        return errors[0]
+    return PlanFailedError(
+        sorted(
+            errors,
+            key=lambda e: (
+                e.location is None,
+                str(e.location and e.location.path),
+                e.location.line if e.location else 0,
+            ),
         )
+    )
 
 
 def _assemble(

@@ -138,6 +138,8 @@ class Resolver:
         self.views: dict[TableName, Resolved] = {}
         self.schemas: dict[TableName, columns.Schema] = {}
         self.errors: list[HeadraceError] = []
+        # Datasets that could not be checked, with a dataset that each reads.
+        self.downstream: dict[TableName, TableName] = {}
         self.notes: dict[str, Note] = {}
         self._session = session
         self._stand_ins = stand_ins
@@ -416,7 +418,11 @@ class Resolver:
         if any(one.dataset is dataset for one in self._visits):
             schema = self._read_itself(access, dataset, visit)
         else:
-            self._dataset(dataset)
+            try:
+                self._dataset(dataset)
+            except Unresolved:
+                self.downstream.setdefault(visit.dataset.name, dataset.name)
+                raise
             schema = self.schemas[dataset.name]
         if isinstance(dataset, TemporaryView):
             return self._read_view(access, dataset, visit)

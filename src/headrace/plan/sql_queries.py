@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.edits import Edit
-from headrace.model.queries import SqlQuery
+from headrace.model.queries import SqlQuery, table_functions
 from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.sql_reads import read_sql
-from headrace.syntax.locations import located_at
+from headrace.syntax.locations import caller, located_at
 from headrace.syntax.sql import SqlText
 
 if TYPE_CHECKING:
@@ -52,10 +52,32 @@ def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
         query: The query.
         interception: How reads are treated; it is in force.
     """
-    session = interception.session
-    assert session is not None
+    assert interception.session is not None
+    return _build(query, interception, interception.session)
+
+
+def run_text(interception: Interception, session: SparkSession, text: str, args: Any = None) -> DataFrame:
+    """The DataFrame of an SQL text in Python code, which may have table functions.
+
+    Args:
+        interception: How reads are treated.
+        session: The session that runs the text.
+        text: The text.
+        args: The values of its parameters, as ``spark.sql`` takes them.
+    """
+    location = caller(interception.root)
+    calls = tuple(table_functions(text, location))
+    if not calls:
+        return run_sql(interception, session, SqlText(text, location), args)
+    query = SqlQuery(statement=text, begins=location, location=location, start=0, stop=len(text), calls=calls)
+    return _build(query, interception, session, args)
+
+
+def _build(query: SqlQuery, interception: Interception, session: SparkSession, args: Any = None) -> DataFrame:
     if query.schema is not None:
-        names = replace(interception.names, default_schema=query.schema, qualifies=True)
+        names = replace(
+            interception.names, default_schema=query.schema, qualifies=True, catalog_in_use=query.catalog
+        )
         interception = replace(interception, names=names)
     with located_at(query.location), in_force(interception):
         statement = SqlText(query.statement, query.begins, query.edits)
@@ -64,7 +86,7 @@ def build_frame(query: SqlQuery, interception: Interception) -> DataFrame:
             *_calls(query),
             Edit(query.stop, len(statement.edited), ""),
         )
-        frame = run_sql(interception, session, text.with_edits())
+        frame = run_sql(interception, session, text.with_edits(), args)
         if _uses_metadata(query) and not _METADATA_ITSELF.search(query.statement):
             frame = frame.drop(_METADATA)
         return frame if query.then is None else query.then(frame)

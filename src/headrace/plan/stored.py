@@ -53,6 +53,11 @@ class StoredTable:
         return self.properties.get("headrace.kind")
 
     @property
+    def is_private(self) -> bool:
+        """Whether lists of tables leave it out."""
+        return self.properties.get("headrace.private") == "true"
+
+    @property
     def flows(self) -> tuple[str, ...]:
         """The flows with a checkpoint for the table."""
         return tuple(

@@ -183,8 +183,11 @@ class SnapshotFeed:
             for copies, *values in shown
         ]
         version = version_text(marker.version)
-        problems = [f"{twice:,} keys have several rows"] if twice else []
-        problems += [f"{nulls:,} keys have a NULL"] if nulls else []
+        problems = []
+        if twice:
+            problems.append("1 key has several rows" if twice == 1 else f"{twice:,} keys have several rows")
+        if nulls:
+            problems.append("1 key has a NULL" if nulls == 1 else f"{nulls:,} keys have a NULL")
         raise SnapshotKeysInvalidError(
             f"flow {flow.name}: the snapshot {version} cannot be applied by {', '.join(flow.keys)}: "
             + " and ".join(problems),

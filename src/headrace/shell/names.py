@@ -36,6 +36,8 @@ class Names:
         found = {}
         for name in sorted(storage.find_tables()):
             stored = load_stored(storage, name)
+            if stored is not None and stored.is_private:
+                continue
             kind = None if stored is None else stored.kind
             found[name.short] = (kind or "table").replace("_", " ")
         for text in definitions.names("table"):

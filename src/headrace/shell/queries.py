@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FeatureUnsupportedError, HeadraceError
@@ -18,6 +18,7 @@ from headrace.plan.intercept import Interception, in_force, suspended
 from headrace.plan.modes import Loading
 from headrace.plan.sql_queries import SQL_TEXT_ATTRIBUTE
 from headrace.plan.sql_reads import read_sql
+from headrace.plan.stored import load_stored
 from headrace.project.engine import Engine
 from headrace.project.preview import collect_columns, type_name
 from headrace.shell.definitions import Definitions
@@ -105,7 +106,8 @@ class Queries:
             with suspended():
                 try:
                     self._check_writes(session, sql, cursor)
-                    return _answer(session, sql, cursor, limit)
+                    answer = _answer(session, sql, cursor, limit)
+                    return self._without_private(answer) if cursor.at("SHOW", "TABLES") else answer
                 except HeadraceError:
                     raise
                 except Exception as error:
@@ -119,6 +121,12 @@ class Queries:
         except HeadraceError as error:
             summary = error.summary.replace(f"the query of `{_NAME}` failed: ", "")
             raise error.with_(summary=summary.replace(f"the query of `{_NAME}`", _NAME)) from error.__cause__
+
+    def _without_private(self, tables: Answer) -> Answer:
+        """The rows of ``SHOW TABLES`` without those of private tables."""
+        found = ((name, load_stored(self._settings.storage, name)) for name in self._known)
+        private = {(name.schema, name.name) for name, stored in found if stored and stored.is_private}
+        return replace(tables, rows=tuple(row for row in tables.rows if row[:2] not in private))
 
     def _opened(self) -> tuple[SparkSession, StandIns]:
         if self._session is None:

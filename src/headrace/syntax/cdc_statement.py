@@ -67,20 +67,26 @@ _CLAUSES = (
 _OF_SNAPSHOTS = frozenset({"KEYS", "STORED AS SCD TYPE", "TRACK HISTORY ON"})
 
 
-def parse_cdc(cursor: Cursor, flow: tuple[str, SourceLocation] | None) -> CdcFlow:
+def parse_cdc(
+    cursor: Cursor, flow: tuple[str, SourceLocation] | None, target: tuple[str, ...] | None = None
+) -> CdcFlow:
     """The flow of a cursor at ``AUTO CDC`` or ``APPLY CHANGES``.
 
     Args:
         cursor: The statement.
         flow: The name and location of ``CREATE FLOW``.
+        target: The table of a statement that declares it together with the flow: it has no ``INTO``.
     """
     first = cursor.token
     cursor.index += 2
     once = cursor.take("ONCE")
     is_snapshot = not once and cursor.take("FROM", "SNAPSHOT")
-    cursor.expect("INTO")
-    target = without_live(cursor.name("a table"))
-    cursor.expect("FROM")
+    if target is None:
+        cursor.expect("INTO")
+        target = without_live(cursor.name("a table"))
+        cursor.expect("FROM")
+    elif not is_snapshot:
+        cursor.expect("FROM")
     source = cursor.until(lambda: any(cursor.at(*words) for words in _CLAUSES))
     if source.done:
         raise source.unexpected("the stream of change records")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.errors import HeadraceError, SourceLocation
+from headrace.errors import HeadraceError, MultipartFlowNameError, SourceLocation
 from headrace.model.expectations import Action
 from headrace.syntax.cdc_statement import CdcFlow, parse_cdc, without_live
 from headrace.syntax.tokens import Cursor, Token
@@ -35,6 +35,8 @@ class CreateDataset:
         columns: The column list as DDL; ``None`` if there is none.
         ignored: Clauses that have no effect here, with their locations.
         query: The text after ``AS``; ``None`` if there is none.
+        is_private: Whether other pipelines should not read the table.
+        cdc: The flow of ``FLOW AUTO CDC``, if the statement has one.
     """
 
     kind: Kind
@@ -49,6 +51,8 @@ class CreateDataset:
     properties: Mapping[str, str] = field(default_factory=dict)
     ignored: tuple[tuple[str, SourceLocation], ...] = ()
     query: Cursor | None = None
+    is_private: bool = False
+    cdc: CdcFlow | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +75,19 @@ class SetSetting:
 
 
 @dataclass(frozen=True)
-class UseSchema:
-    """``USE SCHEMA name``; ``None`` for ``USE CATALOG``."""
+class UseNames:
+    """``USE CATALOG``, ``SET CATALOG`` and ``USE SCHEMA``: where later names of the file begin.
 
+    Args:
+        catalog: The catalog, if the statement names one.
+        schema: The schema, if it names one.
+    """
+
+    catalog: str | None
     schema: str | None
 
 
-Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseSchema
+Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseNames
 
 
 def parse_statement(cursor: Cursor) -> Statement:
@@ -91,10 +101,10 @@ def parse_statement(cursor: Cursor) -> Statement:
         return _create(cursor)
     if cursor.at("AUTO", "CDC") or cursor.at("APPLY", "CHANGES"):
         return parse_cdc(cursor, None)
+    if cursor.at("SET", "CATALOG") or cursor.at("USE"):
+        return _use(cursor)
     if cursor.at("SET"):
         return _set(cursor)
-    if cursor.at("USE"):
-        return _use(cursor)
     first = cursor.token.value.upper()
     raise cursor.unsupported(
         f"the statement {first} in an SQL file",
@@ -115,7 +125,6 @@ def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
     while cursor.token.is_word(*_FLAGS):
         flags[cursor.token.value.upper()] = cursor.token
         cursor.next()
-    what = cursor.token
     if cursor.take("FLOW"):
         return _flow(cursor)
     kind = _kind(cursor, flags)
@@ -125,23 +134,28 @@ def _create(cursor: Cursor) -> CreateDataset | InsertFlow | CdcFlow:
     name = cursor.name("a name")
     location = _location(cursor, named, cursor.tokens[cursor.index - 1])
     create = TableClauses(cursor, kind)
-    if kind != "view":
-        create.ignored += [
-            (f"CREATE {flag} {what.value.upper()}", _location(cursor, flags[flag], flags[flag]))
-            for flag in ("PRIVATE", "TEMPORARY", "TEMP")
-            if flag in flags
-        ]
     if cursor.at_symbol("("):
         create.column_list()
     create.clauses()
-    query = None
-    if cursor.take("AS"):
+    query, cdc = None, None
+    if kind == "streaming table" and cursor.at("FLOW", "AUTO"):
+        cursor.expect("FLOW")
+        cdc = parse_cdc(cursor, None, name)
+    elif cursor.take("AS"):
         if cursor.done:
             raise cursor.unexpected("a query")
         query = Cursor(cursor.text, cursor.tokens[cursor.index :])
     elif kind != "streaming table":
         raise cursor.unexpected("AS and a query")
-    return CreateDataset(kind=kind, name=name, location=location, query=query, **create.found())
+    return CreateDataset(
+        kind=kind,
+        name=name,
+        location=location,
+        query=query,
+        is_private=kind != "view" and not flags.keys().isdisjoint({"PRIVATE", "TEMPORARY", "TEMP"}),
+        cdc=cdc,
+        **create.found(),
+    )
 
 
 def _kind(cursor: Cursor, flags: Mapping[str, Token]) -> Kind:
@@ -228,7 +242,7 @@ class TableClauses:
     # -- clauses, in any order
 
     def clauses(self) -> None:
-        while not (self._cursor.done or self._cursor.at("AS")):
+        while not (self._cursor.done or self._cursor.at("AS") or self._cursor.at("FLOW", "AUTO")):
             self.clause()
 
     def clause(self) -> None:
@@ -360,8 +374,16 @@ def read_properties(cursor: Cursor) -> dict[str, str]:
 
 def _flow(cursor: Cursor) -> InsertFlow | CdcFlow:
     named = cursor.token
-    name = ".".join(cursor.name("the name of the flow"))
+    parts = cursor.name("the name of the flow")
     location = _location(cursor, named, cursor.tokens[cursor.index - 1])
+    name = ".".join(parts)
+    if len(parts) > 1:
+        raise MultipartFlowNameError(
+            f"the flow name `{name}` has {len(parts)} parts",
+            location=location,
+            remedies=[f"write CREATE FLOW {parts[-1]}"],
+            params={"flow": name},
+        )
     if cursor.take("COMMENT"):
         cursor.string("the text of the comment")
     cursor.expect("AS")
@@ -392,14 +414,20 @@ def _set(cursor: Cursor) -> SetSetting:
     return SetSetting(found[1], found[2])
 
 
-def _use(cursor: Cursor) -> UseSchema:
-    cursor.expect("USE")
+def _use(cursor: Cursor) -> UseNames:
+    cursor.next()
     is_catalog = cursor.take("CATALOG")
-    _ = is_catalog or cursor.take("SCHEMA") or cursor.take("DATABASE")
-    *_, name = cursor.name("a name")
+    _ = is_catalog or cursor.take("SCHEMA") or cursor.take("DATABASE") or cursor.take("NAMESPACE")
+    parts = (cursor.string("a name"),) if cursor.token.kind == "string" else cursor.name("a name")
     if not cursor.done:
         raise cursor.unexpected("the end of the statement")
-    return UseSchema(None if is_catalog else name)
+    if len(parts) > (1 if is_catalog else 2):
+        raise cursor.invalid(
+            f"`{'.'.join(parts)}` is not the name of a {'catalog' if is_catalog else 'schema'}"
+        )
+    if is_catalog:
+        return UseNames(parts[0], None)
+    return UseNames(parts[0] if len(parts) == 2 else None, parts[-1])
 
 
 def _location(cursor: Cursor, first: Token, last: Token) -> SourceLocation:

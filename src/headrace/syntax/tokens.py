@@ -16,6 +16,7 @@ _LITERAL = re.compile(
     r"""--[^\n]*|[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|(?P<open>/\*|['"`])""",
     re.DOTALL,
 )
+_HEX = re.compile(r"\b[xX]'(?=[^']*[^0-9a-fA-F'])[^']*'")
 _COMMAND = re.compile(r"^-- COMMAND -+\s*$", re.MULTILINE)
 _COMMENT_PART = re.compile(r"/\*|\*/")
 
@@ -44,11 +45,11 @@ class Token:
 
 
 class SqlTokenError(ValueError):
-    """A comment, a string or a name in backquotes has no end.
+    """A comment, a string or a name in backquotes has no end, or a literal in hexadecimal is wrong.
 
     Args:
         index: The index of its first character.
-        opening: Its first characters.
+        opening: Its first characters, or the whole literal.
     """
 
     def __init__(self, index: int, opening: str) -> None:
@@ -125,7 +126,8 @@ def _find_open(text: str) -> tuple[int, str]:
             index = part.end()
         if depth:
             return found.start(), found["open"]
-    return 0, text[:1]
+    wrong = _HEX.search(text)
+    return (0, text[:1]) if wrong is None else (wrong.start(), wrong[0])
 
 
 def split_statements(text: str) -> Iterator[tuple[int, int]]:

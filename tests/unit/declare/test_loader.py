@@ -26,7 +26,7 @@ from headrace.errors import (
     PipelineFilesMissingError,
 )
 from headrace.model.changes import ChosenColumns
-from headrace.model.declarations import AutoCdcFlow, Declarations
+from headrace.model.declarations import AutoCdcFlow, Declarations, TemporaryView
 from headrace.plan.evaluate import loading
 
 Write = Callable[..., Path]
@@ -499,7 +499,8 @@ def test_files_of_delta_live_tables_and_lakeflow_declare_the_same(load: Load) ->
     assert [len(one.expectations) for one in declared.datasets] == [1, 0, 0, 1, 0]
     assert [flow.name for flow in declared.flows] == ["one", "default.three", "into_four", "five"]
     notes = [(note.text.partition(" has")[0], note.location.line) for note in declared.notes]
-    assert notes == [("@dp.table: `private`", 6), ("@dp.materialized_view: `cluster_by_auto`", 13)]
+    assert next(one.is_private for one in declared.datasets if not isinstance(one, TemporaryView))
+    assert notes == [("@dp.materialized_view: `cluster_by_auto`", 13)]
     assert "dlt" not in sys.modules and "databricks.pipelines" not in sys.modules
 
 

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from headrace.errors import FeatureUnsupportedError, HeadraceError, PipelineValueUnsetError
+from headrace.errors import (
+    FeatureUnsupportedError,
+    HeadraceError,
+    MultipartFlowNameError,
+    PipelineValueUnsetError,
+    SqlInvalidError,
+)
 from headrace.model.changes import ChosenColumns
 from headrace.model.declarations import (
     AppendFlow,
@@ -132,8 +138,6 @@ def test_clauses_come_in_any_order(sql: Sql) -> None:
 @pytest.mark.parametrize(
     ("statement", "clause"),
     [
-        ("CREATE PRIVATE MATERIALIZED VIEW t AS SELECT 1", "CREATE PRIVATE VIEW"),
-        ("CREATE TEMPORARY STREAMING LIVE TABLE t AS SELECT 1", "CREATE TEMPORARY TABLE"),
         ("CREATE STREAMING TABLE t CLUSTER BY AUTO AS SELECT 1", "CLUSTER BY AUTO"),
         ("CREATE STREAMING TABLE t (a INT, PRIMARY KEY (a, b)) AS SELECT 1", "PRIMARY KEY"),
         ("CREATE STREAMING TABLE t (a INT, CONSTRAINT k PRIMARY KEY (a)) AS SELECT 1", "PRIMARY KEY"),
@@ -151,6 +155,30 @@ def test_a_clause_without_effect_is_noted(sql: Sql, statement: str, clause: str)
     assert note.text == f"{clause} of `t` has no effect"
     (table,) = declared.datasets
     assert isinstance(table, MaterializedView) or table.schema in (None, "a INT", "a INT NOT NULL")
+
+
+@pytest.mark.parametrize("what", ["PRIVATE MATERIALIZED VIEW", "TEMPORARY STREAMING LIVE TABLE"])
+def test_a_table_can_be_private(sql: Sql, what: str) -> None:
+    declared = sql(f"CREATE {what} t AS SELECT 1; CREATE STREAMING TABLE other AS SELECT 1")
+    tables = [one for one in declared.datasets if not isinstance(one, TemporaryView)]
+    assert [one.is_private for one in tables] == [True, False]
+    assert declared.notes == ()
+
+
+def test_a_streaming_table_has_its_flow_of_changes(sql: Sql) -> None:
+    declared = sql(
+        "USE SCHEMA sales; CREATE OR REFRESH STREAMING TABLE t CLUSTER BY (id) "
+        "FLOW AUTO CDC FROM STREAM s KEYS (id) SEQUENCE BY at STORED AS SCD TYPE 2"
+    )
+    (flow,) = declared.flows
+    assert isinstance(flow, AutoCdcFlow)
+    assert (flow.name, str(flow.target), flow.keys) == ("sales.t", "sales.t", ("id",))
+    assert flow.history is not None
+
+
+def test_the_name_of_a_flow_has_one_part(sql: Sql) -> None:
+    with pytest.raises(MultipartFlowNameError):
+        sql("CREATE STREAMING TABLE t; CREATE FLOW a.f AS INSERT INTO t BY NAME SELECT 1")
 
 
 def test_a_set_without_a_value_changes_nothing(sql: Sql) -> None:
@@ -184,12 +212,12 @@ def test_an_argument_can_have_a_secret(load: Load) -> None:
 def test_a_flow_inserts_by_name(sql: Sql) -> None:
     declared = sql(
         "CREATE STREAMING TABLE t;\n"
-        "CREATE FLOW sales.first AS INSERT INTO t BY NAME SELECT * FROM STREAM a;\n"
+        "CREATE FLOW first AS INSERT INTO t BY NAME SELECT * FROM STREAM a;\n"
         "CREATE FLOW second COMMENT 'c' AS INSERT INTO LIVE.t BY NAME\nSELECT * FROM STREAM(b)"
     )
     first, second = declared.flows
     assert isinstance(first, AppendFlow)
-    assert (first.name, second.name) == ("sales.first", "second")
+    assert (first.name, second.name) == ("first", "second")
     assert first.target == second.target == declared.datasets[0].name
     assert query_text(second.query) == "SELECT * FROM STREAM(b)"
 
@@ -300,14 +328,26 @@ def test_a_schema_is_that_of_later_names(sql: Sql) -> None:
         "CREATE FLOW f AS INSERT INTO a BY NAME SELECT 1; CREATE STREAMING TABLE other.b",
         **{"transformations/b.sql": "CREATE STREAMING TABLE c AS SELECT 1"},
     )
-    assert [str(one.name) for one in declared.datasets] == ["sales.a", "other.b", "default.c"]
+    names = ["main__sales.a", "main__other.b", "default.c"]
+    assert [str(one.name) for one in declared.datasets] == names
     assert [(one.name, str(one.target)) for one in declared.flows[:2]] == [
-        ("sales.a", "sales.a"),
-        ("f", "sales.a"),
+        ("main__sales.a", "main__sales.a"),
+        ("f", "main__sales.a"),
     ]
     query = declared.flows[1].query
     assert isinstance(query, SqlQuery)
-    assert query.schema == "sales"
+    assert (query.catalog, query.schema) == ("main", "sales")
+
+
+def test_a_catalog_is_in_use_until_the_end_of_the_file(sql: Sql) -> None:
+    declared = sql(
+        "SET CATALOG bronze; CREATE MATERIALIZED VIEW a AS SELECT 1;"
+        "USE silver.sales; CREATE MATERIALIZED VIEW b AS SELECT 1;"
+        "USE CATALOG spark_catalog; CREATE MATERIALIZED VIEW c AS SELECT 1;"
+        "USE NAMESPACE own; CREATE MATERIALIZED VIEW d AS SELECT 1"
+    )
+    names = ["bronze__default.a", "silver__sales.b", "default.c", "own.d"]
+    assert [str(one.name) for one in declared.datasets] == names
 
 
 @pytest.mark.parametrize(
@@ -316,6 +356,10 @@ def test_a_schema_is_that_of_later_names(sql: Sql) -> None:
         ("'${source}/x' a, ${ day }", "'landing/orders/x' a, 2024-01-01"),
         ("1 -- ${unknown}", "1"),
         ("1 /* ${day} :x ${unknown} */ a", "1 /* 2024-01-01 :x ${unknown} */ a"),
+        (
+            "CAST(a AS STRUCT<a :INT, b ARRAY<STRUCT<day :INT>>>), :day",
+            "CAST(a AS STRUCT<a :INT, b ARRAY<STRUCT<day :INT>>>), '2024-01-01'",
+        ),
         (":day, (:day), f(a, :source)", "'2024-01-01', ('2024-01-01'), f(a, 'landing/orders')"),
         ("a:day, f(a):day, `a`:day.b, a::string, ':day', r':day'", None),
     ],
@@ -370,7 +414,7 @@ def test_the_hidden_column_of_files_is_not_in_a_star(sql: Sql, query: str, found
         ("CREATE STREAMING TABLE t OPTIONS (a = 1) AS SELECT 1", "1:26"),
         ("CREATE STREAMING TABLE t WITH ROW FILTER f ON (a) AS SELECT 1", "1:26"),
         ("CREATE STREAMING TABLE t DEFAULT COLLATION UTF8_BINARY AS SELECT 1", "1:26"),
-        ("CREATE STREAMING TABLE t FLOW AUTO CDC FROM s", "1:26"),
+        ("CREATE STREAMING TABLE t FLOW INSERT BY NAME SELECT 1", "1:26"),
         ("CREATE STREAMING TABLE t (a) AS SELECT 1", "1:27"),
         ("CREATE STREAMING TABLE t (a COMMENT 'x') AS SELECT 1", "1:27"),
         ("CREATE STREAMING TABLE t (a INT GENERATED ALWAYS AS (1)) AS SELECT 1", "1:33"),
@@ -467,3 +511,11 @@ def test_flows_that_are_applied_once(sql: Sql) -> None:
     assert isinstance(second, AutoCdcFlow) and second.once
     assert query_text(second.query) == "SELECT * FROM a"
     assert first.trigger == second.trigger == Trigger(available_now=True)
+
+
+def test_a_literal_in_hexadecimal_is_checked(sql: Sql) -> None:
+    with pytest.raises(SqlInvalidError) as caught:
+        sql("CREATE MATERIALIZED VIEW a AS\nSELECT x'1F', x'1G'")
+    assert "x'1G'" in caught.value.summary
+    assert caught.value.location is not None
+    assert (caught.value.location.line, caught.value.location.column) == (2, 15)
