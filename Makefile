@@ -40,7 +40,7 @@ format: dev
 	@$(BIN)/ruff format .
 
 bench: dev
-	@for name in latency catchup noop loop tools demo many formats contracts upsert upsert_sizes; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
 
 # The locks hold names, versions and sums, and no address.
 COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \

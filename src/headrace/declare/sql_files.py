@@ -183,25 +183,7 @@ class _File:
     # -- parameters
 
     def _with_values(self, written: SqlText) -> SqlText:
-        """The statement with the values of its parameters.
-
-        Those in comments are replaced too, if they have values: else Spark would do it, and shift locations.
-        """
-        if "${" not in written.text and ":" not in written.text:
-            return written
-        values = {**self.active.settings.configuration, **self.settings}
-        tokens = tokenize(written.text)
-        edits: list[Edit] = []
-        for one in _PARAMETER.finditer(written.text):
-            if (value := values.get(one[1])) is not None:
-                edits.append(Edit(one.start(), one.end(), value))
-            elif any(token.start <= one.start() < token.stop for token in tokens):
-                raise _unset(written, one[1], one.start(), one.end())
-        for colon, name in _named_parameters(tokens):
-            if (value := values.get(name.value)) is None:
-                raise _unset(written, name.value, colon.start, name.stop)
-            edits.append(Edit(colon.start, name.stop, _literal(value)))
-        return SqlText(written.text, written.location, tuple(edits))
+        return with_values(written, {**self.active.settings.configuration, **self.settings})
 
     # -- datasets
 
@@ -343,6 +325,30 @@ class _File:
             schema=self.schema,
             catalog=self.catalog,
         )
+
+
+def with_values(written: SqlText, values: Mapping[str, str]) -> SqlText:
+    """A statement with the values of its parameters, ``${name}`` and ``:name``.
+
+    Those in comments are replaced too, if they have values: else Spark would do it, and shift locations.
+
+    Raises:
+        SqlParameterUnsetError: A parameter has no value.
+    """
+    if "${" not in written.text and ":" not in written.text:
+        return written
+    tokens = tokenize(written.text)
+    edits: list[Edit] = []
+    for one in _PARAMETER.finditer(written.text):
+        if (value := values.get(one[1])) is not None:
+            edits.append(Edit(one.start(), one.end(), value))
+        elif any(token.start <= one.start() < token.stop for token in tokens):
+            raise _unset(written, one[1], one.start(), one.end())
+    for colon, name in _named_parameters(tokens):
+        if (value := values.get(name.value)) is None:
+            raise _unset(written, name.value, colon.start, name.stop)
+        edits.append(Edit(colon.start, name.stop, _literal(value)))
+    return SqlText(written.text, written.location, tuple(edits))
 
 
 def _named_parameters(tokens: Sequence[Token]) -> Iterator[tuple[Token, Token]]:

@@ -102,7 +102,7 @@ class Queries:
         self._register_topics(session, cursor, interception)
 
         def computed() -> Answer:
-            sql = read_sql(interception, session, text)
+            sql = read_sql(interception, session, text.with_edits())
             with suspended():
                 try:
                     self._check_writes(session, sql, cursor)

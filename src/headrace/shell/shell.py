@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from headrace.declare.sql_files import open_literal
+from headrace.declare.sql_files import open_literal, with_values
 from headrace.errors import HeadraceError, SourceLocation
 from headrace.model.project import ProjectSettings
 from headrace.shell.definitions import Definitions
@@ -41,6 +42,7 @@ class Shell:
         self._queries = Queries(self.definitions)
         self._start = start
         self._limit = limit
+        self._values: dict[str, str] = {}
 
     def close(self) -> None:
         """Stop the Spark that was started here."""
@@ -55,6 +57,7 @@ class Shell:
             HeadraceError: It is wrong or fails; the location is in the text.
         """
         try:
+            text = with_values(text, {**self.definitions.settings.configuration, **self._values})
             cursor = Cursor(text)
         except SqlTokenError as error:
             raise open_literal(text, error) from error
@@ -73,6 +76,8 @@ class Shell:
         statement = parse_stream_statement(cursor)
         match statement:
             case None:
+                if cursor.at("SET") and not cursor.at("SET", "CATALOG"):
+                    self._set(cursor)
                 return self._queries.run(text, self._limit)
             case CreateStream():
                 return self._create_stream(statement, text.edited)
@@ -85,6 +90,12 @@ class Shell:
                 added = self.definitions.add(definition, text.edited)
                 shown = name.removeprefix(f"{self.definitions.settings.database}.")
                 return Answer(note=f"{kind} {shown} {'created' if added else 'exists already'}")
+
+    def _set(self, cursor: Cursor) -> None:
+        """Keep the value of ``SET name = value`` as a parameter of later statements."""
+        found = re.fullmatch(r"SET\s+`?([\w.-]+)`?\s*=\s*(.*)", cursor.rest, re.IGNORECASE | re.DOTALL)
+        if found is not None:
+            self._values[found[1]] = found[2]
 
     # -- streams
 
