@@ -18,6 +18,7 @@ from headrace.storage.layout import Storage
 
 BUNDLES = ("databricks.yml", "databricks.yaml")
 _VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
+_NO_VARIABLE = re.compile(r"\$\{(?!\w+\})")
 _SUFFIXES = ("", ".py", ".sql")
 _KEPT = frozenset(
     {"name", "catalog", "schema", "target", "libraries", "configuration", "parameters", "root_path"}
@@ -177,7 +178,8 @@ def _settings(pipeline: BundlePipeline, folder: Path, variables: _Variables) -> 
     return _Settings(
         values=settings,
         libraries=tuple(libraries),
-        configuration={str(key): _plain_text(value) for key, value in given.items()},
+        # What is no variable of a bundle is text there.
+        configuration={str(key): _NO_VARIABLE.sub("$${", _plain_text(value)) for key, value in given.items()},
         ignored=tuple(sorted(set(values) - _KEPT)),
         unset=tuple(variables.unset),
     )

@@ -123,6 +123,12 @@ def test_a_bundle_is_read_as_a_spec(bundle: Path, monkeypatch: pytest.MonkeyPatc
         load_project(bundle, profile="other")
 
 
+def test_text_that_is_no_variable_stays(bundle: Path) -> None:
+    file = bundle.parent / "resources" / "sales.pipeline.yml"
+    file.write_text(PIPELINE.replace("${var.warehouse}", """'${file("a.avsc")}'"""))
+    assert load_project(bundle).configuration["warehouse"] == '${file("a.avsc")}'
+
+
 def test_a_spec_adds_to_a_bundle(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUNDLE_VAR_warehouse", "w")
     text = "bundle: databricks.yml\ndatabase: mine\npaths: {/Volumes: ./volumes}\nparameters: {mode: some}\n"
