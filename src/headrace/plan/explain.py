@@ -352,7 +352,7 @@ class Explanation:
 
     def _names(self, names: Iterable[TableName], last: str = "and") -> str:
         texts = [self.name_of(name) for name in dict.fromkeys(names)]
-        return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"
+        return "".join(texts) if len(texts) < 2 else f"{', '.join(texts[:-1])} {last} {texts[-1]}"
 
 
 def _fact(change: Change) -> str:
