@@ -30,7 +30,7 @@ _MANY = 100
 @click.option("--with-engine-only", is_flag=True, help="Leave out the commands with a JVM of their own.")
 def main(times: int, quick: bool, with_engine_only: bool) -> None:
     """Seconds of each command, from its start to its end."""
-    times = 1 if quick else times
+    times, here = 1 if quick else times, Path.cwd()
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, broker_in() as broker:
         folder, log = Path(name), Path(name) / "log"
         broker.create_topic(TOPIC, PARTITIONS)
@@ -78,6 +78,7 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
                             found[side][what].append(took)
         finally:
             timed([*HEADRACE, "engine", "stop"], log, environment)
+            os.chdir(here)
     medians = {side: {what: statistics.median(all_) for what, all_ in found[side].items()} for side in sides}
     rows = [
         (what, *(medians[side][what] for side in sides), ratio(medians["on"][what], medians[sides[0]][what]))
