@@ -178,7 +178,7 @@ def _project_options() -> list[click.Parameter]:
             is_flag=True,
             expose_value=False,
             callback=_without_engine,
-            help="Start a JVM for this command alone, as HEADRACE_ENGINE=off does.",
+            help="If the command needs Spark, start a JVM for it alone, as HEADRACE_ENGINE=off does.",
         ),
         click.Option(
             ["--set"],

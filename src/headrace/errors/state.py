@@ -32,7 +32,8 @@ class CheckpointForeignError(RefusedError):
 class CheckpointCorruptError(RefusedError):
     """A file of the checkpoint cannot be read.
 
-    `headrace checkpoint repair FLOW` repairs it where the table has what the file said, and keeps the state.
+    `headrace checkpoint repair FLOW` writes the file again from the table's record of the
+    batch, if there is one, and keeps the state.
     `headrace reset FLOW` creates a new checkpoint at the positions that the table records.
     """
 
@@ -174,7 +175,7 @@ class ReaderLagsError(RefusedError):
     Up to the limit (`reader_lag`, by default 30 days) such files are kept, and the vacuum deletes the others.
     Beyond it, the table grows for a flow that may never run again: run the flow, or leave it out with
     `headrace maintain TABLE --ignore-reader FLOW`. A flow that was left out can find its files missing later;
-    then it has to be refreshed in full.
+    then it needs a full refresh.
     """
 
     code = "READER_LAGS"
@@ -194,7 +195,7 @@ class RetentionTooShortError(RefusedError):
 class PinInvalidError(UsageError):
     """A version of a table cannot be pinned: the table does not have it, or its files may be gone already.
 
-    `headrace status --tables` shows the oldest version of each table.
+    The message names the versions that can be pinned.
     """
 
     code = "PIN_INVALID"

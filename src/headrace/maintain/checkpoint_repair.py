@@ -7,6 +7,7 @@ commit log is damaged is run again by Spark, and the table skips it, since it ho
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import uuid
@@ -65,8 +66,12 @@ def find_problems(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
     yield from _offsets(checkpoint)
     for folder in ("sources", "state"):
         for file in (path / folder).walk():
-            if not file.size() and not file.name.startswith("."):
-                yield Problem(file=file, found="the file is empty")
+            if file.name.startswith("."):
+                continue
+            # A flow that runs deletes old files of its state.
+            with contextlib.suppress(FileNotFoundError):
+                if not file.size():
+                    yield Problem(file=file, found="the file is empty")
 
 
 def _metadata(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
@@ -95,7 +100,9 @@ def _commits(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
         return
     repair = None
     if checkpoint.committed >= last:
-        action = f"take it away; Spark runs batch {last} again, and the table, which holds it, skips it"
+        action = (
+            f"move it to the backup; Spark runs batch {last} again, and the table, which has it, skips it"
+        )
         repair = Repair(file=file, action=action)
     yield Problem(file=file, found="it is not a file of Spark's commit log", repair=repair)
 
@@ -107,7 +114,7 @@ def _offsets(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
     last = max(checkpoint.last_planned, committed)
     if last > committed and (found := offsets_problem(path, last, sources)) is not None:
         file = offsets_path(path, last)
-        action = f"take it away; the table does not hold batch {last}, and Spark plans it again"
+        action = f"move it to the backup; the table does not hold batch {last}, and Spark plans it again"
         yield Problem(file=file, found=found, repair=Repair(file=file, action=action))
         last -= 1
     for batch in range(max(last - 1, 0), last + 1):
@@ -150,6 +157,6 @@ def _checksum(file: Location) -> Iterator[Problem]:
     size = struct.unpack(">i", stored[4:8])[0] if len(stored) >= 8 else 0
     chunks = [data[start : start + size] for start in range(0, len(data), size)] if size > 0 else []
     if size <= 0 or stored[8:] != b"".join(struct.pack(">I", zlib.crc32(chunk)) for chunk in chunks):
-        action = f"take the checksums away; {file.name} itself is whole"
+        action = f"move the checksum file to the backup; {file.name} can be read"
         repair = Repair(file=sums, action=action)
-        yield Problem(file=sums, found=f"the checksums are not those of {file.name}", repair=repair)
+        yield Problem(file=sums, found=f"the checksums do not match {file.name}", repair=repair)

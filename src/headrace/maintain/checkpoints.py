@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -187,7 +188,11 @@ def load_metadata(path: Location) -> Mapping[str, Any] | None:
 
 def measure(folder: Location) -> dict[str, int]:
     """The number of files in a folder and all below it, and their bytes."""
-    sizes = [file.size() for file in folder.walk()]
+    sizes = []
+    for file in folder.walk():
+        # A flow that runs deletes old files of its state.
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(file.size())
     return {"files": len(sizes), "size_bytes": sum(sizes)}
 
 

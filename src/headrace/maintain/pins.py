@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from headrace.errors import PinInvalidError
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 
@@ -33,7 +34,7 @@ def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -
     """The pins of a table that have not ended, by version.
 
     Raises:
-        ValueError: The file of the pins is damaged.
+        PinInvalidError: The file of the pins is damaged.
         OSError: It cannot be read.
     """
     try:
@@ -44,8 +45,15 @@ def load_pins(storage: Storage, table: TableName, now: datetime | None = None) -
         ]
     except FileNotFoundError:
         return ()
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{storage.pins(table)} is damaged: {error!r}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise PinInvalidError(
+            f"the file with the pins of {table.short} is damaged: {storage.pins(table)}",
+            facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
+            remedies=(
+                f"delete the file, and pin the versions again:   headrace pin {table.short} --version N",
+            ),
+            params={"table": str(table), "path": str(storage.pins(table))},
+        ) from error
     at = now or datetime.now(UTC)
     return tuple(sorted((one for one in found if one.until > at), key=lambda one: one.version))
 

@@ -1,4 +1,4 @@
-"""Deletes the files that no version needs which somebody may still read.
+"""Deletes files of versions that no reader needs any more.
 
 Delta's own ``VACUUM`` knows only the time of the table's property. Here the readers count, too, and a dry run
 shows exactly what is deleted.

@@ -19,6 +19,7 @@ from headrace.errors import (
     TableUnreadableError,
 )
 from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
 from headrace.observe.versions import check_files, find_version
 from headrace.storage.layout import Storage
 from headrace.storage.locate import is_uri, locate
@@ -99,11 +100,27 @@ def find_table(text: str, storage: Storage | None, default_schema: str) -> Locat
             return _created(path, text)
     if _is_table(folder := locate(text)):
         return _created(folder, text)
+    raise _unknown(text, storage, default_schema)
+
+
+def find_dataset(text: str, settings: ProjectSettings) -> TableName:
+    """The name of a table of a pipeline's storage.
+
+    Raises:
+        TableUnknownError: There is none; the path of a table is no name.
+    """
+    name = settings.table_name(text)
+    if not _is_table(settings.storage.table(name)):
+        raise _unknown(text, settings.storage, settings.database)
+    return name
+
+
+def _unknown(text: str, storage: Storage | None, default_schema: str) -> TableUnknownError:
     tables = () if storage is None else storage.find_tables()
     known = sorted(t.name if t.schema == default_schema else str(t) for t in tables)
     near = difflib.get_close_matches(text, [*known, *map(str, tables)], n=1)
     where = "here" if storage is None else f"in {storage.root}"
-    raise TableUnknownError(
+    return TableUnknownError(
         f"there is no table `{text}` {where}",
         facts=(f"its tables: {', '.join(known)}",) if known else (),
         remedies=(f"did you mean `{near[0]}`?" if near else "headrace status",),

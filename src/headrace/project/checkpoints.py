@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +13,7 @@ from headrace.maintain.checkpoint_repair import Problem, find_problems
 from headrace.maintain.checkpoints import FlowCheckpoint, load_checkpoints
 from headrace.model.project import ProjectSettings
 from headrace.project.operations import logged_operation, new_update
-from headrace.state.lease import Lease
+from headrace.state.lease import held_leases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,18 +109,15 @@ class Checkpoints:
 
         Raises:
             FlowUnknownError: The storage has no checkpoint of a flow.
-            SecondDriverError: A flow runs.
+            SecondDriverError: A flow of one of the tables runs.
             StorageUnwritableError: The storage refuses a change.
         """
         storage, update = self._settings.storage, new_update()
         names = tuple(dict.fromkeys(one.dataset for one in self.show(flows)))
         with (
             logged_operation(self._settings, update, "CHECKPOINT_REPAIR", names) as outcome,
-            ExitStack() as held,
+            held_leases(storage, names),
         ):
-            for one in self.show(flows):
-                lease = Lease.acquire(storage.lease(one.dataset, one.flow), one.flow)
-                held.callback(lease.release)
             # Read again: a run may have ended since the caller has looked.
             done = tuple(one for one in self.validate(flows) if one.can_be_repaired)
             for report in done:

@@ -14,7 +14,7 @@ from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.read import find_table
+from headrace.observe.read import find_dataset
 from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
 from headrace.project.engine import Engine
@@ -134,8 +134,7 @@ class Eraser:
             ReadConditionInvalidError: The condition cannot be evaluated.
         """
         settings = self._settings
-        find_table(table, settings.storage, settings.database)
-        name = settings.table_name(table)
+        name = find_dataset(table, settings)
         _, plan = self._engine.reach()
         session = self._engine.session()
         steps: list[ErasureStep] = []
@@ -257,7 +256,8 @@ class Eraser:
 
     def _retention(self, steps: Sequence[ErasureStep]) -> timedelta:
         """The longest time for which one of the tables keeps files."""
-        found = [CarePolicy().with_properties(self._engine.read_table(one.path).properties) for one in steps]
+        policies = self._settings.maintenance
+        found = [policies.of(one.dataset, self._engine.read_table(one.path).properties) for one in steps]
         return timedelta(seconds=max((one.retention_s for one in found), default=CarePolicy().retention_s))
 
 

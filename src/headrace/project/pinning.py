@@ -10,7 +10,7 @@ from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pi
 from headrace.maintain.record import load_care
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.observe.read import find_table
+from headrace.observe.read import find_dataset
 from headrace.storage.table_log import readable_versions
 
 
@@ -78,5 +78,4 @@ class Pins:
         return remove_pins(self.settings.storage, self._name(table), version)
 
     def _name(self, table: str) -> TableName:
-        find_table(table, self.settings.storage, self.settings.database)
-        return TableName.parse(table, self.settings.database)
+        return find_dataset(table, self.settings)

@@ -226,11 +226,16 @@ class TableKeeper:
                 due = self._due(condition)
             if not due:
                 return care
-            with logged_operation(self.settings, new_update(), "MAINTENANCE", [name]) as outcome:
-                care = self._do(care, due)
-                outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
-                if care.error is not None:
-                    raise care.error
+            try:
+                with logged_operation(self.settings, new_update(), "MAINTENANCE", [name]) as outcome:
+                    care = self._do(care, due)
+                    outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
+                    if care.error is not None:
+                        # For the event log: what was done before the refusal stays in the result.
+                        raise care.error
+            except HeadraceError as error:
+                if error is not care.error:
+                    raise
         return care
 
     def _do(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
@@ -275,13 +280,9 @@ class TableKeeper:
         policy = condition.policy
         if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
             raise RetentionTooShortError(
-                f"{name.short}: a retention of {_days(policy.retention_s)} is below "
-                f"{_days(SAFE_RETENTION_S)}",
+                f"a retention of {_days(policy.retention_s)} is below {_days(SAFE_RETENTION_S)}",
                 facts=("no file was deleted",),
-                remedies=(
-                    f"allow it:   headrace maintain {name.short} --allow-short-retention",
-                    "or set `allow_short_retention: true` beside `retention` in the spec",
-                ),
+                remedies=self._short_remedies(name),
                 params={"table": str(name), "retention_s": policy.retention_s},
             )
         now = datetime.now(UTC)
@@ -290,13 +291,23 @@ class TableKeeper:
             if lag is not None and lag > policy.reader_lag_s:
                 raise _lags(name, holder, lag, condition)
 
+    def _short_remedies(self, name: TableName) -> tuple[str, ...]:
+        given = self.options.retention_s
+        if given is not None:
+            return (f"allow it: repeat the command with --allow-short-retention, for {name.short} alone",)
+        return (
+            f"allow it:   headrace maintain {name.short} --allow-short-retention",
+            "or set `allow_short_retention: true` beside `retention` in the spec",
+        )
+
 
 def _lags(name: TableName, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:
-    at = "nothing yet" if holder.version == UNKNOWN else f"up to version {(holder.first_unread or 1) - 1}"
+    is_unknown = holder.version == UNKNOWN
+    at = "to an unknown version" if is_unknown else f"up to version {(holder.first_unread or 1) - 1}"
     held = condition.vacuum
     return ReaderLagsError(
-        f"{name.short}: flow {holder.name} has not read commits for {_days(lag_s)}; the limit is "
-        f"{_days(condition.policy.reader_lag_s)}",
+        f"flow {holder.name} has commits of {name.short} to read that are {_days(lag_s)} old; the limit "
+        f"(`reader_lag`) is {_days(condition.policy.reader_lag_s)}",
         facts=(
             f"it has read {at}; the table is at version {condition.snapshot.version}",
             f"for it, {_files(len(held.held), held.held_bytes)} are kept",
@@ -304,7 +315,7 @@ def _lags(name: TableName, holder: Holder, lag_s: float, condition: TableConditi
         ),
         remedies=(
             "run the flow:   headrace run",
-            f"or leave it out; it has to be refreshed in full later:   headrace maintain {name.short} "
+            f"or ignore the flow; it may need a full refresh later:   headrace maintain {name.short} "
             f"--ignore-reader {holder.name}",
         ),
         params={"table": str(name), "flow": holder.name, "lag_s": round(lag_s)},

@@ -30,7 +30,7 @@ def open_next(flow: FlowFacts, table: TableFacts, current: str | None, reason: R
         if flow.start is not None:
             raise _start_invalid(
                 flow,
-                "has read nothing yet",
+                "has read nothing yet, so --from does not apply",
                 'set starting_offsets="earliest", "latest" or offsets in its query',
             )
         return Open(reason=reason, fences=current)

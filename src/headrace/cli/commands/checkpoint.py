@@ -115,7 +115,7 @@ def _shown(found: FlowCheckpoint) -> Iterator[str]:
         f"{_batch(found.committed)} in the table"
     )
     for source in found.sources:
-        position = "its beginning" if source.position is None else json.dumps(source.position.to_json())
+        position = "an unknown position" if source.position is None else json.dumps(source.position.to_json())
         yield f"  source      {source.title} continues at {position}"
     if said["watermark"] is not None:
         yield f"  watermark   {said['watermark']}"
@@ -132,7 +132,7 @@ def _shown(found: FlowCheckpoint) -> Iterator[str]:
 def _judged(report: CheckpointReport) -> Iterator[str]:
     found = report.checkpoint
     if not report.problems:
-        yield f"{found.flow}  the checkpoint is whole"
+        yield f"{found.flow}  no damaged files"
         return
     yield f"{found.flow}  {_counted(len(report.problems), 'damaged file')} in {found.path}"
     for one in report.problems:
@@ -140,7 +140,7 @@ def _judged(report: CheckpointReport) -> Iterator[str]:
         if one.repair is not None:
             yield f"    repair: {one.repair.action}"
         else:
-            yield "    there is no repair"
+            yield "    this file cannot be repaired"
     yield f"  help: {_remedy(report)}"
 
 
@@ -148,7 +148,8 @@ def _remedy(report: CheckpointReport) -> str:
     flow = report.checkpoint.flow
     if report.can_be_repaired:
         return f"headrace checkpoint repair {flow}"
-    return f"open a new checkpoint:   headrace reset {flow}   (a flow with state: headrace full-refresh)"
+    dataset = report.checkpoint.dataset.short
+    return f"headrace reset {flow}   (a stateful flow: headrace full-refresh {dataset})"
 
 
 def _batch(number: int) -> str:

@@ -87,7 +87,7 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
     type=LocalFolder(file_okay=False),
     help="Write a pipeline that does the same, and do not run it.",
 )
-@click.option("--no-optimize", is_flag=True, help="Do not compact the tables.")
+@click.option("--no-optimize", is_flag=True, help="Do not compact the tables after the run.")
 @click.option("--no-vacuum", is_flag=True, help="Do not delete files that the tables no longer need.")
 @log_options
 def command(

@@ -38,7 +38,7 @@ _STEPS = ("optimize", "vacuum", "log")
     "--ignore-reader",
     multiple=True,
     metavar="FLOW",
-    help="Delete files that this flow has not read yet; it has to be refreshed in full later.",
+    help="Ignore this flow: delete also files and commits that it has not read. It may need a full refresh.",
 )
 def command(
     invocation: Invocation,
@@ -84,5 +84,5 @@ def _summary(found: tuple[TableCare, ...], *, dry_run: bool) -> str:
     if not found:
         return "The storage has no tables yet."
     done = sum(bool(one.steps) for one in found)
-    what = "need care; nothing was changed" if dry_run else "were maintained"
+    what = "would be maintained; nothing was changed" if dry_run else "needed maintenance"
     return f"{done:,} of {len(found):,} {'table' if len(found) == 1 else 'tables'} {what}."

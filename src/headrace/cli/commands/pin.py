@@ -26,7 +26,13 @@ if TYPE_CHECKING:
 )
 @click.argument("table", required=False, shell_complete=complete_dataset)
 @click.option("--version", type=click.IntRange(0), metavar="N", help="The version; by default the newest.")
-@click.option("--for", "seconds", callback=parse_time, metavar="TIME", help="How long: 12h, 30d.")
+@click.option(
+    "--for",
+    "seconds",
+    callback=parse_time,
+    metavar="TIME",
+    help="How long to keep it: 12h, 30d. Required to add a pin.",
+)
 @click.option("--list", "shows", is_flag=True, help="List the pins, of one table or of all.")
 @click.option("--remove", is_flag=True, help="Remove the pin of the version, or all pins of the table.")
 def command(
@@ -40,10 +46,12 @@ def command(
     """Keep a version of a table readable for a time.
 
     `headrace maintain` deletes neither its files nor the part of the log that it needs. `VACUUM` of another
-    engine knows nothing of pins.
+    engine ignores pins.
     """
-    if shows and (remove or seconds is not None):
+    if shows and (remove or seconds is not None or version is not None):
         raise click.UsageError("--list takes no other option")
+    if remove and seconds is not None:
+        raise click.UsageError("--for adds a pin, and --remove removes one: give one of them")
     if table is None and not shows:
         raise click.UsageError("name a table, or list the pins with --list")
     if not shows and not remove and seconds is None:

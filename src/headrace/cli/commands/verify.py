@@ -66,7 +66,8 @@ def command(
     Reads the tables' logs and files, the ledger, the checkpoints and the broker; starts no Spark.
     Checks three grades for each flow: each batch starts where the one before it ended (ranges), the
     rows that left the query are in the table's files (counts), and the records read from Kafka are
-    the rows of the table (records). Exit code 0 if no check fails, otherwise 1.
+    the rows of the table (records). Exit code 0 if no check fails, 1 if one fails, 3 if the grade of
+    --require cannot be judged.
     """
     if isinstance(since, int) and len(datasets) != 1:
         raise click.UsageError("a version needs the name of its table; or give a time")

@@ -49,7 +49,7 @@ def fold_files(
     listed = list(files)
     small_bytes = policy.small_bytes(sum(one.size for one in listed))
     foldable = foldable_files(listed, small_bytes, policy.deleted_ratio)
-    if not (policy.compact and policy.auto) or foldable <= policy.small_files:
+    if not (policy.compact and policy.auto) or foldable < policy.small_files:
         return
     try:
         done = compact_files(session, table, policy)

@@ -110,8 +110,7 @@ def _view_changed(
 ) -> UpstreamRewrittenError:
     name = table.rpartition("/")[2]
     return UpstreamRewrittenError(
-        f"{flow}: a refresh has changed or removed rows of the materialized view {name}, which it reads as a "
-        "stream",
+        f"{flow} reads the materialized view {name} as a stream, and a refresh changed or removed its rows",
         location=location,
         facts=(
             f"version {commit.version} replaces the rows of the view",

@@ -97,10 +97,16 @@ def _chosen(flow: FlowFacts, start: ChosenStart, held: Held, topic: str, partiti
         return first if start.edge == "earliest" else end
     offset = start.offsets.get(topic, {}).get(partition)
     if offset is not None and (first is None or end is None or not first <= offset <= end):
+        offsets = (
+            f"the topic has no partition {partition}"
+            if first is None or end is None
+            else f"the broker has the offsets {first} to {end - 1}; {end} starts after the last record"
+        )
         raise StartInvalidError(
             f"flow {flow.flow}: topic `{topic}`, partition {partition} has no offset {offset}",
             location=flow.location,
-            facts=(f"the broker has the offsets {first} to {end}", "nothing was changed"),
+            facts=(offsets, "nothing was changed"),
+            remedies=("choose an offset of the topic, or leave out --from",),
             params={"flow": flow.flow, "topic": topic, "partition": partition, "offset": offset},
         )
     return offset

@@ -1,0 +1,219 @@
+"""What can be told of a pipeline without Spark: its proof, status, events and tables."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from headrace.errors import ArgumentInvalidError, HeadraceError
+from headrace.model.project import ProjectSettings
+from headrace.project.engine import Engine
+
+if TYPE_CHECKING:
+    from headrace.maintain.health import TableHealth
+    from headrace.observe.event_reading import EventLevel, LoggedEvent
+    from headrace.observe.quality import Quality
+    from headrace.observe.read import Rows
+    from headrace.observe.snapshot import Snapshot
+    from headrace.project.checkpoints import Checkpoints
+    from headrace.project.pinning import Pins
+    from headrace.verify.report import Proof
+
+
+class StoredPipeline:
+    """What the storage, the event log and the broker tell of a pipeline; starts no JVM.
+
+    Args:
+        settings: The settings of the spec.
+        engine: The connections of the pipeline.
+
+    Attributes:
+        settings: The settings of the chosen profile.
+    """
+
+    def __init__(self, settings: ProjectSettings, engine: Engine) -> None:
+        self.settings = settings
+        self._engine = engine
+
+    def verify(
+        self,
+        datasets: Sequence[str] = (),
+        *,
+        since: datetime | int | None = None,
+        require: str | None = None,
+        sample: int | None = None,
+    ) -> Proof:
+        """Check that every record was processed exactly once; starts no JVM.
+
+        Args:
+            datasets: The tables to check; all by default.
+            since: A table version or a time; older commits are not checked.
+            require: The grade that must be judged for each flow: ``ranges``, ``counts`` or ``records``.
+            sample: The number of keys of each table with changes by key whose newest records are read again.
+
+        Returns:
+            The proof: `proven`, and each flow with its grades.
+
+        Raises:
+            UsageError: A name is unknown, or there is nothing to verify yet.
+
+        Example:
+            >>> assert pipeline.verify().proven  # doctest: +SKIP
+        """
+        from headrace.runtime.kafka_faults import find_fault
+        from headrace.verify.proof import verify_pipeline
+        from headrace.verify.report import GRADES
+
+        if require is not None and require not in GRADES:
+            near = difflib.get_close_matches(require, GRADES, n=1)
+            raise ArgumentInvalidError(
+                f"verify: require={require!r} is not one of {', '.join(GRADES)}",
+                remedies=(f"did you mean `{near[0]}`?",) if near else (),
+                params={"argument": "require", "value": require},
+            )
+        asked = [datasets] if isinstance(datasets, str) else datasets
+        names = [self.settings.table_name(name) for name in asked]
+        connection = self._engine.connection()
+        with self._redacted():
+            return verify_pipeline(
+                self.settings,
+                datasets=names,
+                since=since,
+                require=require,
+                sample=sample,
+                connection=connection,
+                explain=lambda said: find_fault(connection, said),
+                others=self._engine.other_clusters,
+            )
+
+    def read(
+        self,
+        table: str,
+        *,
+        where: str | None = None,
+        limit: int | None = None,
+        columns: Sequence[str] = (),
+    ) -> Rows:
+        """Rows of a table of the storage, or of any folder that is a Delta table; starts no JVM.
+
+        Args:
+            table: The table's name, or the folder.
+            where: A condition in SQL.
+            limit: The maximum number of rows; all by default.
+            columns: The columns, by dotted path; by default all.
+
+        Raises:
+            UsageError: There is no such table or column, or the condition cannot be evaluated.
+
+        Example:
+            >>> pipeline.read("revenue", where="revenue > 100").rows  # doctest: +SKIP
+        """
+        from headrace.observe.read import Selection, find_table, read_rows
+
+        path = find_table(table, self.settings.storage, self.settings.database)
+        return read_rows(path, Selection(where=where, limit=limit, columns=columns))
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints of the pipeline's flows: show, validate and repair them, without Spark.
+
+        Example:
+            >>> pipeline.checkpoints.validate()  # doctest: +SKIP
+        """
+        from headrace.project.checkpoints import Checkpoints
+
+        return Checkpoints(self.settings)
+
+    @property
+    def pins(self) -> Pins:
+        """The versions of tables that are kept: list, add and remove them.
+
+        Example:
+            >>> pipeline.pins.add("orders", version=61, seconds=86400)  # doctest: +SKIP
+        """
+        from headrace.project.pinning import Pins
+
+        return Pins(self.settings)
+
+    def status(self) -> Snapshot:
+        """The state of the pipeline, from its storage and the broker; starts no JVM.
+
+        Example:
+            >>> [dataset.rows for dataset in pipeline.status().datasets]  # doctest: +SKIP
+        """
+        from headrace.observe.snapshot import take_snapshot
+
+        with self._redacted():
+            return take_snapshot(self.settings, self._engine.connection())
+
+    def table_health(self) -> tuple[TableHealth, ...]:
+        """The files and logs of the storage's tables, and what care is due; starts no JVM.
+
+        Example:
+            >>> [(one.table, one.remarks) for one in pipeline.table_health()]  # doctest: +SKIP
+        """
+        from headrace.maintain.health import examine_health
+
+        storage = self.settings.storage
+        return tuple(examine_health(storage, self.settings.maintenance, storage.find_tables()))
+
+    def events(
+        self,
+        *,
+        flow: str | None = None,
+        level: EventLevel = "metrics",
+        since: datetime | None = None,
+        limit: int | None = None,
+    ) -> tuple[LoggedEvent, ...]:
+        """The events of the pipeline from its event log, oldest first; starts no JVM.
+
+        Args:
+            flow: Only events of this flow, view or table.
+            level: The lowest level: ``metrics``, ``info``, ``warn`` or ``error``.
+            since: Only events since this time.
+            limit: The maximum number of events; the newest are returned.
+
+        Raises:
+            RunError: The event log cannot be read.
+
+        Example:
+            >>> [event.message for event in pipeline.events(level="warn")]  # doctest: +SKIP
+        """
+        from headrace.observe.event_reading import EventFilter, read_events
+
+        settings = self.settings
+        chosen = EventFilter(
+            pipeline=settings.name, schema=settings.database, flow=flow, level=level, since=since
+        )
+        return read_events(settings.storage, chosen, limit)
+
+    def quality(self, dataset: str | None = None, *, since: datetime | None = None) -> Quality:
+        """The counts of expectations over time, from the event log; starts no JVM.
+
+        Args:
+            dataset: The table or the materialized view; all by default.
+            since: Only batches since this time.
+
+        Raises:
+            RunError: The event log cannot be read.
+
+        Example:
+            >>> [one.dropped for one in pipeline.quality().datasets]  # doctest: +SKIP
+        """
+        from headrace.observe.event_reading import EventFilter
+        from headrace.observe.quality import read_quality
+
+        settings = self.settings
+        chosen = EventFilter(pipeline=settings.name, schema=settings.database, flow=dataset, since=since)
+        return read_quality(settings.storage, chosen)
+
+    @contextmanager
+    def _redacted(self) -> Iterator[None]:
+        """Remove the pipeline's secrets from errors."""
+        try:
+            yield
+        except HeadraceError as error:
+            raise self.settings.redactor.error(error) from error.__cause__
