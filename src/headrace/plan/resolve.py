@@ -138,7 +138,10 @@ def _raise_all(errors: list[HeadraceError], downstream: Mapping[TableName, Table
     """
     unique = {(error.headline, error.location): error for error in errors}
     if unique:
-        raise _with_downstream(_one_error(list(unique.values())), downstream or {})
+        # Datasets that read each other in a cycle are named by its error.
+        named = {name for error in unique.values() for name in error.params.get("cycle", ())}
+        unchecked = {name: read for name, read in (downstream or {}).items() if str(name) not in named}
+        raise _with_downstream(_one_error(list(unique.values())), unchecked)
 
 
 def _with_downstream(error: HeadraceError, downstream: Mapping[TableName, TableName]) -> HeadraceError:
