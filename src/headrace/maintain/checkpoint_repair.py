@@ -115,7 +115,9 @@ def _offsets(checkpoint: FlowCheckpoint) -> Iterator[Problem]:
     if last > committed and (found := offsets_problem(path, last, sources)) is not None:
         file = offsets_path(path, last)
         action = f"move it to the backup; the table does not hold batch {last}, and Spark plans it again"
-        yield Problem(file=file, found=found, repair=Repair(file=file, action=action))
+        # A sink could have the batch, and skip another one of the same number.
+        repair = None if checkpoint.sends else Repair(file=file, action=action)
+        yield Problem(file=file, found=found, repair=repair)
         last -= 1
     for batch in range(max(last - 1, 0), last + 1):
         file = offsets_path(path, batch)

@@ -116,12 +116,21 @@ class FlowCheckpoint:
             if name.isdigit()
         )
 
+    @property
+    def sends(self) -> bool:
+        """Whether the rows go to a sink, which can have a batch that the table does not record yet."""
+        entry = self._record(self.committed)
+        return entry is None or entry.get("kind") == "send"
+
     def positions(self, batch: int) -> Mapping[int, Position] | None:
         """Where a batch ended, as the table or the ledger says; ``None`` if neither has it."""
+        entry = self._record(batch)
+        return None if entry is None else committed_positions(entry)
+
+    def _record(self, batch: int) -> Mapping[str, Any] | None:
         if self.identity is None or batch < 0:
             return None
-        entry = self._ledger.last_batch(self.storage.table(self.dataset), self.identity.checkpoint, batch)
-        return None if entry is None else committed_positions(entry)
+        return self._ledger.last_batch(self.storage.table(self.dataset), self.identity.checkpoint, batch)
 
     @property
     def _ledger(self) -> Ledger:

@@ -6,6 +6,7 @@ shows exactly what is deleted.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,8 @@ from headrace.storage.table_log import commit_file, load_commit, read_actions
 from headrace.storage.table_snapshot import TableSnapshot, named_files
 
 _CHANGES = "_change_data"
+_UNNAMED_S = 86400.0
+"""Files that no commit names are kept for this time in any case."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,17 +108,22 @@ def plan_vacuum(
     since_s = kept_since.timestamp()
     current = {path for one in snapshot.files for path in (one.path, one.vector) if path is not None}
     old = {one.path: one for one in stored if one.modified_s < since_s and one.path not in current}
+    # A commit that has not ended yet may name them: of a compaction beside a flow, or of another engine.
+    unnamed_s = min(since_s, time.time() - _UNNAMED_S)
+    unnamed = {path for path, one in old.items() if one.modified_s >= unnamed_s}
     holding = sorted(holders, key=lambda one: one.version)
     needs = _Needs(holding, snapshot)
     removed: dict[str, int] = {}
     lowest = snapshot.version
     for version in reversed(snapshot.commits if old else ()):
-        is_recent = load_commit(table, version).timestamp_ms / 1000 >= since_s
-        if not is_recent and version < needs.oldest:
+        committed_s = load_commit(table, version).timestamp_ms / 1000
+        is_recent = committed_s >= since_s
+        if not is_recent and version < needs.oldest and (not unnamed or committed_s < unnamed_s):
             break
         lowest = version
         for name, action in read_actions(commit_file(table, version), "remove", "cdc", "add"):
             for path in named_files(action):
+                unnamed.discard(path)
                 if name != "add" and is_recent:
                     old.pop(path, None)
                 elif path in old:
@@ -124,7 +132,7 @@ def plan_vacuum(
                     needs.look(path, version, name, changes_data=bool(action.get("dataChange", True)))
     kept = needs.held(old)
     last = max(kept.values(), default=UNKNOWN)
-    expired = tuple(one for path, one in old.items() if path not in kept)
+    expired = tuple(one for path, one in old.items() if path not in kept and path not in unnamed)
     return VacuumPlan(
         kept_since=kept_since,
         # A file that no scanned commit names was removed before them.

@@ -27,8 +27,10 @@ SAFE_RETENTION_S: Final = 7 * DAY_S
 _TARGET_SIZES = ((10 << 30, 128 << 20), (1 << 40, 256 << 20))
 _LARGE_TARGET = 1 << 30
 _SMALL_PART = 4
+_UNREADABLE_S = 36500 * DAY_S
 _MANAGED_KEYS = ("compact", "vacuum")
-_DURATION = re.compile(r"\s*(?:interval\s+)?(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.IGNORECASE)
+_DURATION = re.compile(r"\s*(?:interval\s+)?((?:'?\d+(?:\.\d+)?'?\s*[a-z]+\s*)+)", re.IGNORECASE)
+_PART = re.compile(r"'?(\d+(?:\.\d+)?)'?\s*([a-z]+)", re.IGNORECASE)
 _UNITS = {"w": 7 * DAY_S, "week": 7 * DAY_S, "d": DAY_S, "day": DAY_S, "h": 3600.0, "hour": 3600.0}
 _UNITS |= {"m": 60.0, "min": 60.0, "minute": 60.0, "s": 1.0, "sec": 1.0, "second": 1.0}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
@@ -101,8 +103,10 @@ class CarePolicy:
         if given.get(LOG_CLEANUP.lower(), "true").lower() != "false":
             values["cleans_log"] = False
         for name, key in ((FILE_RETENTION, "retention_s"), (LOG_RETENTION, "log_retention_s")):
-            if (seconds := _seconds_or_none(given.get(name.lower()))) is not None:
-                values[key] = seconds
+            if (text := given.get(name.lower())) is not None:
+                # A time that cannot be read is no reason to keep files for a shorter one.
+                seconds = _seconds_or_none(text)
+                values[key] = _UNREADABLE_S if seconds is None else seconds
                 if key == "retention_s":
                     # As in Delta: who sets the property has decided.
                     values["allow_short_retention"] = True
@@ -167,9 +171,14 @@ def _seconds_or_none(value: Any) -> float | None:
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
-    unit = found[2].lower()
-    factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
-    return None if factor is None else float(found[1]) * factor
+    seconds = 0.0
+    for number, name in _PART.findall(found[1]):
+        unit = name.lower()
+        factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
+        if factor is None:
+            return None
+        seconds += float(number) * factor
+    return seconds
 
 
 def _declared(properties: Mapping[str, str]) -> Mapping[str, Any]:

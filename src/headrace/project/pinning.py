@@ -57,16 +57,18 @@ class Pins:
                 remedies=("choose one of them",),
                 params={"table": str(name), "version": chosen},
             )
+        pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
+        # A vacuum writes what it deletes, and reads the pins then: one of the two sees the other.
+        add_pin(storage, pin)
         oldest = int(load_care(storage, name).get("vacuumed", {}).get("readable_from", 0))
         if chosen < oldest:
+            remove_pins(storage, name, chosen)
             raise PinInvalidError(
                 f"{name.short}: files of version {chosen} were deleted by a vacuum",
                 facts=(f"the oldest version with all its files is {oldest}",),
                 remedies=(f"pin version {oldest} or a newer one",),
                 params={"table": str(name), "version": chosen},
             )
-        pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
-        add_pin(storage, pin)
         return pin
 
     def remove(self, table: str, version: int | None = None) -> tuple[Pin, ...]:

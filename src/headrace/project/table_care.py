@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortErr
 from headrace.maintain.condition import TableCondition, examine_table
 from headrace.maintain.holders import UNKNOWN, Holder, find_holders, lag_seconds
 from headrace.maintain.log_cleanup import delete_log
-from headrace.maintain.record import record_care
+from headrace.maintain.record import load_care, record_care
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.care import DAY_S, SAFE_RETENTION_S, CarePolicy
 from headrace.model.names import TableName
@@ -253,10 +253,16 @@ class TableKeeper:
             except HeadraceError as error:
                 care = replace(care, warning=f"not vacuumed: {error.summary}", error=error)
             else:
-                if condition.vacuum.expired:
-                    delete_stored(path, condition.vacuum.expired)
+                # First it writes what can no longer be pinned, then it reads the pins again.
+                before = load_care(storage, name).get("vacuumed", {}).get("readable_from", 0)
+                readable_from = max(int(before), condition.vacuum.readable_from)
+                record_care(
+                    storage, name, "vacuumed", {**condition.vacuum.to_json(), "readable_from": readable_from}
+                )
+                allowed = {one.path for one in self._examine(name).vacuum.expired}
+                if expired := [one for one in condition.vacuum.expired if one.path in allowed]:
+                    delete_stored(path, expired)
                     care = replace(care, steps=(*care.steps, "vacuum"))
-                record_care(storage, name, "vacuumed", condition.vacuum.to_json())
         if "log" in due and condition.log.files:
             delete_log(path, condition.log)
             record_care(storage, name, "log", condition.log.to_json())

@@ -85,6 +85,8 @@ class Lease:
         if driver is not None and driver.host != socket.gethostname():
             # A clock that was set back makes the last heartbeat lie in the future, and the lease stays.
             remedies.append(f"if it has ended on {driver.host} and the lease stays, remove {location}")
+        if held is not None and _has_calls(_parse(held)):
+            remedies.append("if it has ended, its engine still works for it:   headrace engine stop")
         raise SecondDriverError(
             summary,
             facts=("nothing was read or written",),

@@ -39,7 +39,8 @@ def judge_ranges(lineage: Lineage, ledger: Ledger, first_version: int) -> GradeR
     for index, generation in enumerate(lineage.generations):
         _judge_generation(lineage, generation, found)
         if index > 0:
-            _judge_succession(ended, read, _unread(lineage, read), generation, found)
+            unread = _unread(lineage, read)
+            _judge_succession(ended, read, unread, generation, found, unknown=bool(lineage.unknown_versions))
         for batch in generation.batches:
             for (source, starts), (_, ends) in zip(
                 _keyed(batch, "start"), _keyed(batch, "until"), strict=True
@@ -174,6 +175,8 @@ def _judge_offsets(
     lost: Mapping[TopicPartition, Pairs] | None = None,
     read: Mapping[TopicPartition, Pairs] | None = None,
     repeats: Mapping[TopicPartition, Pairs] | None = None,
+    *,
+    is_whole: bool = False,
 ) -> None:
     """Every partition goes on where it ended; one that is new begins at its first offset.
 
@@ -181,6 +184,7 @@ def _judge_offsets(
         lost: Recorded losses, which a range may pass over.
         read: What earlier batches have read, which a new generation may pass over.
         repeats: What a new generation may read again.
+        is_whole: Whether `read` is all that was ever read, so that nothing else can be read twice.
     """
     for key in sorted({*ended, *began}):
         topic, partition = key
@@ -193,7 +197,11 @@ def _judge_offsets(
             end = high if low == end else end
         code, held = ("RANGE_MISSING", "no batch") if begin > end else ("RANGE_TWICE", "two batches")
         excused = [one.get(key, []) for one in ((lost, read) if begin > end else (repeats,)) if one]
-        spans = less([(min(begin, end), max(begin, end))], (pair for one in excused for pair in one))
+        span = [(min(begin, end), max(begin, end))]
+        if begin < end and is_whole:
+            # Offsets that nobody has read before are read for the first time.
+            span = less(span, less(span, (read or {}).get(key, [])))
+        spans = less(span, (pair for one in excused for pair in one))
         if spans:
             text = f"{topic}/{partition}: {spans_text(spans)} in {held}: {batch.name} starts at {begin}"
             found.find(code, text, **where, ranges=[list(pair) for pair in spans])
@@ -205,6 +213,8 @@ def _judge_succession(
     unread: Mapping[_Key, Pairs],
     after: Generation,
     found: Judgement,
+    *,
+    unknown: bool,
 ) -> None:
     """A later generation goes on where the earlier ones ended, but for recorded losses and declared repeats.
 
@@ -216,10 +226,12 @@ def _judge_succession(
         unread: What was recorded as lost, and was not read since.
         after: The generation.
         found: Takes the findings.
+        unknown: Whether some of what was read is not known any more.
     """
     opening = after.opening
     lost = _by_partition(() if opening is None else opening.losses)
     repeats = _by_partition(() if opening is None else opening.repeats)
+    is_whole = opening is not None and not unknown
     begun: set[_Key] = set()
     for batch in after.batches:
         for source, starts in _keyed(batch, "start"):
@@ -234,7 +246,7 @@ def _judge_succession(
                 again_at = {
                     name: [*repeats.get(name, []), *unread.get(key[:3], [])] for key, name in names.items()
                 }
-                _judge_offsets(before, begun_at, batch, found, lost, passed, again_at)
+                _judge_offsets(before, begun_at, batch, found, lost, passed, again_at, is_whole=is_whole)
             elif again:
                 (key,) = again
                 _judge_position(replace(source, until=ended[key]), source, batch, found)

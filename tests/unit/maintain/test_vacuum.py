@@ -196,3 +196,17 @@ def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: Desk) -> No
     assert (left.commits[0], left.version, len(left.files)) == (5, 8, 18)
     assert DeltaTable(str(desk.path), version=6).to_pyarrow_table().num_rows == 14
     assert desk.examine(CarePolicy(cleans_log=False)).log.files == ()
+
+
+def test_a_file_that_no_commit_names_yet_is_kept_for_a_day(desk: Desk) -> None:
+    desk.compact()
+    policy = CarePolicy(retention_s=0, allow_short_retention=True)
+    named = len(desk.examine(policy).vacuum.expired)
+    assert named == 6
+    # A compaction that has not committed yet has written it.
+    written = desk.path.local_path / "day=c" / "part-new.parquet"
+    written.write_bytes(b"PAR1")
+    assert len(desk.examine(policy).vacuum.expired) == named
+    then = time.time() - 2 * 86400
+    os.utime(written, (then, then))
+    assert len(desk.examine(policy).vacuum.expired) == named + 1

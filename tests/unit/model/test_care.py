@@ -24,7 +24,16 @@ def test_target_size_grows_with_the_table() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "days"), [("interval 2 weeks", 14), ("INTERVAL 30 DAYS", 30), ("36 hours", 1.5), ("30d", 30)]
+    ("text", "days"),
+    [
+        ("interval 2 weeks", 14),
+        ("INTERVAL 30 DAYS", 30),
+        ("36 hours", 1.5),
+        ("30d", 30),
+        ("interval 30 days 12 hours", 30.5),
+        ("INTERVAL 1 WEEK 2 DAYS", 9),
+        ("interval '30' day", 30),
+    ],
 )
 def test_durations_have_a_unit(text: str, days: float) -> None:
     assert parse_duration(text) == days * DAY

@@ -267,6 +267,15 @@ class TestGenerations:
         (finding,) = verify.grade("ranges").findings
         assert (finding.code, finding.place["ranges"]) == ("RANGE_TWICE", [[2, 4]])
 
+    def test_offsets_that_nobody_has_read_before_are_read_for_the_first_time(
+        self, flow: HandFlow, verify: Verify
+    ) -> None:
+        flow.append({0: (10, 15)})
+        again = {"source": 0, "topic": "sales", "partition": 0, "from": 10, "until": 15}
+        flow.open("reset", at={"sales": {"0": 5}}, repeats=[again])
+        flow.append({0: (5, 20)})
+        assert verify.grade("ranges").verdict == "proven"
+
     def test_a_loss_that_was_read_later_is_no_loss(self, flow: HandFlow, verify: Verify) -> None:
         flow.append({0: (0, 10)})
         loss = {"source": 0, "topic": "sales", "partition": 0, "from": 10, "until": 15}

@@ -151,7 +151,8 @@ class JvmClient:
         return any(name.startswith("py4j.") for name in lowest)
 
     def _stop_streams(self) -> None:
-        queries = self._session.streams().active()
+        # Each flow has a session of its own, with its own list of queries; they share this one.
+        queries = self._session.sharedState().activeStreamingQueries().values().toArray()
         for at in range(len(queries)):
             stopping = threading.Thread(target=_quietly, args=(queries[at].stop,), daemon=True)
             stopping.start()

@@ -114,9 +114,10 @@ def added_rows(rows: DataFrame, path: Location) -> DataFrame | None:
     if not is_table(path):
         return None
     stored = rows.sparkSession.read.format("delta").load(str(path))
-    if [(one.name, one.dataType) for one in stored.schema] != [
-        (one.name, one.dataType) for one in rows.schema
-    ] or not _can_compare(rows.schema.simpleString()):
+    # Delta stores every field and element as nullable.
+    if stored.schema.simpleString() != rows.schema.simpleString():
+        return None
+    if not _can_compare(rows.schema.simpleString()):
         return None
     return None if stored.exceptAll(rows).take(1) else rows.exceptAll(stored)
 
