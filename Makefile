@@ -10,7 +10,7 @@ BIN := .venv/bin
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
 	@echo "make test    the tests, with one proof of each guarantee"
-	@echo "make prove   every guarantee under kills, lost files and other faults, and every page of the docs"
+	@echo "make prove   every guarantee under kills, lost files and other faults, the long matrices, every page of the docs"
 	@echo "make lint    style, types and layers"
 	@echo "make format  put the code into the house style"
 	@echo "make bench   the figures, beside plain Structured Streaming"

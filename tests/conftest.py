@@ -73,6 +73,27 @@ _LONGEST = (
 )
 """Files that take a minute and more, the longest first."""
 
+_MATRICES = frozenset(
+    {
+        *(
+            "test_changes.py",
+            "test_history.py",
+            "test_snapshots.py",
+            "test_partial_changes.py",
+            "test_targets.py",
+        ),
+        *(
+            "test_bad_records.py",
+            "test_replay.py",
+            "test_narrowing.py",
+            "test_metastore.py",
+            "test_examples.py",
+        ),
+        *("test_dialects.py", "test_runs.py"),
+    }
+)
+"""Files of integration and behaviour tests that try many cases of one thing: `make prove` runs them."""
+
 
 _making: subprocess.Popen[bytes] | None = None
 """Makes the cache that halves the starts of Spark, while tests run that need none."""
@@ -95,7 +116,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     the tests that can run while the cache is made.
     """
     for item in items:
-        if "proof" in item.path.parts:
+        is_matrix = item.path.name in _MATRICES and needs_spark(item)
+        if "proof" in item.path.parts or is_matrix:
             item.add_marker("proof")
     if hasattr(config, "workerinput"):
         order = {name: place for place, name in enumerate(_LONGEST)}

@@ -179,7 +179,6 @@ def test_idioms_run_as_they_are(tmp_path: Path, spark: SparkSession) -> None:
     with Pipeline.load(root) as pipeline:
         assert {note.text.split(" has no")[0] for note in pipeline.plan().notes} == {
             "dp.create_streaming_table: `cluster_by_auto`",
-            "@dp.table: `private`",
             "the query of `raw_orders` and 1 more parses records in Spark's default mode, PERMISSIVE: a "
             "malformed record becomes NULL",
         }
