@@ -117,7 +117,8 @@ def test_a_kill_in_the_middle_of_the_care_of_a_table(site: Site) -> None:
     with Pipeline.load(site.root, overrides={"maintenance.log_retention": "0 seconds"}) as pipeline:
         done = pipeline.maintain(options=CareOptions(retention_s=0, allow_short_retention=True))
     assert not any(one.warning for one in done), done
-    assert examine_table(locate(str(path)), CarePolicy()).stored_files <= 2
+    # What the killed compaction had written, and no commit names, is kept for a day.
+    assert examine_table(locate(str(path)), CarePolicy()).stored_files <= 3
     site.put("7.json", {"id": 7, "page": "p"})
     site.run_well()
     check(site, 8)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -115,6 +117,8 @@ def test_a_short_retention_needs_a_word_and_a_dry_run_changes_nothing(desk: Desk
     )
     stray = desk.storage.table(ORDERS).local_path / "left-by-a-killed-writer.parquet"
     stray.write_bytes(b"12345")
+    two_days_ago = time.time() - 2 * 86400
+    os.utime(stray, (two_days_ago, two_days_ago))
     (care,) = keeper.keep([ORDERS])
     assert care.error is not None and care.error.code == "RETENTION_TOO_SHORT"
     allowed = CareOptions(steps=("vacuum",), retention_s=0, dry_run=True, allow_short_retention=True)
