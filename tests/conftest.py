@@ -89,7 +89,7 @@ _MATRICES = frozenset(
             "test_metastore.py",
             "test_examples.py",
         ),
-        *("test_dialects.py", "test_runs.py"),
+        *("test_dialects.py", "test_runs.py", "test_ingest.py", "test_noop_check.py", "test_quarantine.py"),
     }
 )
 """Files of integration and behaviour tests that try many cases of one thing: `make prove` runs them."""
