@@ -164,7 +164,7 @@ def _project_options() -> list[click.Parameter]:
             ["--project", "--spec", "project"],
             type=folder,
             metavar="PATH",
-            help="The folder or spec of the pipeline; default: this folder or one above it.",
+            help="The folder or spec of the pipeline; default: found in this folder or the folders above it.",
         ),
         click.Option(
             ["--profile"],
@@ -172,13 +172,15 @@ def _project_options() -> list[click.Parameter]:
             shell_complete=complete_profile,
             help="The profile of the spec; default: HEADRACE_PROFILE, else dev.",
         ),
-        click.Option(["--storage"], metavar="PATH", help="Use another storage than the spec's."),
+        click.Option(
+            ["--storage"], metavar="PATH", help="Use this storage instead of the storage of the spec."
+        ),
         click.Option(
             ["--no-engine"],
             is_flag=True,
             expose_value=False,
             callback=_without_engine,
-            help="If the command needs Spark, start a JVM for it alone, as HEADRACE_ENGINE=off does.",
+            help="Start a separate JVM for this command if it needs Spark. Same as HEADRACE_ENGINE=off.",
         ),
         click.Option(
             ["--set"],

@@ -113,7 +113,7 @@ class Runtime(_Part):
 class Upsert(_Part):
     index_memory: Annotated[int, BeforeValidator(parse_memory)] | None = None
     """the memory of the key index of each table with changes by key, such as ``512m`` or ``2g``; by default a
-    quarter of the machine's memory; ``0m`` switches it off"""
+    quarter of the machine's memory; ``0m`` disables the index"""
 
 
 def _whole(value: Any) -> Any:
@@ -133,37 +133,39 @@ class TableCareSpec(_Part):
     """whether small files are compacted; by default ``true``"""
 
     auto: Flag | None = None
-    """whether runs compact tables by themselves; by default ``true``; else only ``headrace maintain`` does"""
+    """whether runs compact tables; by default ``true``; with ``false``, only ``headrace maintain`` compacts
+    tables"""
 
     small_files: Count | None = None
-    """a table is compacted if that makes at least so many files fewer; by default ``32``"""
+    """a table is compacted if this removes at least this number of files; by default ``32``"""
 
     commits: Count | None = None
-    """a table is also compacted after so many commits with rows; by default only the files count"""
+    """a table is also compacted after this number of commits with rows; by default, only the number of files
+    decides"""
 
     target_file_size: Size | None = None
-    """the size of compacted files, such as ``128m``; by default 128 MiB, 256 MiB for tables from 10 GiB on,
-    and 1 GiB from 1 TiB on; files below a quarter of it are small"""
+    """the size of compacted files, such as ``128m``; by default 128 MiB, 256 MiB for tables of at least 10
+    GiB, and 1 GiB for tables of at least 1 TiB; a file is small if it has less than a quarter of this size"""
 
     z_order: list[Text] | None = None
-    """columns by which ``headrace maintain`` orders the rows when it compacts; it then writes all files
-    again"""
+    """columns by which ``headrace maintain`` orders the rows when it compacts a table; it then rewrites all
+    files"""
 
     vacuum: Flag | None = None
     """whether ``headrace maintain`` deletes old files; by default ``true``"""
 
     retention: Duration | None = None
-    """how long files are kept that are no longer part of a table: ``7 days``, which is the default"""
+    """how long files are kept after they were removed from a table; by default ``7 days``"""
 
     allow_short_retention: Flag | None = None
     """whether ``retention`` may be below 7 days; by default ``false``"""
 
     log_retention: Duration | None = None
-    """how long the commits of a table's log are kept: ``30 days``, which is the default"""
+    """how long the commits of a table's log are kept; by default ``30 days``"""
 
     reader_lag: Duration | None = None
-    """a flow that has not read a table's commits for so long does not hold a vacuum back silently, but makes
-    it fail; by default ``30 days``"""
+    """a vacuum keeps the files that a flow has not read yet; if the flow has not read a table's commits for
+    longer than this time, the vacuum fails instead; by default ``30 days``"""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -178,7 +180,7 @@ class MaintenanceSpec(TableCareSpec):
     """How the tables are cared for."""
 
     tables: dict[str, TableCareSpec] = Field(default_factory=dict)
-    """the same keys for single tables, by their names"""
+    """the same keys for individual tables, by the names of the tables"""
 
 
 class Overridable(_Part):
@@ -189,7 +191,7 @@ class Overridable(_Part):
     ``./lake``"""
 
     catalog: Text | None = None
-    """the catalog of the pipeline: names that begin with it are names of this pipeline"""
+    """the catalog of the pipeline: names that begin with this catalog are names of this pipeline"""
 
     database: Annotated[Text, _matching(_SCHEMA, "may have letters a-z, digits and _ only")] | None = None
     """the schema of datasets whose names have one part; by default ``default``"""
@@ -202,15 +204,15 @@ class Overridable(_Part):
     """Spark settings (``spark.*``), and your own values for ``spark.conf.get``"""
 
     secrets: Settings = Field(default_factory=dict)
-    """secrets for ``dbutils.secrets.get(scope, key)``, each as ``scope/key: ${VARIABLE}``"""
+    """secrets for ``dbutils.secrets.get(scope, key)``, each written as ``scope/key: ${VARIABLE}``"""
 
     tables: Settings = Field(default_factory=dict)
-    """tables of other systems by name, ``a.b.c``, ``a.b.*`` or ``a.*``, each with the path of a Delta table,
-    of a folder of tables, or of the storage of another pipeline, or with a catalog of Spark"""
+    """maps names of tables in other systems (``a.b.c``, ``a.b.*`` or ``a.*``) to the path of a Delta table,
+    of a folder of tables, or of another pipeline's storage, or to a Spark catalog"""
 
     paths: Settings = Field(default_factory=dict)
-    """paths of other systems by their beginning, such as ``dbfs:/`` or ``/Volumes/main``, each with the
-    location that replaces it"""
+    """maps the beginning of paths in other systems, such as ``dbfs:/`` or ``/Volumes/main``, to the location
+    that replaces it"""
 
     trigger: Annotated[Interval, BeforeValidator(_interval)] = Field(default_factory=Interval)
     """when batches start; short forms: ``trigger: 30 seconds``, ``trigger: available_now``"""
@@ -231,11 +233,11 @@ class Overridable(_Part):
 
     max_rejected: Annotated[RejectionLimit, BeforeValidator(RejectionLimit.parse)] | None = None
     """the maximum share or number of rejected records in a batch (``5%``, ``100``), or in several batches
-    together (``5% of 20 batches``); a flow stops at the first batch above it; no limit by default"""
+    together (``5% of 20 batches``); a flow stops at the first batch above the limit; no limit by default"""
 
     max_value_bytes: Annotated[int, Field(gt=0, strict=True)] | None = None
-    """a record with a longer value is a bad record, for readers without a limit of their own; by default
-    8 MiB"""
+    """the maximum size of a record's value; a record with a longer value is a bad record; a reader can set
+    its own limit; by default 8 MiB"""
 
     upsert: Upsert = Field(default_factory=Upsert)
     """how changes by key are applied"""
@@ -244,8 +246,8 @@ class Overridable(_Part):
     """when tables are compacted, and how long old files and commits are kept"""
 
     readers: list[Literal["delta-rs", "duckdb", "polars"]] = Field(default_factory=list)
-    """engines that read the tables besides Spark: ``delta-rs``, ``duckdb``, ``polars``; `headrace plan` warns
-    of tables with a feature that one of them cannot read"""
+    """engines other than Spark that read the tables: ``delta-rs``, ``duckdb``, ``polars``; `headrace plan`
+    warns if a table has a feature that one of these engines cannot read"""
 
     consumer_groups: Flag = True
     """whether flows publish their offsets to the broker, for Kafka's tools"""
@@ -261,14 +263,14 @@ class Spec(Overridable):
     """the pipeline's name: letters, digits, ``_`` ``-`` ``.``"""
 
     bundle: Text | None = None
-    """an asset bundle of Databricks (``databricks.yml``) that gives name, catalog, schema, libraries and
-    configuration, unless the spec has them; the profile is its target"""
+    """a Databricks asset bundle (``databricks.yml``); it supplies the name, catalog, schema, libraries and
+    configuration that the spec does not set; the profile is the target of the bundle"""
 
     pipeline: Text | None = None
-    """the key of the pipeline, if the bundle has several"""
+    """the key of the pipeline in the bundle, if the bundle has several pipelines"""
 
     root_path: Text | None = None
-    """a further folder from which files import modules"""
+    """an additional folder from which files can import modules"""
 
 
 SETTINGS = ("configuration", "secrets", "kafka", "tables", "paths")

@@ -15,9 +15,9 @@ class CommandLineError(UsageError):
 
 
 class ConflictingRefreshOptionsError(UsageError):
-    """`--full-refresh-all` rebuilds all datasets, so no other option can name single datasets.
+    """`--full-refresh-all` rebuilds all datasets, so it cannot be combined with options that name datasets.
 
-    Leave out one of the two options.
+    Remove one of the options.
     """
 
     code = "CONFLICTING_PIPELINE_REFRESH_OPTIONS"
@@ -33,19 +33,19 @@ class FileExistsInTheWayError(UsageError):
 
 
 class IngestChangedError(UsageError):
-    """`headrace ingest` has options that differ from those with which the table was made.
+    """The options of `headrace ingest` differ from the options with which the table was created.
 
-    Repeat the command with the options of the table, or leave them out: they are kept in the storage. Make
-    another table with `--table NAME`.
+    Run the command again with the original options, or without options: the original options are stored in
+    the storage. To create a different table, use `--table NAME`.
     """
 
     code = "INGEST_CHANGED"
 
 
 class IngestTableTakenError(UsageError):
-    """`headrace ingest` would write to a table that it did not make; nothing was read or written.
+    """`headrace ingest` would write to a table that it did not create; nothing was read or written.
 
-    Make another table with `--table NAME`. To continue a table that a pipeline has made, run that pipeline.
+    To create a different table, use `--table NAME`. To continue a table of a pipeline, run that pipeline.
     """
 
     code = "INGEST_TABLE_TAKEN"
@@ -102,7 +102,7 @@ class DemoDriverError(RunError):
 class SqlNameTakenError(UsageError):
     """`headrace sql` would define a table, a scan or a stream whose name is in use; nothing was changed.
 
-    Write `IF NOT EXISTS` to keep what there is, or choose another name.
+    Write `IF NOT EXISTS` to keep the existing definition, or choose a different name.
     """
 
     code = "SQL_NAME_TAKEN"
@@ -111,7 +111,8 @@ class SqlNameTakenError(UsageError):
 class SqlNameUnknownError(UsageError):
     """A statement of `headrace sql` names a table, a scan or a stream that does not exist.
 
-    `SHOW STREAMS` lists the streams. A stream writes tables that `CREATE TABLE` in `headrace sql` has made.
+    `SHOW STREAMS` lists the streams. A stream can only write tables that were created with `CREATE TABLE` in
+    `headrace sql`.
     """
 
     code = "SQL_NAME_UNKNOWN"
@@ -120,7 +121,7 @@ class SqlNameUnknownError(UsageError):
 class StreamNotStoppedError(RunError):
     """A stream of `headrace sql` did not stop.
 
-    The message names its process. Stop a process of another machine on that machine.
+    The message names the process. If the process runs on another machine, stop it there.
     """
 
     code = "STREAM_NOT_STOPPED"

@@ -8,7 +8,7 @@ from headrace.errors.base import UsageError
 class SpecAmbiguousError(UsageError):
     """A folder has two specs of one kind, such as `spark-pipeline.yml` and `spark-pipeline.yaml`.
 
-    Remove one of them, or name one with `--spec`. The code is the one of Spark.
+    Remove one of the specs, or choose one with `--spec`. Spark uses the same error code.
     """
 
     code = "MULTIPLE_PIPELINE_SPEC_FILES_FOUND"
@@ -127,9 +127,9 @@ class PipelineFileFailedError(UsageError):
 
 
 class SqlInvalidError(UsageError):
-    """A statement of an SQL file is not complete, or has a word in the wrong place.
+    """A statement in an SQL file is incomplete, or has a syntax error.
 
-    Correct the statement at the line and column of the message. The query after `AS` is Spark SQL; an
+    Correct the statement at the line and column that the message shows. The query after `AS` is Spark SQL; an
     error in it has the code `QUERY_FAILED`.
     """
 
@@ -146,7 +146,7 @@ class SqlParameterUnsetError(UsageError):
 
 
 class PipelineValueUnsetError(UsageError):
-    """A file asks `dbutils` for a widget or a secret that `headrace.yml` does not have.
+    """A file reads a widget or a secret from `dbutils` that `headrace.yml` does not set.
 
     Set widgets under `configuration`, and secrets under `secrets`, as `scope/key: ${VARIABLE}`.
     """

@@ -31,9 +31,9 @@ class PlanFailedError(UsageError):
 
 
 class KeysChangedError(UsageError):
-    """The declared keys or SCD type of a table are not those by which its rows were written.
+    """The declared keys or SCD type of a table differ from those with which its rows were written.
 
-    The same error is raised if the rows were appended by append flows. Restore the old declaration, or read
+    The error also occurs if the rows were written by append flows. Restore the old declaration, or read
     everything again with `headrace full-refresh`.
     """
 
@@ -41,7 +41,7 @@ class KeysChangedError(UsageError):
 
 
 class FlowKindsDifferError(UsageError):
-    """Some flows of a table append rows and others apply changes, or they apply changes by different keys.
+    """A table has both append flows and AUTO CDC flows, or AUTO CDC flows with different keys.
 
     All flows of one table must be append flows, or AUTO CDC flows with the same keys. Declare a second table
     for the other flows.
@@ -60,9 +60,9 @@ class TableNotFoundError(UsageError):
 
 
 class PathUnmappedError(UsageError):
-    """A file of the pipeline names a path of another system, such as `dbfs:/` or `/Volumes`.
+    """A file of the pipeline uses a path of another system, such as `dbfs:/` or `/Volumes`.
 
-    Name the location that has the files here under `paths` in the spec.
+    Under `paths` in the spec, map this path to the location of the files on this machine.
     """
 
     code = "PATH_UNMAPPED"
@@ -93,9 +93,9 @@ class StreamingQueryForViewError(UsageError):
 
 
 class StreamingQueryForOnceFlowError(UsageError):
-    """The query of a flow that is applied once is a stream, but its rows are read as a whole.
+    """The query of a flow with `once=True` is a stream, but such a flow needs a batch query.
 
-    Read with `spark.read`, or remove `once`.
+    Read the source with `spark.read`, or remove `once`.
     """
 
     code = "STREAMING_QUERY_FOR_ONCE_FLOW"
@@ -231,16 +231,16 @@ class LayoutConflictError(UsageError):
 
 
 class StreamingUnsupportedError(UsageError):
-    """Spark cannot run this query as a stream, or a table cannot have one row for each group of it.
+    """Spark cannot run this query as a stream, or the query cannot keep one row for each of its groups.
 
-    Declare a materialized view, which allows every batch query.
+    Declare a materialized view instead, which can have any batch query.
     """
 
     code = "STREAMING_UNSUPPORTED"
 
 
 class SinkInvalidError(UsageError):
-    """A query reads a sink, or the rows for a Kafka sink lack a column.
+    """A query reads a sink, or the rows for a Kafka sink lack a required column.
 
     A sink stores no rows. A row for Kafka needs a column `value`, and a topic: in the options of the sink, or
     in a column `topic`.

@@ -12,7 +12,7 @@ class FlowFailedError(RunError):
 
 
 class OutOfMemoryError(RunError):
-    """The heap of Spark's JVM was too small for a batch. ``docs/sizing.md`` says what needs memory."""
+    """The heap of Spark's JVM was too small for a batch. See ``docs/sizing.md``."""
 
     code = "OUT_OF_MEMORY"
 
@@ -154,7 +154,7 @@ class FullRefreshNotAllowedError(RefusedError):
 class RefreshLosesDataError(RefusedError):
     """A full refresh would remove rows that cannot be read again, because their source no longer has them.
 
-    `headrace full-refresh DATASET --accept-loss DATASET` removes them all the same.
+    `headrace full-refresh DATASET --accept-loss DATASET` removes these rows nevertheless.
     """
 
     code = "REFRESH_LOSES_DATA"

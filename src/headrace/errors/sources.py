@@ -6,10 +6,10 @@ from headrace.errors.base import RefusedError, RunError, TransientError, UsageEr
 
 
 class SnapshotInvalidError(RunError):
-    """A source of snapshots returned something else than a snapshot with a version.
+    """A source of snapshots did not return a snapshot with a valid version.
 
     A function returns `(DataFrame, version)` or `None`; a version is a number, text, a date or a datetime.
-    The names in a folder are whole numbers, dates or timestamps. All versions of a source have one type.
+    The names in a folder are integers, dates or timestamps. All versions of a source must have the same type.
     """
 
     code = "SNAPSHOT_INVALID"

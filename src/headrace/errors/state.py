@@ -32,9 +32,8 @@ class CheckpointForeignError(RefusedError):
 class CheckpointCorruptError(RefusedError):
     """A file of the checkpoint cannot be read.
 
-    `headrace checkpoint repair FLOW` writes the file again from the table's record of the
-    batch, if there is one, and keeps the state.
-    `headrace reset FLOW` creates a new checkpoint at the positions that the table records.
+    If the table has a record of the batch, `headrace checkpoint repair FLOW` restores the file from it, and
+    keeps the state. `headrace reset FLOW` creates a new checkpoint at the positions that the table records.
     """
 
     code = "CHECKPOINT_CORRUPT"
@@ -100,7 +99,7 @@ class RangesReadAgainError(RefusedError):
 class RangesSkippedError(RefusedError):
     """The chosen start of a new checkpoint lies after offsets that the flow has never read.
 
-    `headrace reset FLOW --from .. --accept-loss` passes over them. The ledger records them first, and
+    `headrace reset FLOW --from .. --accept-loss` skips them. The ledger records them first, and
     `headrace verify` counts them as lost.
     """
 
@@ -108,11 +107,11 @@ class RangesSkippedError(RefusedError):
 
 
 class StateChangedError(RefusedError):
-    """The query has changed so that the state in its checkpoint does not fit any more.
+    """The query was changed in a way that does not match the state in its checkpoint.
 
-    Spark does not allow other types of grouping keys, aggregates, deduplication keys or joined columns, nor
-    other stateful operators, for an existing state. `headrace full-refresh DATASET` reads everything again
-    with the new query.
+    With an existing state, Spark does not allow changes to the types of grouping keys and aggregates, to
+    deduplication keys, to joined columns or to stateful operators. `headrace full-refresh DATASET` reads
+    everything again with the new query.
     """
 
     code = "STATE_CHANGED"
@@ -172,10 +171,10 @@ class StorageNewerError(RefusedError):
 class ReaderLagsError(RefusedError):
     """A vacuum would delete files that a flow has not read yet, and the flow has not read for a long time.
 
-    Up to the limit (`reader_lag`, by default 30 days) such files are kept, and the vacuum deletes the others.
-    Beyond it, the table grows for a flow that may never run again: run the flow, or leave it out with
-    `headrace maintain TABLE --ignore-reader FLOW`. A flow that was left out can find its files missing later;
-    then it needs a full refresh.
+    A vacuum keeps files for a flow only until the flow is behind by the limit `reader_lag` (by default 30
+    days). After that, the table would keep growing for a flow that may never run again, and the vacuum fails.
+    Run the flow, or ignore it with `headrace maintain TABLE --ignore-reader FLOW`. The files of an ignored
+    flow may be deleted; the flow then needs a full refresh.
     """
 
     code = "READER_LAGS"
@@ -184,16 +183,17 @@ class ReaderLagsError(RefusedError):
 class RetentionTooShortError(RefusedError):
     """A vacuum with a retention below 7 days was not allowed.
 
-    Readers and writers that Headrace does not know may still use younger files: a long query, another engine,
-    a job that has written files and not committed them yet. Allow it with
-    `headrace maintain --allow-short-retention`, or with `allow_short_retention: true` in the spec.
+    Readers and writers outside of Headrace may still use files that were removed less than 7 days ago: a long
+    query, another engine, or a job that has written files but has not committed them yet. To allow the
+    shorter retention, use `headrace maintain --allow-short-retention`, or set `allow_short_retention: true`
+    in the spec.
     """
 
     code = "RETENTION_TOO_SHORT"
 
 
 class PinInvalidError(UsageError):
-    """A version of a table cannot be pinned: the table does not have it, or its files may be gone already.
+    """A version of a table cannot be pinned: it does not exist, or some of its files may already be deleted.
 
     The message names the versions that can be pinned.
     """

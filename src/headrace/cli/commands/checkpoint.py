@@ -34,9 +34,10 @@ _flows = click.argument("flows", nargs=-1, metavar="[FLOW]..")
 @verb(name="show", examples=("headrace checkpoint show", "headrace checkpoint show orders --json"))
 @_flows
 def show(invocation: Invocation, flows: tuple[str, ...]) -> Result:
-    """Show what the checkpoint of each flow holds.
+    """Show the content of each flow's checkpoint.
 
-    Batches, where each source continues, the watermark, the size of the state, and the files.
+    Shows the batches, the offset at which each source continues, the watermark, the state size, and the
+    files.
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
         found = pipeline.checkpoints.show(flows)
@@ -50,9 +51,9 @@ def show(invocation: Invocation, flows: tuple[str, ...]) -> Result:
 )
 @_flows
 def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
-    """Check the files that a run needs to continue.
+    """Check the checkpoint files that a run needs to continue.
 
-    Exit code 1 if a file is damaged or missing.
+    The exit code is 1 if a file is damaged or missing.
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading"):
         found = pipeline.checkpoints.validate(flows)
@@ -69,12 +70,12 @@ def validate(invocation: Invocation, flows: tuple[str, ...]) -> Result:
 @click.argument("flows", nargs=-1, required=True, metavar="FLOW..")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def repair(invocation: Invocation, flows: tuple[str, ...], yes: bool) -> Result:
-    """Repair the damaged files of a checkpoint, where that is safe.
+    """Repair the damaged files of a checkpoint if this is safe.
 
-    Offsets of a batch that the table holds are written again from the table. A batch that the table does
-    not hold is planned again. Shows first what it would do, and asks for confirmation. The damaged files
-    are kept in the storage's folder `backups`. Refused while the flow runs. Exit code 1 if something is
-    damaged that cannot be repaired.
+    If the table already has the rows of a batch, the offsets of the batch are restored from the table.
+    Otherwise Spark plans the batch again. The command first shows the planned repairs, and asks for
+    confirmation. It keeps the damaged files in the folder `backups` of the storage. It is refused while the
+    flow runs. The exit code is 1 if some damage cannot be repaired.
     """
     output = invocation.output
     with invocation.pipeline() as pipeline:

@@ -76,10 +76,10 @@ def command(
 ) -> Result:
     """Print the records of a topic.
 
-    Reads from the Kafka of the pipeline. Outside of a pipeline it reads from the embedded broker; --set
-    kafka.bootstrap.servers=HOST:PORT names another one. Stops at the end that the topic had at the start,
-    unless --follow is given. Prints committed records only, in order within each partition, and creates no
-    consumer group.
+    Reads from the Kafka cluster of the pipeline. Outside of a pipeline it reads from the embedded broker, or
+    from the cluster of --set kafka.bootstrap.servers=HOST:PORT. Without --follow, it stops at the offsets
+    that were the latest when the command started. Prints committed records only, in order within each
+    partition, and creates no consumer group.
 
     A line holds partition/offset, timestamp (UTC), key and value. Bytes that are not valid UTF-8 are
     printed as 0x.. With --json, a value that is a JSON object or array stays JSON; any other is a string.

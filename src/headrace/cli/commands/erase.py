@@ -21,13 +21,14 @@ from headrace.cli.verb import Invocation, verb
 @click.option("--where", required=True, metavar="SQL", help="Delete the rows that match this condition.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def command(invocation: Invocation, table: str, where: str, yes: bool) -> Result:
-    """Delete rows of a table, of its quarantine, and of the tables that read it.
+    """Delete rows from a table, from its quarantine, and from the tables that read it.
 
-    Shows first how many rows each table has, and asks for confirmation. Tables downstream are erased if
-    they have all columns of the condition; others are named. Views are computed again by the next run.
-    Streams that read the tables continue, and the proof still holds. The command is refused while a flow
-    of one of the tables runs. Older versions of the tables have the rows until a vacuum; the command
-    prints when, and the statements.
+    The command first shows how many rows match in each table, and asks for confirmation. Rows of a downstream
+    table are deleted if the table has all columns of the condition; other downstream tables are only listed.
+    The next run computes materialized views again. Streams that read the tables continue, and
+    `headrace verify` still proves the tables. The command is refused while a flow of one of the tables runs.
+    Older versions of the tables keep the rows until a vacuum; the command prints when a vacuum removes them,
+    and the statements.
     """
     from headrace.cli.watching import spark_starting
 

@@ -35,10 +35,11 @@ def command(
 ) -> Result:
     """Rebuild a dataset from its sources.
 
-    Removes all rows of each table in one commit, and reads the sources again from the beginning. Includes the
-    streams that read the table. Shows first what will be removed and what cannot be read again, and asks for
-    confirmation. Refused for records that the sources no longer hold, unless --accept-loss names their
-    dataset, and for a table with the property pipelines.reset.allowed = false.
+    Removes all rows of each table in one commit, and reads the sources again from the beginning. Also
+    rebuilds the streams that read the table. The command first shows which rows will be removed, and which
+    records cannot be read again, and asks for confirmation. It is refused if the sources no longer hold some
+    records, unless --accept-loss names the dataset. It is also refused for a table with the property
+    pipelines.reset.allowed = false.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
     from headrace.observe.log import LogSettings

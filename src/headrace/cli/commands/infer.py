@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     "--sample",
     type=click.IntRange(1),
     metavar="N",
-    help="Read about N records, in groups that are spread evenly; default: all records.",
+    help="Read about N records, in evenly spread groups; default: all records.",
 )
 @click.option("--latest-by-key", is_flag=True, help="Read only the latest record of each key.")
 @click.option("--update", is_flag=True, help="Merge new fields and types into the existing schema file.")
@@ -49,8 +49,8 @@ def command(
     several types becomes STRING, and is reported with an example of each type. Corrupt records are skipped
     and counted.
 
-    An existing file is changed only with --update, which adds new fields, and widens a type only if a
-    value of the records does not fit.
+    An existing file is changed only with --update. An update adds new fields, and widens a type only if a
+    value in the records does not fit.
     """
     from headrace.contracts.schema_files import FOLDER
     from headrace.project.inferring import Stopwatch, compare, save

@@ -42,12 +42,14 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
     )
 )
 @click.argument("topic", required=False)
-@click.option("--topics", metavar="PATTERN", help="All topics whose whole name matches a regular expression.")
+@click.option(
+    "--topics", metavar="PATTERN", help="Ingest all topics whose whole name matches this regular expression."
+)
 @click.option(
     "--mode",
     type=click.Choice(get_args(Mode)),
-    help="append: a row for each record (the default); upsert: the newest record of each key; "
-    "cdc: change events of Debezium.",
+    help="append: one row per record (the default); upsert: one row per key, from its newest record; "
+    "cdc: the current rows, from change events of Debezium.",
 )
 @click.option(
     "--keys",
@@ -58,7 +60,7 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option(
     "--sequence-by",
     metavar="COLUMN",
-    help="The record with the greatest value wins; default: Kafka's timestamp, then the position.",
+    help="The record with the greatest value wins; default: Kafka's timestamp, then partition and offset.",
 )
 @click.option("--partition-by", callback=read_names, metavar="A,B", help="Columns that partition the table.")
 @click.option("--cluster-by", callback=read_names, metavar="A,B", help="Columns that cluster the table.")
@@ -67,14 +69,19 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
     metavar="NAME",
     help="The name of the table. {topic} is the topic, with _ in place of - and . ; default: {topic}.",
 )
-@click.option("--keep-raw", is_flag=True, default=None, help="Keep the records as they are in NAME_raw.")
+@click.option(
+    "--keep-raw",
+    is_flag=True,
+    default=None,
+    help="Also write the original bytes of the records to the table NAME_raw.",
+)
 @click.option(
     "--schema",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="A file with the columns of the records (.ddl), or a StructType (.json).",
+    help="A file with the columns of the records: a DDL string (.ddl) or a StructType (.json).",
 )
-@click.option("--update-schema", is_flag=True, help="Add new fields of the records to the kept schema.")
+@click.option("--update-schema", is_flag=True, help="Add new fields of the records to the stored schema.")
 @click.option(
     "--once/--continuous",
     default=True,
@@ -105,15 +112,16 @@ def command(
     log_format: LogFormat | None,
     **options: Any,
 ) -> Result:
-    """Make a table from a topic of JSON records, and bring it up to date.
+    """Create a table from a topic of JSON records, and bring it up to date.
 
-    The table has the fields of the records, and kafka_key, kafka_topic, kafka_partition, kafka_offset and
-    kafka_ts. The first call infers the schema from up to 100,000 records. It keeps schema and options in
-    the storage, so that later calls need only the topic. With --mode upsert, a record without a value (a
-    tombstone) deletes the row of its key.
+    The table has the fields of the records, and the columns kafka_key, kafka_topic, kafka_partition,
+    kafka_offset and kafka_ts. The first call infers the schema from up to 100,000 records. It stores the
+    schema and the options in the storage, so later calls need only the topic. With --mode upsert, a record
+    without a value (a tombstone) deletes the row of its key.
 
-    In the folder of a pipeline, the command uses its storage and Kafka cluster. In any other folder it uses
-    ./lake and the embedded broker; --storage and --set kafka.bootstrap.servers=HOST:PORT name others.
+    In the folder of a pipeline, the command uses the pipeline's storage and Kafka cluster. In any other
+    folder it uses ./lake and the embedded broker. To use a different storage or cluster, set --storage or
+    --set kafka.bootstrap.servers=HOST:PORT.
     """
     from headrace.observe.log import LogSettings
     from headrace.project.ingesting import IngestFolder, IngestRequest

@@ -26,8 +26,9 @@ from headrace.cli.verb import Invocation, LocalFolder, verb
 def command(invocation: Invocation, folder: Path, source: Path | None, target: str | None) -> Result:
     """Write a new pipeline: a spec, three small tables, a test, and a workflow that runs it.
 
-    With --from, only the spec is written. It lists the tables and paths of Databricks that the files name,
-    each with a path to correct. A bundle with several pipelines gets a folder for each.
+    With --from, the command writes only the spec. The spec lists the Databricks tables and paths that the
+    files read, each with a local path to correct. For a bundle with several pipelines, the command writes one
+    folder for each pipeline.
 
     Existing files are never overwritten.
     """

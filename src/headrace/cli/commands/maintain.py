@@ -25,20 +25,20 @@ _STEPS = ("optimize", "vacuum", "log")
     )
 )
 @click.argument("tables", nargs=-1, shell_complete=complete_dataset, metavar="[TABLE]..")
-@click.option("--only", type=click.Choice(_STEPS), multiple=True, help="Do only this; may be repeated.")
-@click.option("--dry-run", is_flag=True, help="Show what is due, with files and bytes; change nothing.")
+@click.option("--only", type=click.Choice(_STEPS), multiple=True, help="Do only this step; can be repeated.")
+@click.option("--dry-run", is_flag=True, help="Show the planned steps, with files and bytes; change nothing.")
 @click.option(
     "--retain",
     callback=parse_time,
     metavar="TIME",
-    help="Keep files that were removed from the table within this time, in place of the table's retention.",
+    help="Keep files that left the table within this time; replaces the table's retention.",
 )
 @click.option("--allow-short-retention", is_flag=True, help="Allow a retention below 7 days.")
 @click.option(
     "--ignore-reader",
     multiple=True,
     metavar="FLOW",
-    help="Ignore this flow: delete also files and commits that it has not read. It may need a full refresh.",
+    help="Also delete files and commits that this flow has not read. The flow may then need a full refresh.",
 )
 def command(
     invocation: Invocation,
@@ -49,12 +49,13 @@ def command(
     allow_short_retention: bool,
     ignore_reader: tuple[str, ...],
 ) -> Result:
-    """Compact and vacuum tables where that is due, and clean their logs.
+    """Compact and vacuum tables that need it, and clean their logs.
 
-    All tables of the storage by default. What is due follows from `maintenance` in the spec. Nothing is
-    deleted that a flow of the storage, a pinned version or the ledger still needs. A table whose flow runs in
-    another process is not compacted: the flow does it. Starts Spark only to compact. Exit code 1 if a table
-    could not be maintained.
+    Without TABLE, the command maintains all tables of the storage. The key `maintenance` in the spec sets
+    when a step is necessary. The command keeps files and commits that a flow of the storage, a pinned version
+    or the ledger still needs. It does not compact a table whose flow runs in another process: that flow
+    compacts the table. The command starts Spark only for compaction. The exit code is 1 if a table could not
+    be maintained.
     """
     from headrace.project.table_care import STEPS, CareOptions
 

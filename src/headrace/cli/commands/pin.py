@@ -25,15 +25,17 @@ if TYPE_CHECKING:
     )
 )
 @click.argument("table", required=False, shell_complete=complete_dataset)
-@click.option("--version", type=click.IntRange(0), metavar="N", help="The version; by default the newest.")
+@click.option(
+    "--version", type=click.IntRange(0), metavar="N", help="The version to pin; default: the newest."
+)
 @click.option(
     "--for",
     "seconds",
     callback=parse_time,
     metavar="TIME",
-    help="How long to keep it: 12h, 30d. Required to add a pin.",
+    help="How long to keep the version, such as 12h or 30d. Required to add a pin.",
 )
-@click.option("--list", "shows", is_flag=True, help="List the pins, of one table or of all.")
+@click.option("--list", "shows", is_flag=True, help="List the pins of one table or of all tables.")
 @click.option("--remove", is_flag=True, help="Remove the pin of the version, or all pins of the table.")
 def command(
     invocation: Invocation,
@@ -45,8 +47,8 @@ def command(
 ) -> Result:
     """Keep a version of a table readable for a time.
 
-    `headrace maintain` deletes neither its files nor the part of the log that it needs. `VACUUM` of another
-    engine ignores pins.
+    `headrace maintain` keeps the files of a pinned version, and the part of the log that is needed to read
+    it. `VACUUM` in other engines ignores pins.
     """
     if shows and (remove or seconds is not None or version is not None):
         raise click.UsageError("--list takes no other option")

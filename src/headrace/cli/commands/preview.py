@@ -54,7 +54,7 @@ def command(
 
     Reads the newest records of each topic, and each table as it is. A table that does not exist yet is
     computed from its own query. Aggregates cover only the rows that were read. Rows that an expectation
-    rejects are counted, and not shown.
+    rejects are counted but not shown.
     """
     from headrace.cli.watching import spark_starting
 

@@ -69,8 +69,8 @@ def command(
 ) -> Result:
     """Write records to a topic; the broker acknowledges each one.
 
-    Writes to the Kafka of the pipeline. Outside of a pipeline it writes to the embedded broker; --set
-    kafka.bootstrap.servers=HOST:PORT names another one. The embedded broker creates a missing topic.
+    Writes to the Kafka cluster of the pipeline. Outside of a pipeline it writes to the embedded broker, or to
+    the cluster of --set kafka.bootstrap.servers=HOST:PORT. The embedded broker creates a missing topic.
 
     Each line of a file is one record. JSON is checked and sent as it is. A CSV row becomes a JSON object:
     numbers, true and false are written without quotes, and an empty cell becomes null. Empty lines are

@@ -43,8 +43,8 @@ _ACTIONS = {"warn": "kept", "drop": "dropped", "quarantine": "quarantined", "fai
 def command(invocation: Invocation, dataset: str | None, since: datetime) -> Result:
     """Show the counts of expectations.
 
-    Shows how many rows passed and failed each expectation, and what happened to the failed rows. The bar is
-    the share of failed rows over the time that is shown, from left to right. Starts no Spark.
+    Shows how many rows passed and failed each expectation, and what happened to the failed rows. The bar
+    shows the share of failed rows over time, from left to right. Starts no Spark.
     """
     with invocation.pipeline() as pipeline, invocation.output.progress("Reading the event log"):
         quality = pipeline.quality(dataset, since=since)

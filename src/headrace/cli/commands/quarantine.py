@@ -134,10 +134,10 @@ def show(invocation: Invocation, dataset: str, chosen: RowFilter, limit: int) ->
 def export(invocation: Invocation, dataset: str, file: Path, chosen: RowFilter, records: bool) -> Result:
     """Write rejected rows to a .jsonl or .parquet file.
 
-    The file has all columns of the quarantine. With --records, each line is an original record, or the row
-    if its record was not kept. Correct the file, send it with `headrace produce`, and discard the rows.
-    Records that are empty or not valid UTF-8 are skipped and counted; a .parquet file has their bytes.
-    Starts no Spark.
+    The file has all columns of the quarantine. With --records, each line is the original record of a row, or
+    the row itself if its record was not kept. Correct the file, send it with `headrace produce`, and discard
+    the rows. Records that are empty or not valid UTF-8 are skipped and counted; a .parquet file has their
+    bytes. Starts no Spark.
     """
     file = file.absolute()
     with invocation.pipeline() as pipeline, invocation.output.progress("Writing"):
@@ -165,7 +165,7 @@ def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) 
     """Mark quarantined rows as discarded.
 
     Discarded rows are not replayed. They stay in the quarantine table, and `headrace verify` counts them.
-    First shows how many rows match, and asks for confirmation. Starts no Spark.
+    The command first shows how many rows match, and asks for confirmation. It starts no Spark.
     """
     with invocation.pipeline() as pipeline:
         plan = pipeline.quarantine.plan_discard(dataset, chosen)
@@ -187,11 +187,11 @@ def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) 
 def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
     """Process quarantined rows with the current code, and add them to their table.
 
-    If a row has its original record, the replay runs the query of its flow on this record and checks the
-    expectations. Otherwise it checks the expectations on the row. A row that passes is in the table exactly
-    once. A row that is rejected again stays in the quarantine with its new reasons. Refused while a flow of
-    the table runs, and for flows that keep state. Exit code 1 if no row was replayed and some were rejected
-    again.
+    If the original record of a row was kept, the replay runs the flow's query on this record and checks the
+    expectations. Otherwise it only checks the expectations on the row. A row that passes is in the table
+    exactly once. A row that is rejected again stays in the quarantine with its new reasons. The command is
+    refused while a flow of the table runs, and for stateful flows. The exit code is 1 if no row was replayed
+    and some rows were rejected again.
     """
     from headrace.cli.watching import spark_starting
 

@@ -28,8 +28,8 @@ def command(
 ) -> Result:
     """Bring selected datasets up to date.
 
-    Shows first what a run of these datasets would do, and asks for confirmation. The tables that they read
-    are not updated.
+    The command first shows what a run of these datasets would do, and asks for confirmation. Tables that
+    these datasets read are not updated.
     """
     from headrace.cli.watching import Watch, show_outcome, spark_starting, stopping
     from headrace.observe.log import LogSettings

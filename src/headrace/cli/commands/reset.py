@@ -22,12 +22,14 @@ from headrace.model.chosen_start import ChosenStart
     "--from",
     "chosen",
     metavar="TOPIC:PARTITION=OFFSET,..",
-    help="Start at these offsets of Kafka topics, or `earliest`, or `latest`. Other partitions continue.",
+    help="Start at these offsets, at `earliest` or at `latest`. Partitions that are not listed continue.",
 )
 @click.option(
-    "--allow-duplicates", is_flag=True, help="Read offsets again that were committed, and record them."
+    "--allow-duplicates", is_flag=True, help="Allow committed offsets to be read again; record them."
 )
-@click.option("--accept-loss", is_flag=True, help="Pass over offsets that were never read, and record them.")
+@click.option(
+    "--accept-loss", is_flag=True, help="Allow offsets that were never read to be skipped; record them."
+)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def command(
     invocation: Invocation,
@@ -39,13 +41,13 @@ def command(
 ) -> Result:
     """Create a new checkpoint for a flow, and keep the rows of its table.
 
-    The new checkpoint continues each source where the earlier ones have ended, as the table and the ledger
-    record it. A source that the flow has never read is read from its beginning. The old checkpoint cannot
-    commit any more. Shows first where each source continues, and asks for confirmation. Reads no records:
-    the next run does.
+    The new checkpoint continues each source after its last committed offset, which is recorded in the table
+    and the ledger. A source that the flow has never read is read from its beginning. The old checkpoint can
+    no longer commit. The command first shows where each source continues, and asks for confirmation. It reads
+    no records; the next run reads them.
 
     With --from, the new checkpoint starts at chosen offsets. `headrace verify` reports offsets that are read
-    again as declared duplicates, and offsets that are passed over as lost.
+    again as declared duplicates, and skipped offsets as lost.
     """
     from headrace.cli.watching import spark_starting
 

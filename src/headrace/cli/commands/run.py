@@ -47,14 +47,14 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     multiple=True,
     callback=split_names,
     metavar="DATASET,..",
-    help="Run only these datasets, as the argument does.",
+    help="Run only these datasets; the same as the argument DATASET.",
 )
 @click.option(
     "--full-refresh",
     multiple=True,
     callback=split_names,
     metavar="DATASET,..",
-    help="Rebuild these datasets first, as `headrace full-refresh --yes` does; run only them.",
+    help="Rebuild these datasets, as `headrace full-refresh --yes` does, and run only these datasets.",
 )
 @click.option("--full-refresh-all", is_flag=True, help="Rebuild all datasets first.")
 @click.option(
@@ -62,7 +62,7 @@ def split_names(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     multiple=True,
     callback=split_names,
     metavar="DATASET,..",
-    help="Rebuild these datasets even if rows cannot be read again.",
+    help="Rebuild these datasets even if some rows cannot be read again.",
 )
 @click.option(
     "--rename-flow",

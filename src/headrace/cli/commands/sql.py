@@ -50,14 +50,14 @@ _TYPED = "<sql>"
     type=click.Path(path_type=Path, allow_dash=True),
     help="Run the statements of a file; - is standard input.",
 )
-@click.option("--detach", is_flag=True, help="Let the streams run after the command has ended.")
-@click.option("--once", is_flag=True, help="End each stream after the records that exist now.")
+@click.option("--detach", is_flag=True, help="Keep the streams running after the command has ended.")
+@click.option("--once", is_flag=True, help="Process the records that exist now, then end each stream.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="The maximum number of rows of a query.",
+    help="The maximum number of rows that a query prints.",
 )
 @click.option("--stream", hidden=True, metavar="NAME")
 @log_options
@@ -74,12 +74,12 @@ def command(
 ) -> Result:
     """Run SQL statements: queries, and streams into tables.
 
-    Without -e and -f, an interactive shell opens: \\? shows its commands, and Ctrl-D leaves.
+    Without -e and -f, the command opens an interactive shell: \\? lists its commands, and Ctrl-D closes it.
 
-    Queries read the tables of the storage, and the tables and scans that CREATE TABLE .. USING kafka and
-    CREATE SCAN define. CREATE STREAM .. INSERT INTO starts a stream in a process of its own, which ends
-    with the command, unless --detach is given. SHOW STREAMS, DESCRIBE, STOP and DROP STREAM act on the
-    streams of the storage, whichever command has started them.
+    Queries can read the tables of the storage, and the tables and scans that CREATE TABLE .. USING kafka and
+    CREATE SCAN define. CREATE STREAM .. INSERT INTO starts a stream in a separate process. This process ends
+    with the command, unless --detach is given. SHOW STREAMS, DESCRIBE STREAM, STOP STREAM and DROP STREAM
+    work on all streams of the storage, no matter which command started them.
     """
     from headrace.observe.log import LogSettings
     from headrace.shell.definitions import Definitions

@@ -37,13 +37,15 @@ _STYLES = {
 @verb(
     examples=("headrace status", "headrace status --profile prod --json", "headrace status --tables"),
 )
-@click.option("--tables", is_flag=True, help="Show the files and logs of the tables, and what care is due.")
+@click.option(
+    "--tables", is_flag=True, help="Show the files and logs of the tables, and the maintenance they need."
+)
 def command(invocation: Invocation, tables: bool) -> Result:
     """Show datasets, flows, lag and freshness.
 
-    Reads the storage, and asks the broker for the lag; starts nothing. If the broker does not answer, the
-    lag is unknown. A dataset or flow is orphaned if the last run of the whole pipeline found no declaration
-    of it; its rows are kept. Exit code 1 if the cluster refuses the login.
+    Reads the storage, and asks the broker for the lag; starts nothing. If the broker does not answer, the lag
+    is unknown. A dataset or flow is orphaned if its declaration was missing in the last run of the whole
+    pipeline; its rows are kept. The exit code is 1 if the cluster refuses the login.
     """
     from headrace.observe.log import newest_log
 

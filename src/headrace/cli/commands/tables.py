@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 @verb(examples=("headrace tables", "headrace tables orders", "headrace tables orders --json"))
 @click.argument("table", required=False, shell_complete=complete_dataset, metavar="[TABLE|PATH]")
 def command(invocation: Invocation, table: str | None) -> Result:
-    """List the tables of the storage, or describe one.
+    """List the tables of the storage, or describe one table.
 
-    A description has columns, types, comments, keys, layout and properties. Starts no Spark. `headrace
-    status` shows rows and lag.
+    A description shows columns, types, comments, keys, layout and properties. `headrace status` shows rows
+    and lag. The command starts no Spark.
     """
     from headrace.project.tables import describe_table, list_tables
 

@@ -52,7 +52,7 @@ def parse_since(ctx: click.Context, param: click.Parameter, text: str | None) ->
     "--sample",
     type=click.IntRange(1),
     metavar="N",
-    help="For tables with changes by key: compare N rows with the newest records of their keys on Kafka.",
+    help="In tables with changes by key, compare N rows with the newest records of their keys in Kafka.",
 )
 def command(
     invocation: Invocation,
@@ -63,11 +63,11 @@ def command(
 ) -> Result:
     """Verify that every record was processed exactly once.
 
-    Reads the tables' logs and files, the ledger, the checkpoints and the broker; starts no Spark.
-    Checks three grades for each flow: each batch starts where the one before it ended (ranges), the
-    rows that left the query are in the table's files (counts), and the records read from Kafka are
-    the rows of the table (records). Exit code 0 if no check fails, 1 if one fails, 3 if the grade of
-    --require cannot be judged.
+    Reads the tables' logs and files, the ledger, the checkpoints and the broker; starts no Spark. Checks
+    three grades for each flow: each batch starts where the one before it ended (ranges), the rows that left
+    the query are in the table's files (counts), and the records read from Kafka are the rows of the table
+    (records). The exit code is 0 if no check fails, 1 if a check fails, and 3 if the grade of --require
+    cannot be judged.
     """
     if isinstance(since, int) and len(datasets) != 1:
         raise click.UsageError("a version needs the name of its table; or give a time")
