@@ -15,7 +15,7 @@ from headrace.model.names import TableName
 from headrace.model.ranges import Position
 from headrace.sources.ranges import committed_positions
 from headrace.sources.registry import describe_source
-from headrace.state.identity import CheckpointIdentity, generations, load_identity
+from headrace.state.identity import CheckpointIdentity, find_checkpoints, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state
 from headrace.storage.layout import Storage
@@ -176,13 +176,9 @@ def load_checkpoints(storage: Storage, chosen: Callable[[str], bool]) -> Iterato
         storage: The storage.
         chosen: Whether a flow, by its name, is wanted.
     """
-    root = storage.root / "checkpoints"
-    for dataset in root.list_folders():
-        name = TableName.parse(dataset, dataset)
-        for flow in filter(chosen, (root / dataset).list_folders()):
-            known = generations(root / dataset / flow)
-            if known:
-                yield _load(storage, name, flow, known)
+    for dataset, flow, known in find_checkpoints(storage):
+        if chosen(flow):
+            yield _load(storage, dataset, flow, known)
 
 
 def load_metadata(path: Location) -> Mapping[str, Any] | None:

@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 from headrace.maintain.pins import load_pins
 from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
-from headrace.state.identity import generations, load_identity
+from headrace.state.identity import find_checkpoints, load_identity
 from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
@@ -63,7 +63,7 @@ def find_holders(storage: Storage, table: TableName, table_id: str) -> tuple[Hol
         table_id: Delta's id of the table.
 
     Raises:
-        ValueError: The file of the pins is damaged.
+        PinInvalidError: The file of the pins is damaged.
         OSError: A file of the storage cannot be read.
     """
     pins = (
@@ -92,12 +92,8 @@ def lag_seconds(holder: Holder, table: Location, snapshot: TableSnapshot, now: d
 
 def _readers(storage: Storage, table_id: str) -> Iterator[Holder]:
     """The flows of a storage whose newest checkpoint reads a table."""
-    root = storage.root / "checkpoints"
-    for dataset in root.list_folders():
-        for flow in (root / dataset).list_folders():
-            known = generations(root / dataset / flow)
-            if known:
-                yield from _reads(known[-1], flow, table_id)
+    for _, flow, known in find_checkpoints(storage):
+        yield from _reads(known[-1], flow, table_id)
 
 
 def _reads(checkpoint: Location, flow: str, table_id: str) -> Iterator[Holder]:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import FlowKindsDifferError, HeadraceError, StreamingUnsupportedError
 from headrace.model.declarations import AppendFlow, Declarations, Groups, StreamingFlow, StreamingTable
-from headrace.plan.logical import LogicalPlan, items
+from headrace.plan.logical import LogicalPlan
 from headrace.plan.names import shown
 from headrace.plan.validate import check_appends
+from headrace.syntax.sql import items
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

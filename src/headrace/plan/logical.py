@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from headrace.syntax.sql import items
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -305,12 +307,6 @@ class _Walk:
 
 def _kind(java: Any) -> str:
     return _simple(str(java.getClass().getName()))
-
-
-def items(sequence: Any) -> Iterator[Any]:
-    """The items of a Scala ``Seq``."""
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
 
 
 def _read_leaves(session: SparkSession, plan: Any, root: Node) -> tuple[Leaf, ...]:

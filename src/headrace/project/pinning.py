@@ -57,11 +57,13 @@ class Pins:
                 remedies=("choose one of them",),
                 params={"table": str(name), "version": chosen},
             )
+        # The files of a version that is pinned already were not deleted.
+        is_kept = any(one.version == chosen for one in load_pins(storage, name))
         pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
         # A vacuum writes what it deletes, and reads the pins then: one of the two sees the other.
         add_pin(storage, pin)
         oldest = int(load_care(storage, name).get("vacuumed", {}).get("readable_from", 0))
-        if chosen < oldest:
+        if chosen < oldest and not is_kept:
             remove_pins(storage, name, chosen)
             raise PinInvalidError(
                 f"{name.short}: files of version {chosen} were deleted by a vacuum",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from headrace.errors import CheckpointCorruptError, CheckpointForeignError, StorageNewerError
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
 from headrace.storage.location import Location
 
 FILE = "headrace.json"
@@ -182,6 +184,15 @@ def generations(flow_checkpoints: Location) -> tuple[Location, ...]:
     """
     folders = (flow_checkpoints / name for name in flow_checkpoints.list_folders() if name.isdigit())
     return tuple(folder for folder in folders if (folder / FILE).exists() or _has_content(folder))
+
+
+def find_checkpoints(storage: Storage) -> Iterator[tuple[TableName, str, tuple[Location, ...]]]:
+    """The flows of a storage with checkpoints: the table, the flow, and its checkpoints, oldest first."""
+    root = storage.root / "checkpoints"
+    for dataset in root.list_folders():
+        for flow in (root / dataset).list_folders():
+            if known := generations(root / dataset / flow):
+                yield TableName.parse(dataset, dataset), flow, known
 
 
 def _has_content(folder: Location) -> bool:

@@ -89,10 +89,6 @@ class TableSnapshot:
         """Table features that can mean further files."""
         return sorted(self.features - _FEATURES)
 
-    @property
-    def is_clustered(self) -> bool:
-        return "clustering" in self.features
-
 
 @dataclass
 class _State:

@@ -170,17 +170,18 @@ def _writes(session: SparkSession, plan: Any) -> str | None:
     return None if name in _HARMLESS or name.startswith(("Show", "Describe")) else name
 
 
-def _each(sequence: Any) -> Iterator[Any]:
+def items(sequence: Any) -> Iterator[Any]:
+    """The items of a Scala ``Seq``."""
     for index in range(sequence.size()):
         yield sequence.apply(index)
 
 
 def _leaves(plan: Any) -> Iterator[Any]:
     """The leaves of a plan without common table expressions, in few calls to the JVM."""
-    yield from _each(plan.collectLeaves())
-    for subquery in _each(plan.subqueriesAll()):
-        yield from _each(subquery.collectLeaves())
-    for inner in _each(plan.innerChildren()):
+    yield from items(plan.collectLeaves())
+    for subquery in items(plan.subqueriesAll()):
+        yield from items(subquery.collectLeaves())
+    for inner in items(plan.innerChildren()):
         yield from _leaves(inner)
 
 
@@ -189,17 +190,17 @@ def _walk(node: Any, expressions: frozenset[str]) -> Iterator[Any]:
     name = str(node.nodeName())
     if name == "UnresolvedWith":
         relations = node.cteRelations()
-        for pair in _each(relations):
+        for pair in items(relations):
             alias, inner = str(pair._1()).lower(), pair._2()
             # A definition sees those before it; a recursive one sees itself.
             yield from _walk(inner, expressions | ({alias} if node.allowRecursion() else set()))
             expressions = expressions | {alias}
-    for child in _each(node.children()):
+    for child in items(node.children()):
         yield from _walk(child, expressions)
-    for subquery in _each(node.subqueries()):
+    for subquery in items(node.subqueries()):
         yield from _walk(subquery, expressions)
     if name == "CreateViewCommand":
-        for inner in _each(node.innerChildren()):
+        for inner in items(node.innerChildren()):
             yield from _walk(inner, expressions)
     if name in {"UnresolvedRelation", "RelationTimeTravel"}:
         relation = node.relation() if name == "RelationTimeTravel" else node
@@ -210,7 +211,7 @@ def _walk(node: Any, expressions: frozenset[str]) -> Iterator[Any]:
 
 def _parts(relation: Any) -> tuple[str, ...]:
     names = relation.multipartIdentifier()
-    return tuple(str(part) for part in _each(names))
+    return tuple(str(part) for part in items(names))
 
 
 def _relation(node: Any, text: str) -> SqlRelation | None:

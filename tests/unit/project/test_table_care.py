@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
@@ -109,16 +109,21 @@ def test_a_table_that_does_not_exist_is_refused(desk: Desk) -> None:
     assert caught.value.remedies == ("did you mean `orders`?",)
 
 
+def leave_old_file(desk: Desk) -> Path:
+    stray = desk.storage.table(ORDERS).local_path / "left-by-a-killed-writer.parquet"
+    stray.write_bytes(b"12345")
+    two_days_ago = time.time() - 2 * 86400
+    os.utime(stray, (two_days_ago, two_days_ago))
+    return stray
+
+
 def test_a_short_retention_needs_a_word_and_a_dry_run_changes_nothing(desk: Desk) -> None:
     keeper = TableKeeper(
         settings=desk.settings,
         engine=cast("Engine", desk),
         options=CareOptions(steps=("vacuum",), retention_s=0, dry_run=True),
     )
-    stray = desk.storage.table(ORDERS).local_path / "left-by-a-killed-writer.parquet"
-    stray.write_bytes(b"12345")
-    two_days_ago = time.time() - 2 * 86400
-    os.utime(stray, (two_days_ago, two_days_ago))
+    stray = leave_old_file(desk)
     (care,) = keeper.keep([ORDERS])
     assert care.error is not None and care.error.code == "RETENTION_TOO_SHORT"
     allowed = CareOptions(steps=("vacuum",), retention_s=0, dry_run=True, allow_short_retention=True)
@@ -139,3 +144,52 @@ def test_versions_are_pinned_listed_and_released(desk: Desk) -> None:
         pins.add("orders", 7, 3600)
     assert caught.value.facts == ("its versions: 0 to 2",)
     assert len(pins.remove("orders")) == 2 and not pins.list("orders")
+
+
+def test_a_refused_vacuum_does_not_hide_a_compaction(desk: Desk) -> None:
+    desk.is_broken = False
+    options = CareOptions(steps=("optimize", "vacuum"), retention_s=0)
+    keeper = TableKeeper(settings=desk.settings, engine=cast("Engine", desk), options=options)
+    leave_old_file(desk)
+    (care,) = keeper.keep([ORDERS])
+    assert care.steps == ("optimize",) and care.error is not None
+    assert care.error.code == "RETENTION_TOO_SHORT" and str(care.warning).startswith("not vacuumed: ")
+    assert "compacted" in load_care(desk.storage, ORDERS)
+
+
+@pytest.mark.parametrize("sees", ["the vacuum", "the pin"])
+def test_a_vacuum_and_a_pin_at_once_see_each_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, sees: str
+) -> None:
+    """The vacuum deletes a file that version 2 and older ones need."""
+    pins = Pipeline(desk.settings).pins
+    DeltaTable(str(desk.storage.table(ORDERS))).delete("id = 0")
+    options = CareOptions(steps=("vacuum",), retention_s=0, allow_short_retention=True)
+    keeper = TableKeeper(settings=desk.settings, engine=cast("Engine", desk), options=options)
+    before = count_files(desk)
+    refused = []
+
+    def pin_first(function: Callable[..., Any]) -> Callable[..., Any]:
+        def both(*args: Any) -> Any:
+            try:
+                pins.add("orders", 2, 3600)
+            except PinInvalidError as error:
+                refused.append(error)
+            return function(*args)
+
+        return both
+
+    step = "record_care" if sees == "the vacuum" else "delete_stored"
+    monkeypatch.setattr(table_care, step, pin_first(getattr(table_care, step)))
+    (care,) = keeper.keep([ORDERS])
+    deleted = before - count_files(desk)
+    if sees == "the vacuum":
+        assert (care.steps, deleted, refused, len(pins.list())) == ((), 0, [], 1)
+        # A version that is pinned can be pinned for longer.
+        pins.add("orders", 2, 7200)
+    else:
+        assert (care.steps, deleted, len(refused), pins.list()) == (("vacuum",), 1, 1, ())
+
+
+def count_files(desk: Desk) -> int:
+    return len(list(desk.storage.table(ORDERS).local_path.glob("*.parquet")))

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.care import CarePolicy
+from headrace.model.names import quoted_column
 from headrace.sinks.delta.table import newest_snapshot
 from headrace.storage.location import Location
 
@@ -98,7 +99,7 @@ def compact_files(
         cube = f"{_PREFIX}clustering.mergeStrategy.minCubeSize."
         settings |= {f"{cube}threshold": str(cube_bytes), f"{cube}targetCubeSize": str(cube_bytes)}
     where = f" WHERE {_predicate(session, table, partitions)}" if partitions else ""
-    order = f" ZORDER BY ({', '.join(map(_quoted, z_order))})" if z_order else ""
+    order = f" ZORDER BY ({', '.join(map(quoted_column, z_order))})" if z_order else ""
     statement = f"OPTIMIZE delta.`{table}`{where}{order}"
     conflicts: Counter[str] = Counter()
     began = time.monotonic()
@@ -140,7 +141,7 @@ def _predicate(session: SparkSession, table: Location, partitions: Sequence[Mapp
     types = {one["name"]: one["type"] for one in schema["fields"]}
 
     def equal(column: str, value: str | None) -> str:
-        name = _quoted(column)
+        name = quoted_column(column)
         if value is None:
             return f"{name} IS NULL"
         text = value.replace("\\", "\\\\").replace("'", "\\'")
@@ -148,10 +149,6 @@ def _predicate(session: SparkSession, table: Location, partitions: Sequence[Mapp
 
     each = (" AND ".join(equal(*item) for item in one.items()) for one in partitions)
     return " OR ".join(f"({one})" for one in each)
-
-
-def _quoted(column: str) -> str:
-    return "`" + column.replace("`", "``") + "`"
 
 
 @contextmanager
