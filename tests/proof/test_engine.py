@@ -122,6 +122,7 @@ CLIENT = textwrap.dedent(
     import os, sys, threading, time
     from pathlib import Path
     from headrace.runtime.session import open_spark
+    from pyspark.sql import SparkSession
     from pyspark.sql.functions import udf
     spark = open_spark("client").spark
     found = [table.name for table in spark.catalog.listTables()] + [
@@ -135,8 +136,11 @@ CLIENT = textwrap.dedent(
     spark.range(3).createGlobalTempView("g")
     spark.sql("CREATE TABLE managed AS SELECT 1 AS a")
     spark.table("managed").cache().count()
-    stream = spark.readStream.format("rate").load().writeStream.format("noop")
-    stream.option("checkpointLocation", sys.argv[1]).start()
+    # As a flow does, in a session of its own; idle after its first batch, it makes no call.
+    flow = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
+    records = flow.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    stream = records.writeStream.format("noop").option("checkpointLocation", sys.argv[1])
+    stream.trigger(processingTime="1 hour").start()
     mark = Path(sys.argv[2])
     def wait(_):
         mark.touch()
