@@ -67,7 +67,7 @@ def read_names(ctx: click.Context, param: click.Parameter, value: str | None) ->
 @click.option(
     "--table",
     metavar="NAME",
-    help="The name of the table. {topic} is the topic, with _ in place of - and . ; default: {topic}.",
+    help="The name of the table. {topic} is the topic, with - and . replaced by _ ; default: {topic}.",
 )
 @click.option(
     "--keep-raw",
