@@ -35,7 +35,3 @@ def rows_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequ
 def split_columns(text: str | None) -> list[str]:
     """The columns that ``--columns A,B`` names."""
     return [name.strip() for name in text.split(",") if name.strip()] if text else []
-
-
-def counted(rows: int) -> str:
-    return f"{rows:,} {'row' if rows == 1 else 'rows'}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from headrace.model.durations import duration_text
 from headrace.model.sizes import size_text
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
     yield f"-{one.checkpoint_age:,}"
     yield f"{one.deleted_share:.0%}"
     for at in (one.compacted, one.vacuumed):
-        yield _NONE if at is None else _ago((now - at).total_seconds())
+        yield _NONE if at is None else f"{duration_text((now - at).total_seconds())} ago"
     yield (
         _NONE if one.needed is None else f"v{max(one.needed.version, 0)} {one.needed.kind} {one.needed.name}"
     )
@@ -75,10 +76,3 @@ def _remark_lines(one: TableHealth) -> Iterator[str]:
         yield f"{one.table.short}: {one.problem}"
     for remark in one.remarks:
         yield f"{one.table.short}: {remark.text}" + (f":   {remark.command}" if remark.command else "")
-
-
-def _ago(seconds: float) -> str:
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return "just now"

@@ -12,8 +12,8 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
+from headrace.model.durations import duration_text
 from headrace.observe.display import Display, open_display
-from headrace.observe.event_lines import seconds_text
 from headrace.observe.events import event_to_json
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def show_outcome(output: Output, result: RunResult, signals: Sequence[int]) -> R
         for error in result.errors:
             output.error(error)
     failed = result.outcome == "failed"
-    text = f"{result.outcome} in {seconds_text(result.duration_s)}" if output.is_terminal else ""
+    text = f"{result.outcome} in {duration_text(result.duration_s)}" if output.is_terminal else ""
     if result.log_file is not None and (failed or output.is_terminal):
         text = f"{text} · log {result.log_file}" if text else f"log: {result.log_file}"
     return Result(data=None, text=text, exit_code=1 if failed else 128 + signals[0] if signals else 0)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from headrace.model.care import parse_bytes, parse_duration
+from headrace.model.care import parse_bytes
+from headrace.model.durations import parse_duration, parse_seconds
 from headrace.model.rejection_limit import RejectionLimit
-from headrace.model.triggers import Trigger, parse_seconds
+from headrace.model.triggers import Trigger
 
 _MEMORY = re.compile(r"\d+[kmgKMG]")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")

@@ -15,7 +15,8 @@ from headrace.maintain.condition import choose_partitions, foldable_files, is_co
 from headrace.maintain.holders import find_holders
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
 from headrace.maintain.record import load_care, record_care
-from headrace.model.care import DAY_S, CarePolicy
+from headrace.model.care import CarePolicy
+from headrace.model.durations import DAY_S
 from headrace.model.events import Emitter, OperationProgressed
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings

@@ -11,7 +11,8 @@ from typing import Any
 from headrace.maintain.condition import Partition, TableCondition, examine_table
 from headrace.maintain.holders import Holder, find_holders, lag_seconds, oldest_needed
 from headrace.maintain.record import load_care
-from headrace.model.care import DAY_S, Maintenance
+from headrace.model.care import Maintenance
+from headrace.model.durations import DAY_S
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 from headrace.storage.table_log import newest_commits

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
+from headrace.model.durations import DAY_S, seconds_or_none
 from headrace.model.names import TableName
 
 CARE_PROPERTY: Final = "headrace.maintenance"
@@ -21,7 +22,6 @@ FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
 
-DAY_S: Final = 86400.0
 SAFE_RETENTION_S: Final = 7 * DAY_S
 """Readers and writers that Headrace does not know are expected to end within this time."""
 _TARGET_SIZES = ((10 << 30, 128 << 20), (1 << 40, 256 << 20))
@@ -29,10 +29,6 @@ _LARGE_TARGET = 1 << 30
 _SMALL_PART = 4
 _UNREADABLE_S = 36500 * DAY_S
 _MANAGED_KEYS = ("compact", "vacuum")
-_DURATION = re.compile(r"\s*(?:interval\s+)?((?:'?\d+(?:\.\d+)?'?\s*[a-z]+\s*)+)", re.IGNORECASE)
-_PART = re.compile(r"'?(\d+(?:\.\d+)?)'?\s*([a-z]+)", re.IGNORECASE)
-_UNITS = {"w": 7 * DAY_S, "week": 7 * DAY_S, "d": DAY_S, "day": DAY_S, "h": 3600.0, "hour": 3600.0}
-_UNITS |= {"m": 60.0, "min": 60.0, "minute": 60.0, "s": 1.0, "sec": 1.0, "second": 1.0}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)i?b?\s*", re.IGNORECASE)
 
 
@@ -105,7 +101,7 @@ class CarePolicy:
         for name, key in ((FILE_RETENTION, "retention_s"), (LOG_RETENTION, "log_retention_s")):
             if (text := given.get(name.lower())) is not None:
                 # A time that cannot be read is no reason to keep files for a shorter one.
-                seconds = _seconds_or_none(text)
+                seconds = seconds_or_none(text)
                 values[key] = _UNREADABLE_S if seconds is None else seconds
                 if key == "retention_s":
                     # As in Delta: who sets the property has decided.
@@ -142,18 +138,6 @@ class Maintenance:
         return policy.with_values(self.tables.get(table, {}))
 
 
-def parse_duration(value: Any) -> float:
-    """The seconds of ``7 days``, ``12 hours``, ``30d`` or ``interval 1 week``.
-
-    Raises:
-        ValueError: The value is not a duration with a unit.
-    """
-    seconds = _seconds_or_none(value)
-    if seconds is None:
-        raise ValueError("must be a time with a unit, such as 7 days or 12 hours")
-    return seconds
-
-
 def parse_bytes(value: Any) -> int:
     """The bytes of ``128m``, ``64mb`` or ``134217728``.
 
@@ -165,20 +149,6 @@ def parse_bytes(value: Any) -> int:
     if size < 1 or isinstance(value, bool):
         raise ValueError("must be a size, such as 128m or 1g")
     return size
-
-
-def _seconds_or_none(value: Any) -> float | None:
-    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return None
-    seconds = 0.0
-    for number, name in _PART.findall(found[1]):
-        unit = name.lower()
-        factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
-        if factor is None:
-            return None
-        seconds += float(number) * factor
-    return seconds
 
 
 def _declared(properties: Mapping[str, str]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Sizes in bytes for a person."""
+"""Sizes and counts for a person."""
 
 from __future__ import annotations
 
@@ -9,3 +9,9 @@ def size_text(size: int) -> str:
         if size >= 10**power:
             return f"{size / 10**power:,.1f} {unit}"
     return "1 byte" if size == 1 else f"{size} bytes"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: 1 row, 1,200 rows, 2 batches."""
+    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.model.durations import parse_seconds
+
 INTERVAL_SETTING = "pipelines.trigger.interval"
 """The setting that other declarative pipelines know for a flow's interval."""
 
-_UNITS = {
-    "": 1.0,
-    "ms": 0.001,
-    "millisecond": 0.001,
-    "s": 1.0,
-    "sec": 1.0,
-    "second": 1.0,
-    "m": 60.0,
-    "min": 60.0,
-    "minute": 60.0,
-    "h": 3600.0,
-    "hour": 3600.0,
-}
-_DURATION = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 _ONCE = frozenset({"once", "availablenow"})
 _AT_LEAST_ONCE = frozenset({"continuous", "realtime"})
 _FORMS = "must be a time such as `30 seconds`, or `available_now`"
-
-
-def parse_seconds(value: Any) -> float:
-    """A number of seconds from ``5``, ``500 ms``, ``10 seconds`` or ``1 minute``.
-
-    Raises:
-        ValueError: The value is not a time.
-    """
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if value < 0 or value != value or value == float("inf"):
-            raise ValueError("must not be negative; write 10 or `10 seconds`, for example")
-        return float(value)
-    if isinstance(value, str) and (found := _DURATION.fullmatch(value)):
-        unit = found[2].lower()
-        factor = _UNITS.get(unit, _UNITS.get(unit.removesuffix("s")))
-        if factor is not None:
-            return float(found[1]) * factor
-    raise ValueError("must be a time, such as 500 ms, 10 seconds or 1 minute")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Self
 
+from headrace.model.durations import duration_text
 from headrace.model.events import (
     BatchReplayed,
     DatasetChecked,
@@ -27,7 +28,7 @@ from headrace.model.events import (
     ViewSkipped,
 )
 from headrace.observe.board import Board, BoardRow
-from headrace.observe.event_lines import LineThrottle, event_line, seconds_text
+from headrace.observe.event_lines import LineThrottle, event_line
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -297,7 +298,7 @@ def _most_urgent(rows: Sequence[BoardRow], room: int) -> list[BoardRow]:
 
 def _state_text(row: BoardRow, now: datetime) -> str:
     if row.is_waiting_for_broker and row.reconnecting is not None:
-        return f"reconnecting {seconds_text((now - row.reconnecting).total_seconds())}"
+        return f"reconnecting {duration_text((now - row.reconnecting).total_seconds())}"
     return row.state
 
 
@@ -308,8 +309,8 @@ def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
     is_over = row.state in ("drained", "stopped", "up to date", "failed", "skipped")
     last = none
     if row.version is not None and row.committed is not None:
-        last = f"v{row.version}  {seconds_text((now - row.committed).total_seconds())} ago"
-    timing = none if age is None else f"age {seconds_text(age)}"
+        last = f"v{row.version}  {duration_text((now - row.committed).total_seconds())} ago"
+    timing = none if age is None else f"age {duration_text(age)}"
     return {
         "flow": row.name,
         "state": _state_text(row, now),
@@ -318,7 +319,7 @@ def row_cells(row: BoardRow, now: datetime) -> Mapping[str, str]:
         + (f" ({row.quarantined:,} quarantined)" if row.quarantined else ""),
         "rows/s": none if rate is None or is_over else f"{rate:,.0f}",
         "lag": none if row.lag is None else f"{row.lag:,}",
-        "batch time": none if row.batch_s is None else seconds_text(row.batch_s),
-        "latency p50": timing if latency is None else seconds_text(latency),
+        "batch time": none if row.batch_s is None else duration_text(row.batch_s),
+        "latency p50": timing if latency is None else duration_text(latency),
         "last commit": last,
     }

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from headrace.model.durations import duration_text
 from headrace.model.events import (
     BatchCommitted,
     BatchReplayed,
@@ -29,7 +30,7 @@ from headrace.model.events import (
     ViewSkipped,
     ViewUpToDate,
 )
-from headrace.model.sizes import size_text
+from headrace.model.sizes import counted, size_text
 from headrace.observe.board import Board, BoardRow
 
 QUIET = timedelta(seconds=1)
@@ -84,11 +85,11 @@ def commit_line(event: BatchCommitted, rows: int, row: BoardRow) -> str:
         facts.append(f"{event.dropped:,} dropped")
     if event.lag is not None:
         facts.append(f"lag {event.lag:,}")
-    facts.append(f"took {seconds_text(event.duration_s)}")
+    facts.append(f"took {duration_text(event.duration_s)}")
     if (latency := row.latency_p50()) is not None:
-        facts.append(f"latency {seconds_text(latency)}")
+        facts.append(f"latency {duration_text(latency)}")
     elif (age := row.backlog_age()) is not None:
-        facts.append(f"records {seconds_text(age)} old")
+        facts.append(f"records {duration_text(age)} old")
     facts.append(f"v{event.version}")
     return "  ".join(facts)
 
@@ -98,10 +99,10 @@ def event_line(event: Event, board: Board) -> str:
     match event:
         case UpdateStarted():
             flows, views = len(event.flows), len(event.views)
-            return f"{event.pipeline}  {_count(flows, 'flow')}, {_count(views, 'view')}, {event.mode}"
+            return f"{event.pipeline}  {counted(flows, 'flow')}, {counted(views, 'view')}, {event.mode}"
         case FlowRetrying():
             return (
-                f"{event.flow}  retrying in {seconds_text(event.wait_s)} (attempt {event.attempt}): "
+                f"{event.flow}  retrying in {duration_text(event.wait_s)} (attempt {event.attempt}): "
                 f"{_error_text(event.error)}"
             )
         case FlowReconnecting():
@@ -113,7 +114,7 @@ def event_line(event: Event, board: Board) -> str:
         case FlowFailed():
             return f"{event.flow}  failed: {_error_text(event.error)}"
         case LateRowsDropped():
-            rows = _count(event.rows, "row")
+            rows = counted(event.rows, "row")
             return f"{event.flow}  batch {event.batch}: dropped {rows} later than the watermark"
         case SchemaDrifted(added=True):
             names = ", ".join(event.fields)
@@ -128,7 +129,7 @@ def event_line(event: Event, board: Board) -> str:
         case FlowFinished(outcome="up to date"):
             return f"{event.flow}  {event.outcome}"
         case FlowFinished():
-            rows, batches = _count(event.rows, "row"), _count(event.batches, "batch")
+            rows, batches = counted(event.rows, "row"), counted(event.batches, "batch")
             row = board.rows.get(event.flow)
             more = f", {row.quarantined:,} quarantined" if row is not None and row.quarantined else ""
             return f"{event.flow}  {event.outcome}: {rows} in {batches}{more}"
@@ -136,8 +137,8 @@ def event_line(event: Event, board: Board) -> str:
             return f"{event.flow}  batch {event.batch} is already in the table; it was not written again"
         case ViewRefreshed():
             return (
-                f"{board.name_of(event.dataset)}  refreshed: {_count(event.rows, 'row')}  "
-                f"took {seconds_text(event.duration_s)}  v{event.version}"
+                f"{board.name_of(event.dataset)}  refreshed: {counted(event.rows, 'row')}  "
+                f"took {duration_text(event.duration_s)}  v{event.version}"
             )
         case ViewUpToDate():
             return f"{board.name_of(event.dataset)}  up to date"
@@ -153,7 +154,7 @@ def event_line(event: Event, board: Board) -> str:
         case OperationProgressed(operation="MAINTENANCE"):
             return _maintenance_line(board.name_of(event.dataset), event)
         case UpdateFinished():
-            return f"{event.outcome} in {seconds_text(event.duration_s)}"
+            return f"{event.outcome} in {duration_text(event.duration_s)}"
         case _:
             return ""
 
@@ -163,29 +164,13 @@ def _maintenance_line(name: str, event: OperationProgressed) -> str:
     if event.error is not None:
         return f"{name}  not compacted: {event.error.get('summary')}"
     if (done := event.outcome.get("compacted")) is not None:
-        files, size, took = done["files"], done["bytes"], seconds_text(done["duration_s"])
-        before = f"{_count(files['removed'], 'file')} ({size_text(size['removed'])})"
-        after = f"{_count(files['added'], 'file')} ({size_text(size['added'])})"
+        files, size, took = done["files"], done["bytes"], duration_text(done["duration_s"])
+        before = f"{counted(files['removed'], 'file')} ({size_text(size['removed'])})"
+        after = f"{counted(files['added'], 'file')} ({size_text(size['added'])})"
         return f"{name}  compacted: {before} -> {after}  took {took}"
     if (log := event.outcome.get("log")) is not None:
-        return f"{name}  log cleaned: {_count(log['commits'], 'commit')} before version {log['first']}"
+        return f"{name}  log cleaned: {counted(log['commits'], 'commit')} before version {log['first']}"
     return ""
-
-
-def seconds_text(seconds: float) -> str:
-    """A duration for a person: 0.31 s, 12 s, 3 min, 2 h."""
-    if seconds < 1:
-        return f"{max(seconds, 0):.2f} s"
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
-def _count(number: int, noun: str) -> str:
-    plural = f"{noun}es" if noun.endswith("ch") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
 
 
 def _error_text(error: Mapping[str, Any]) -> str:

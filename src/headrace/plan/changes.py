@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Literal, assert_never
 
 from headrace.model.declarations import MaterializedView, StreamingTable
+from headrace.model.durations import duration_text
 from headrace.model.names import TableName
-from headrace.model.sizes import size_text
+from headrace.model.sizes import counted, size_text
 from headrace.plan import columns
 from headrace.plan.alterations import find_alterations
 from headrace.plan.names import shown
@@ -114,8 +115,8 @@ def _last_cost(plan: Plan, view: TableName) -> RefreshCost | None:
 
 
 def _cost_text(cost: RefreshCost) -> str:
-    rows = "1 row" if cost.rows == 1 else f"{cost.rows:,} rows"
-    return f"{rows}, {size_text(cost.read_bytes)} in {cost.duration_s:.1f} s"
+    rows = counted(cost.rows, "row")
+    return f"{rows}, {size_text(cost.read_bytes)} in {duration_text(cost.duration_s)}"
 
 
 def _stale(planned: PlannedRefresh, plan: Plan) -> tuple[ChangedPart, str] | None:

@@ -22,6 +22,7 @@ from headrace.model.declarations import (
 from headrace.model.expectations import DatasetCheck, Expectation
 from headrace.model.names import TableName
 from headrace.model.notes import Note
+from headrace.model.sizes import counted
 from headrace.model.wrapping import GLUE, wrap
 from headrace.plan.drawing import Graph, Node, draw_mermaid, draw_text
 from headrace.plan.stages import (
@@ -81,8 +82,8 @@ class Explanation:
         storage = _shown_path(project.storage.root.path, project.root)
         profile = "" if project.profile == "dev" else f" · profile {project.profile}"
         return (
-            f"{project.name}{profile} · {_count(len(datasets), 'dataset')}, {_count(flows, 'flow')} · "
-            f"storage {storage}{' (new)' if is_new else ''}"
+            f"{project.name}{profile} · {counted(len(datasets), 'dataset')}, "
+            f"{counted(flows, 'flow')} · storage {storage}{' (new)' if is_new else ''}"
         )
 
     def _dataset_lines(self, dataset: Dataset, longest: int, width: int) -> list[str]:
@@ -119,7 +120,7 @@ class Explanation:
         if self.plan.changes is None:
             return "The storage was not read (--offline)."
         if self.plan.refusals:
-            count = _count(len(self.plan.refusals), "error")
+            count = counted(len(self.plan.refusals), "error")
             return f"`headrace run` would stop with {count}:"
         if not self.plan.would_change:
             return "No table would change; `headrace run` processes new records."
@@ -475,7 +476,3 @@ def _location_json(location: SourceLocation) -> dict[str, Any]:
 
 def _shown_path(path: str, root: Path) -> str:
     return f"./{Path(path).relative_to(root)}" if Path(path).is_relative_to(root) else path
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun if number == 1 else noun + 's'}"

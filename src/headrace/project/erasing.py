@@ -14,6 +14,7 @@ from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.sizes import counted
 from headrace.observe.read import find_dataset
 from headrace.plan.properties import keys_of
 from headrace.plan.stages import Plan, PlannedFlow, PlannedRefresh
@@ -57,7 +58,7 @@ class ErasureStep:
 
     def __str__(self) -> str:
         name = self.dataset.short if self.part == "table" else f"{self.dataset.short}, {self.part}"
-        count = "1 row" if self.rows == 1 else f"{self.rows:,} rows"
+        count = counted(self.rows, "row")
         return f"{name}  {count}" + (
             ": content removed, coordinates kept" if self.part == "quarantine" else ""
         )

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, RecordInvalidError
 from headrace.model.connections import KafkaConnection
+from headrace.model.sizes import counted
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.producer import Delivered, TopicProducer
 from headrace.sources.record_lines import Record
@@ -140,7 +141,7 @@ def _send_all(
 def _counted(error: RecordInvalidError, delivered: int) -> HeadraceError:
     """The error with the number of records that were delivered, so that they are not sent a second time."""
     line = int(error.params["line"])
-    count = f"{delivered:,} {'record' if delivered == 1 else 'records'}"
+    count = counted(delivered, "record")
     said = f"{count} before it {'was' if delivered == 1 else 'were'} delivered"
     remedies = error.remedies
     if delivered and error.location is not None:

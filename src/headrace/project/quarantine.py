@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import ArgumentInvalidError
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.sizes import counted
 from headrace.observe.quarantine import (
     EVERY_ROW,
     QuarantineSummary,
@@ -71,11 +72,17 @@ class RowChoice:
     def lines(self) -> Iterator[str]:
         """What is chosen, and what is not: one line for each fact."""
         for flow, rows in self.flows.items():
-            yield f"{self.dataset.short}  {_counted(rows)} of flow {flow}"
+            yield f"{self.dataset.short}  {counted(rows, 'row')} of flow {flow}"
         if pending := self.left.get("pending"):
-            yield f"{self.dataset.short}  {_counted(pending)} pending: the next run repeats their batch first"
+            yield (
+                f"{self.dataset.short}  {counted(pending, 'row')} "
+                "pending: the next run repeats their batch first"
+            )
         if held := self.left.get("replaying"):
-            yield f"{self.dataset.short}  {_counted(held)} of an interrupted replay: replay finishes it first"
+            yield (
+                f"{self.dataset.short}  {counted(held, 'row')} "
+                "of an interrupted replay: replay finishes it first"
+            )
 
     def to_json(self) -> dict[str, Any]:
         return {"rows": self.rows, "flows": dict(self.flows), "left": dict(self.left)}
@@ -306,7 +313,3 @@ def _is_changed(row: Mapping[str, Any], text: str) -> bool:
 
 def _ignore(event: Event) -> None:
     """A replay has no events of flows."""
-
-
-def _counted(rows: int) -> str:
-    return f"{rows:,} {'row' if rows == 1 else 'rows'}"

@@ -11,7 +11,7 @@ from headrace.errors import FullRefreshNotAllowedError, HeadraceError, RefreshLo
 from headrace.model.declarations import AutoCdcFlow, MaterializedView, StreamingTable, snapshots_of
 from headrace.model.names import TableName
 from headrace.model.remedies import Remedies
-from headrace.model.sizes import size_text
+from headrace.model.sizes import counted, size_text
 from headrace.observe.recent_commits import load_tail
 from headrace.plan.alterations import layout_schema
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow, RefreshViewStage, RunFlowStage, target_of
@@ -224,7 +224,7 @@ def _lost_snapshots(planned: PlannedFlow, storage: Storage) -> Iterator[Unrecove
         one for one in markers if "path" in one.location and not locate(one.location["path"]).exists()
     ]
     if lost:
-        count = "1 snapshot" if len(lost) == 1 else f"{len(lost):,} snapshots"
+        count = counted(len(lost), "snapshot")
         text = f"the history of {count} cannot be read again: the source has newer data now"
         yield UnrecoverableData(dataset=flow.target, text=text, count=None)
 

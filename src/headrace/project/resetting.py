@@ -15,6 +15,7 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.model.ranges import Position
 from headrace.model.remedies import Remedies
+from headrace.model.sizes import counted
 from headrace.plan.stages import Plan, PlannedFlow
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
@@ -56,7 +57,7 @@ class FlowReset:
             else:
                 yield f"{self.flow}  continues {name} at {json.dumps(position.to_json())}"
         if self.losses:
-            ranges = "1 range" if self.losses == 1 else f"{self.losses} ranges"
+            ranges = counted(self.losses, "range")
             yield f"{self.flow}  records {ranges} as lost, which it will not read"
         for line in ranges_text(self.repeats):
             yield f"{self.flow}  reads again {line}"

@@ -16,10 +16,11 @@ from headrace.maintain.holders import UNKNOWN, Holder, find_holders, lag_seconds
 from headrace.maintain.log_cleanup import delete_log
 from headrace.maintain.record import load_care, record_care
 from headrace.maintain.vacuum import delete_stored
-from headrace.model.care import DAY_S, SAFE_RETENTION_S, CarePolicy
+from headrace.model.care import SAFE_RETENTION_S, CarePolicy
+from headrace.model.durations import duration_text
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.sizes import size_text
+from headrace.model.sizes import counted, size_text
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.sinks.delta.compaction import compact_files
@@ -102,7 +103,7 @@ class TableCare:
         elif before and after:
             words = {"optimize": "compacted", "vacuum": "vacuumed", "log": "log cleaned"}
             if done := " and ".join(words[one] for one in self.steps):
-                yield f"{name}  {done}: {_change(before, after)} in {self.duration_s:.1f} s"
+                yield f"{name}  {done}: {_change(before, after)} in {duration_text(self.duration_s)}"
             if "log" in self.steps:
                 was, now = len(before.snapshot.commits), len(after.snapshot.commits)
                 yield f"{name}  log: {was:,} -> {now:,} commits, from version {before.log.first} on"
@@ -286,7 +287,7 @@ class TableKeeper:
         policy = condition.policy
         if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
             raise RetentionTooShortError(
-                f"a retention of {_days(policy.retention_s)} is below {_days(SAFE_RETENTION_S)}",
+                f"a retention of {duration_text(policy.retention_s)} is below 7 days",
                 facts=("no file was deleted",),
                 remedies=self._short_remedies(name),
                 params={"table": str(name), "retention_s": policy.retention_s},
@@ -312,8 +313,8 @@ def _lags(name: TableName, holder: Holder, lag_s: float, condition: TableConditi
     at = "to an unknown version" if is_unknown else f"up to version {(holder.first_unread or 1) - 1}"
     held = condition.vacuum
     return ReaderLagsError(
-        f"flow {holder.name} has commits of {name.short} to read that are {_days(lag_s)} old; the limit "
-        f"(`reader_lag`) is {_days(condition.policy.reader_lag_s)}",
+        f"flow {holder.name} has commits of {name.short} to read that are {duration_text(lag_s)} old; "
+        f"the limit (`reader_lag`) is {duration_text(condition.policy.reader_lag_s)}",
         facts=(
             f"it has read {at}; the table is at version {condition.snapshot.version}",
             f"for it, {_files(len(held.held), held.held_bytes)} are kept",
@@ -367,10 +368,4 @@ def _change(before: TableCondition, after: TableCondition) -> str:
 
 
 def _files(number: int, size: int) -> str:
-    return f"{number:,} {'file' if number == 1 else 'files'} ({size_text(size)})"
-
-
-def _days(seconds: float) -> str:
-    if seconds >= 2 * DAY_S:
-        return f"{seconds / DAY_S:.0f} days"
-    return f"{seconds / 3600:.0f} hours" if seconds >= 7200 else f"{seconds / 60:.0f} minutes"
+    return f"{counted(number, 'file')} ({size_text(size)})"

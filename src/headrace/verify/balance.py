@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from headrace.model.sizes import counted
 from headrace.verify.commits import CommitClaims, Role, declares_erasure, is_erasure
 from headrace.verify.data_files import FileFacts
 from headrace.verify.delta_log import Commit, DataFile, FileKey, TableLog
 from headrace.verify.equations import RowCounts
 from headrace.verify.ledger import Other
-from headrace.verify.wording import counted
 
 _COPIED_MS = 10_000
 """A commit file that is so much younger than its commit was copied here, and the data with it."""

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
+from headrace.model.sizes import counted
 from headrace.verify.balance import Baseline, RowBalance, RowDelta
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, CommitClaims
 from headrace.verify.data_files import FileFacts, contradictions
 from headrace.verify.equations import RowCounts
 from headrace.verify.report import Finding, GradeReport, Judgement
-from headrace.verify.wording import counted
 
 FileFindings = Mapping[int | None, list[Finding]]
 """Findings in data files, by the version that added the file (``None``: unknown)."""

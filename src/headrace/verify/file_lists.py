@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from headrace.model.folders import local_path
+from headrace.model.sizes import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.checkpoints import CheckpointLog
 from headrace.verify.commits import Batches
 from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import SourceRange
-from headrace.verify.wording import counted
 
 _ATTEMPTS = 5
 _NOTHING = hashlib.sha256(b"").hexdigest()

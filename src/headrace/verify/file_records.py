@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Mapping, Sequence
 
 from headrace.model.folders import FileFolder, FoundFile, local_path
+from headrace.model.sizes import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.file_lists import ListedFile, named_files
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import SourceRange
-from headrace.verify.wording import counted
 
 
 def judge_folder(lineage: Lineage, read: Mapping[str, ListedFile], is_known: bool) -> GradeReport:

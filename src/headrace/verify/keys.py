@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from headrace.model.sizes import counted
 from headrace.verify.delta_log import TableLog
 from headrace.verify.report import Judgement
-from headrace.verify.wording import counted
 
 PROPERTY_KEYS = "headrace.keys"
 PROPERTY_SCD_TYPE = "headrace.scd_type"

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Set
 from datetime import UTC, datetime
 
 from headrace.model.marks import RecordMark
+from headrace.model.sizes import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.offsets import Topic
 from headrace.verify.report import Finding
 from headrace.verify.source_range import TopicPartition
-from headrace.verify.wording import counted
 
 Marks = Mapping[TopicPartition, Mapping[int, RecordMark]]
 """The marks of records, by partition and offset."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from headrace.model.sizes import counted
 from headrace.verify.commits import (
     DELETIONS,
     Batches,
@@ -17,7 +18,6 @@ from headrace.verify.commits import (
     read_opening,
     read_replay,
 )
-from headrace.verify.wording import counted
 
 _LOSSES = "losses.json"
 

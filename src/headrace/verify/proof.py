@@ -15,6 +15,7 @@ from headrace.errors import NothingToVerifyError, TableUnknownError
 from headrace.model.connections import KafkaConnection
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
+from headrace.model.sizes import counted
 from headrace.verify.broker_requests import Explain, unexplained
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.counts import FileFindings, describe_others, judge_counts, judge_files, judge_table
@@ -63,7 +64,6 @@ from headrace.verify.report import (
 )
 from headrace.verify.source_range import SourceRange
 from headrace.verify.views import Input, judge_view
-from headrace.verify.wording import counted
 
 _ANSWER_S = 5.0
 """Seconds that the broker may take for one request; without an answer, records are not judged."""

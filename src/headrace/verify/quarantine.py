@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from headrace.model.sizes import counted
 from headrace.verify.checkpoint_history import Lineage
 from headrace.verify.commits import Batches, Refresh
 from headrace.verify.delta_log import has_log
 from headrace.verify.report import Judgement
 from headrace.verify.source_range import TopicPartition
-from headrace.verify.wording import counted
 
 BatchKey = tuple[str, int]
 """The checkpoint and number of a batch; of a refresh its update, and -1."""

@@ -8,13 +8,14 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Literal
 
+from headrace.model.sizes import counted
 from headrace.verify.checkpoint_history import Generation, Lineage
 from headrace.verify.commits import Batches
 from headrace.verify.declared import Pairs, less, merged, total
 from headrace.verify.ledger import Ledger
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import OPAQUE, SourceRange, TopicPartition
-from headrace.verify.wording import counted, spans_text
+from headrace.verify.wording import spans_text
 
 _Key = tuple[str, ...]
 """A source beyond one checkpoint: a partition of one topic id, a table id, or a folder of files, and the

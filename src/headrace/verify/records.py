@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from headrace.model.sizes import counted
 from headrace.verify.claims import Claim, Claims
 from headrace.verify.coordinates import ANY, TableRecords
 from headrace.verify.offsets import Topic
 from headrace.verify.report import GradeReport, Judgement
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Layers, Spans
-from headrace.verify.wording import counted, spans_text
+from headrace.verify.wording import spans_text
 
 READ_WHOLE = 3_000_000
 """Up to so many offsets are read from the broker one by one; above, only those the table lacks."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
+from headrace.model.sizes import counted
 from headrace.verify.balance import RowBalance
 from headrace.verify.commits import Replay
 from headrace.verify.equations import RowCounts
 from headrace.verify.quarantine import Quarantine
 from headrace.verify.report import Judgement
-from headrace.verify.wording import counted
 
 
 def judge_replays(

@@ -15,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace.model.sizes import counted
 from headrace.verify.brokers import Brokers
 from headrace.verify.evidence import Evidence
 from headrace.verify.keys import keys_of
@@ -22,7 +23,6 @@ from headrace.verify.quarantine import Rejected, rows_in
 from headrace.verify.report import GradeReport, Judgement, unjudged_records
 from headrace.verify.source_range import TopicPartition
 from headrace.verify.spans import Spans
-from headrace.verify.wording import counted
 
 if TYPE_CHECKING:
     from confluent_kafka import Message

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headrace.model.sizes import counted
 from headrace.verify.report import DatasetProof, FlowProof, GradeReport, Proof, Verdict
-from headrace.verify.wording import counted
 
 MARKS: dict[Verdict, str] = {"proven": "✓", "partial": "~", "unjudged": "-", "refuted": "✗"}
 

@@ -1,15 +1,12 @@
-"""Figures and ranges as a person reads them."""
+"""Ranges as a person reads them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from headrace.model.sizes import counted
+
 _SHOWN = 20
-
-
-def counted(number: int, noun: str) -> str:
-    """``1 commit``, ``74 commits``, ``60,000 offsets``."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def spans_text(spans: Iterable[tuple[int, int]], shown: int = _SHOWN) -> str:

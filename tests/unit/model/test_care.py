@@ -10,7 +10,7 @@ from headrace.declare.arguments import Arguments
 from headrace.declare.care import checked_care
 from headrace.declare.spec import load_project
 from headrace.errors import ArgumentInvalidError, SourceLocation, SpecInvalidError, SpecUnknownKeyError
-from headrace.model.care import CARE_PROPERTY, CarePolicy, Maintenance, parse_bytes, parse_duration
+from headrace.model.care import CARE_PROPERTY, CarePolicy, Maintenance, parse_bytes
 from headrace.model.names import TableName
 
 ORDERS = TableName("default", "orders")
@@ -21,24 +21,6 @@ def test_target_size_grows_with_the_table() -> None:
     policy = CarePolicy()
     sizes = [policy.target_bytes(size) >> 20 for size in (0, 20 << 30, 2 << 40)]
     assert sizes == [128, 256, 1024] and policy.small_bytes(0) == 32 << 20
-
-
-@pytest.mark.parametrize(
-    ("text", "days"),
-    [
-        ("interval 2 weeks", 14),
-        ("INTERVAL 30 DAYS", 30),
-        ("36 hours", 1.5),
-        ("30d", 30),
-        ("interval 30 days 12 hours", 30.5),
-        ("INTERVAL 1 WEEK 2 DAYS", 9),
-        ("interval '30' day", 30),
-    ],
-)
-def test_durations_have_a_unit(text: str, days: float) -> None:
-    assert parse_duration(text) == days * DAY
-    with pytest.raises(ValueError, match="unit"):
-        parse_duration("30")
 
 
 def test_sizes_are_those_of_delta() -> None:

@@ -26,7 +26,6 @@ from headrace.model.events import (
 from headrace.model.names import TableName
 from headrace.observe.board import Board
 from headrace.observe.display import LineDisplay, LiveDisplay, board_table, row_cells
-from headrace.observe.event_lines import seconds_text
 
 START = datetime(2026, 1, 2, 12, 0, tzinfo=UTC)
 BRONZE = TableName("default", "bronze")
@@ -208,12 +207,6 @@ def test_the_live_display_ends_with_the_last_board() -> None:
         display.note("a note that stays")
     assert "a note that stays" in stream.getvalue()
     assert "500" in stream.getvalue()
-
-
-def test_times_read_well() -> None:
-    assert [seconds_text(s) for s in (-1, 0.314, 3.21, 12.4, 185, 7300)] == [
-        "0.00 s", "0.31 s", "3.2 s", "12 s", "3 min", "2 h",
-    ]  # fmt: skip
 
 
 def many(count: int) -> Board:

@@ -9,6 +9,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
     from headrace.runtime.broker import BrokerStatus
@@ -101,7 +102,7 @@ def create(invocation: Invocation, name: str, partitions: int, config: tuple[str
     with invocation.output.progress("Starting the broker"):
         bootstrap = broker.start()
     broker.create_topic(name, partitions, settings)
-    text = f"Created topic {name} with {partitions} {'partition' if partitions == 1 else 'partitions'}"
+    text = f"Created topic {name} with {counted(partitions, 'partition')}"
     data = {"topic": name, "partitions": partitions, "config": settings, "bootstrap": bootstrap}
     return Result(data=data, text=f"{text} on {bootstrap}")
 

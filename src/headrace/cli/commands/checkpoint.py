@@ -10,6 +10,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
     from headrace.maintain.checkpoints import FlowCheckpoint
@@ -122,12 +123,12 @@ def _shown(found: FlowCheckpoint) -> Iterator[str]:
         yield f"  watermark   {said['watermark']}"
     for one in found.state:
         yield (
-            f"  state       operator {one.operator}: {_counted(one.partitions, 'partition')}, "
-            f"{_counted(one.files, 'file')}, {one.size_bytes:,} bytes"
+            f"  state       operator {one.operator}: {counted(one.partitions, 'partition')}, "
+            f"{counted(one.files, 'file')}, {one.size_bytes:,} bytes"
         )
-    yield f"  files       {_counted(said['files'], 'file')}, {said['size_bytes']:,} bytes in {found.path}"
+    yield f"  files       {counted(said['files'], 'file')}, {said['size_bytes']:,} bytes in {found.path}"
     if found.replaced:
-        yield f"  replaced    {_counted(len(found.replaced), 'earlier checkpoint')} of this flow"
+        yield f"  replaced    {counted(len(found.replaced), 'earlier checkpoint')} of this flow"
 
 
 def _judged(report: CheckpointReport) -> Iterator[str]:
@@ -135,7 +136,7 @@ def _judged(report: CheckpointReport) -> Iterator[str]:
     if not report.problems:
         yield f"{found.flow}  no damaged files"
         return
-    yield f"{found.flow}  {_counted(len(report.problems), 'damaged file')} in {found.path}"
+    yield f"{found.flow}  {counted(len(report.problems), 'damaged file')} in {found.path}"
     for one in report.problems:
         yield f"  {'/'.join(one.file.below(found.path))}: {one.found}"
         if one.repair is not None:
@@ -155,7 +156,3 @@ def _remedy(report: CheckpointReport) -> str:
 
 def _batch(number: int) -> str:
     return "no batch" if number < 0 else f"batch {number}"
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

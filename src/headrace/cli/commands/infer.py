@@ -12,6 +12,8 @@ import click
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError, TopicNotFoundError
+from headrace.model.durations import duration_text
+from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
     from headrace.contracts.inference import Inference
@@ -153,9 +155,9 @@ def _lines(found: InferredSchema, shown: str, written: bool, usage: str) -> Iter
 
 def _headline(found: InferredSchema) -> str:
     read = found.inference
-    parts = [f"{found.source}: {read.records:,} {'record' if read.records == 1 else 'records'}"]
+    parts = [f"{found.source}: {counted(read.records, 'record')}"]
     if read.tombstones:
         parts.append(f"{read.tombstones:,} without a value")
     if read.corrupt:
         parts.append(f"{read.corrupt:,} corrupt")
-    return ", ".join(parts) + f" ({found.seconds:.1f} s)"
+    return ", ".join(parts) + f" ({duration_text(found.seconds)})"

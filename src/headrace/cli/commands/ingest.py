@@ -11,9 +11,10 @@ import click
 
 from headrace.cli.logs import log_options
 from headrace.cli.output import Output, Result
-from headrace.cli.rows import counted, rows_table, split_columns
+from headrace.cli.rows import rows_table, split_columns
 from headrace.cli.verb import Invocation, LocalFolder, verb
 from headrace.errors import CommandLineError, HeadraceError, TopicNotFoundError
+from headrace.model.sizes import counted
 from headrace.project.ingest_code import Mode
 
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def _show_rows(output: Output, rows: Any) -> None:
     if isinstance(output, TextOutput):
         more = " or more" if rows.is_cut else ""
         table = rows_table(rows.columns, rows.types, rows.rows)
-        output.console().print(Group(table, Text(f"{counted(len(rows.rows))}{more} of {rows.table}")))
+        output.console().print(Group(table, Text(f"{counted(len(rows.rows), 'row')}{more} of {rows.table}")))
 
 
 def _save(

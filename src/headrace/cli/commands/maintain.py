@@ -10,6 +10,7 @@ from headrace.cli.completion import complete_dataset
 from headrace.cli.durations import parse_time
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
     from headrace.project.table_care import TableCare
@@ -86,4 +87,4 @@ def _summary(found: tuple[TableCare, ...], *, dry_run: bool) -> str:
         return "The storage has no tables yet."
     done = sum(bool(one.steps) for one in found)
     what = "would be maintained; nothing was changed" if dry_run else "needed maintenance"
-    return f"{done:,} of {len(found):,} {'table' if len(found) == 1 else 'tables'} {what}."
+    return f"{done:,} of {counted(len(found), 'table')} {what}."

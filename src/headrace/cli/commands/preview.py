@@ -9,9 +9,10 @@ import click
 
 from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
-from headrace.cli.rows import counted, rows_table, split_columns
+from headrace.cli.rows import rows_table, split_columns
 from headrace.cli.verb import Invocation, verb
 from headrace.model.expectations import Action
+from headrace.model.sizes import counted
 from headrace.project.pipeline import RECORDS
 
 _OUTCOMES: Mapping[Action, str] = {
@@ -73,9 +74,9 @@ def _rendered(preview: Preview) -> Group:
     from rich.text import Text
 
     more = "; use --limit to see more" if preview.is_cut else ""
-    lines = [f"{counted(len(preview.rows))} of {preview.dataset}{more}", *map(str, preview.sources)]
+    lines = [f"{counted(len(preview.rows), 'row')} of {preview.dataset}{more}", *map(str, preview.sources)]
     lines += [
-        f"{counted(one.failed)} of {one.passed + one.failed} {'fails' if one.failed == 1 else 'fail'} "
+        f"{counted(one.failed, 'row')} of {one.passed + one.failed} {'fails' if one.failed == 1 else 'fail'} "
         f"the expectation `{one.name}`: {_OUTCOMES[one.action]}"
         for one in preview.expectations
         if one.failed

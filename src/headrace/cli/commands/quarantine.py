@@ -11,8 +11,8 @@ import click
 
 from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
-from headrace.cli.rows import counted
 from headrace.cli.verb import Invocation, VerbGroup, verb
+from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -144,10 +144,10 @@ def export(invocation: Invocation, dataset: str, file: Path, chosen: RowFilter, 
         done = pipeline.quarantine.export(dataset, file, chosen, records=records)
     skipped = ""
     if done.skipped:
-        skipped = f"; {counted(done.skipped)} skipped: empty, or not valid UTF-8"
+        skipped = f"; {counted(done.skipped, 'row')} skipped: empty, or not valid UTF-8"
     return Result(
         data={"file": str(done.path), "rows": done.rows, "skipped": done.skipped},
-        text=f"Wrote {counted(done.rows)} to {done.path}{skipped}",
+        text=f"Wrote {counted(done.rows, 'row')} to {done.path}{skipped}",
     )
 
 
@@ -172,7 +172,9 @@ def discard(invocation: Invocation, dataset: str, chosen: RowFilter, yes: bool) 
         if (end := _confirm(invocation, plan, yes, "Discard?")) is not None:
             return end
         done = pipeline.quarantine.discard(dataset, chosen)
-    return Result(data={"done": True, **done.to_json()}, text=f"Discarded {counted(done.rows)} of {dataset}.")
+    return Result(
+        data={"done": True, **done.to_json()}, text=f"Discarded {counted(done.rows, 'row')} of {dataset}."
+    )
 
 
 @verb(
@@ -261,7 +263,7 @@ def _shown(rows: Rows | None, dataset: str) -> Group | str:
         lines += [Text(f"  {reason}", style="yellow") for reason in _reasons(row)]
         lines.append(Text(f"  {_record(row)}"))
     more = "; use --limit to see more" if rows.is_cut else ""
-    return Group(*lines, Text(f"{counted(len(rows.rows))} of {dataset}{more}", style="dim"))
+    return Group(*lines, Text(f"{counted(len(rows.rows), 'row')} of {dataset}{more}", style="dim"))
 
 
 def _facts(row: Mapping[str, Any]) -> Iterator[str]:

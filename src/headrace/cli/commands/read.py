@@ -9,9 +9,10 @@ import click
 from headrace.cli.completion import complete_dataset
 from headrace.cli.moments import read_moment
 from headrace.cli.output import Result
-from headrace.cli.rows import counted, rows_table, split_columns
+from headrace.cli.rows import rows_table, split_columns
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
+from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -84,5 +85,5 @@ def _rendered(rows: Rows) -> Group:
     from rich.text import Text
 
     more = "; use --limit to see more" if rows.is_cut else ""
-    count = f"{counted(len(rows.rows))} of {rows.table} v{rows.version}{more}"
+    count = f"{counted(len(rows.rows), 'row')} of {rows.table} v{rows.version}{more}"
     return Group(rows_table(rows.columns, rows.types, rows.rows), Text(count, style="dim"))

@@ -13,10 +13,11 @@ import click
 
 from headrace.cli.logs import log_options
 from headrace.cli.output import Result
-from headrace.cli.rows import counted, rows_table
+from headrace.cli.rows import rows_table
 from headrace.cli.stream_processes import StreamProcesses
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
+from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -215,4 +216,4 @@ def _rendered(answer: Answer) -> str | Group:
         return answer.note
     more = "; use --limit to see more" if answer.is_cut else ""
     table = rows_table(answer.columns, answer.types, answer.rows)
-    return Group(table, Text(f"{counted(len(answer.rows))}{more}", style="dim"))
+    return Group(table, Text(f"{counted(len(answer.rows), 'row')}{more}", style="dim"))

@@ -9,6 +9,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.model.durations import duration_text
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -142,11 +143,10 @@ def _lag(flow: FlowStatus) -> str:
 
 
 def _commit(version: int | None, at: datetime | None, now: datetime) -> str:
-    from headrace.observe.event_lines import seconds_text
 
     if version is None:
         return _NONE
-    return f"v{version}" + ("" if at is None else f"  {seconds_text((now - at).total_seconds())} ago")
+    return f"v{version}" + ("" if at is None else f"  {duration_text((now - at).total_seconds())} ago")
 
 
 def _remarks(dataset: DatasetStatus, default_schema: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import FeatureUnsupportedError, HeadraceError
 from headrace.model.folders import FileFolder, local_path
 from headrace.model.ranges import Position, SourceRange
+from headrace.model.sizes import counted
 from headrace.sources.answers import Found, Lag, Seed, Unrecoverable
 from headrace.sources.files.facts import FileFacts, is_folder, reads_of
 from headrace.sources.files.guard import FileGuard
@@ -242,7 +243,7 @@ class FilesKind(SourceKind):
         gone = [path for path in paths if path is not None and not Path(path).exists()]
         if gone:
             more = f", such as {gone[0]}" if len(gone) > 1 else f": {gone[0]}"
-            count = "1 file" if len(gone) == 1 else f"{len(gone):,} files"
+            count = counted(len(gone), "file")
             text = f"the rows of {count} cannot be read again, the files no longer exist{more}"
             yield Unrecoverable(text, len(gone))
 
@@ -310,7 +311,7 @@ def describe_folder(folder: FileFolder) -> str:
         OSError: The folder cannot be listed.
     """
     count = sum(1 for _ in folder.files())
-    words = f"{count:,} file" + ("" if count == 1 else "s")
+    words = counted(count, "file")
     notes = []
     if folder.glob is not None:
         words += f" that {'matches' if count == 1 else 'match'} {folder.glob}"

@@ -11,6 +11,7 @@ from headrace.errors import TopicNotFoundError
 from headrace.model.connections import KafkaConnection
 from headrace.model.project import OnDataLoss
 from headrace.model.ranges import Position, SourceRange
+from headrace.model.sizes import counted
 from headrace.sources.answers import Found
 from headrace.sources.kafka.batches import read_between, read_kept
 from headrace.sources.kafka.cluster import KafkaCluster, Offsets
@@ -140,7 +141,7 @@ class KafkaSource(Source):
         if is_new:
             self.check_start(self._look(cluster), systems, is_new=True)
         count = sum(counts.values())
-        text = f"{count} partition{'' if count == 1 else 's'}" if count else ""
+        text = counted(count, "partition") if count else ""
         return Found(text, None if self.pattern is None else topics)
 
     def check_start(self, facts: SourceFacts, systems: Systems, *, is_new: bool) -> None:
