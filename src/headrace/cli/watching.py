@@ -134,6 +134,28 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
         writer.join(_NOTES_S)
 
 
+@contextmanager
+def ending(stop: StopSignal) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM set the stop signal; a second one ends the process at once. Yields what came."""
+    received: list[int] = []
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        at_once = before[signal.Signals(number)]
+        if received and callable(at_once):
+            at_once(number, frame)
+        received.append(number)
+        stop.request()
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _write_notes(notes: SimpleQueue[str | None], watch: Watch) -> None:
     while (text := notes.get()) is not None:
         watch.note(text)

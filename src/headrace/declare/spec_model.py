@@ -127,6 +127,12 @@ Duration = Annotated[float, BeforeValidator(parse_duration)]
 Size = Annotated[int, BeforeValidator(parse_bytes)]
 
 
+_IN_SECONDS = {
+    name: f"{name}_s"
+    for name in ("retention", "log_retention", "reader_lag", "closed_partitions", "vacuum_every")
+}
+
+
 class TableCareSpec(_Part):
     """How tables are cared for."""
 
@@ -152,8 +158,15 @@ class TableCareSpec(_Part):
     """columns by which ``headrace maintain`` orders the rows when it compacts a table; it then rewrites all
     files"""
 
+    closed_partitions: Duration | None = None
+    """only closed partitions are compacted: those whose day or hour ended at least this time ago, such as
+    ``1h``; by default, all partitions are compacted"""
+
     vacuum: Flag | None = None
-    """whether ``headrace maintain`` deletes old files; by default ``true``"""
+    """whether ``headrace maintain`` and continuous runs delete old files; by default ``true``"""
+
+    vacuum_every: Duration | None = None
+    """the time between two vacuums of a table in a continuous run; by default ``1 day``"""
 
     retention: Duration | None = None
     """how long files are kept after they were removed from a table; by default ``7 days``"""
@@ -171,9 +184,8 @@ class TableCareSpec(_Part):
     @property
     def values(self) -> dict[str, Any]:
         """The given values, by the names of `headrace.model.care.CarePolicy`."""
-        names = {"retention": "retention_s", "log_retention": "log_retention_s", "reader_lag": "reader_lag_s"}
         given = {name: getattr(self, name) for name in TableCareSpec.model_fields}
-        found = {names.get(name, name): value for name, value in given.items() if value is not None}
+        found = {_IN_SECONDS.get(name, name): value for name, value in given.items() if value is not None}
         return {**found, "z_order": tuple(found["z_order"])} if "z_order" in found else found
 
 

@@ -6,15 +6,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from headrace.maintain.condition import choose_partitions, foldable_files, is_compaction_due
+from headrace.errors import HeadraceError
+from headrace.maintain.condition import (
+    TableCondition,
+    choose_closed,
+    choose_partitions,
+    examine_table,
+    foldable_files,
+    is_compaction_due,
+)
 from headrace.maintain.holders import find_holders
+from headrace.maintain.kept import KeptTable, tables_beside
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
 from headrace.maintain.record import load_care, record_care
+from headrace.maintain.requests import answer_request, find_requests, take_request
+from headrace.maintain.turns import Turns
+from headrace.maintain.vacuuming import BESIDE_S, check_vacuum, vacuum_table
 from headrace.model.care import CarePolicy
 from headrace.model.durations import DAY_S
 from headrace.model.events import Emitter, OperationProgressed
@@ -23,7 +35,7 @@ from headrace.model.project import ProjectSettings
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 from headrace.sinks.delta.compaction import Compaction, compact_files, conflict_kind
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_checksum, load_commit, versions
+from headrace.storage.table_log import load_checksum, load_commit, newest_version, versions
 from headrace.storage.table_snapshot import TableSnapshot, load_snapshot
 
 if TYPE_CHECKING:
@@ -36,6 +48,14 @@ _FINISH_S = 60.0
 _LOG_S = 3600.0
 """Seconds between two cleanups of a table's log."""
 _STOP_S = 10.0
+_POLL_S = 1.0
+"""The time between two looks for requests and for vacuums that are due."""
+_TURN_S = 60.0
+"""A compaction that needs a pause between two batches waits so long for the end of the current one."""
+_CLOSED_LOOK_S = 300.0
+"""The time between two looks for partitions that have been closed."""
+_VACUUM_LOOK_S = 60.0
+"""The maximum time between two looks at when a table was vacuumed last."""
 _KEYS = "headrace.keys"
 
 
@@ -50,22 +70,35 @@ class _Table:
         floor: The number of files that a compaction would have left then.
         cleaned_s: When its log was looked at last.
         wanted: The number of small files for which it is compacted.
+        closes_s: When the table is looked at for partitions that have been closed.
+        vacuum_look_s: When the time of its next vacuum is looked at again.
+        turns: Batches and compactions take turns.
     """
 
-    version: int
-    beside: bool
+    version: int = -1
+    beside: bool = False
     looked: int = -1
     floor: int = 0
     cleaned_s: float = float("-inf")
     wanted: int = CarePolicy.small_files
+    closes_s: float = float("inf")
+    vacuum_look_s: float = 0.0
+    turns: Turns = field(default_factory=Turns)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether there are enough new commits for a look at its files."""
+        every = max(self.wanted // 2, 1) if self.looked >= 0 else 0
+        return self.version >= 0 and self.version - self.looked >= every
 
 
 class Caretaker:
-    """Compacts the tables that flows append to, and cleans the logs of all tables.
+    """Compacts the tables that flows append to, cleans the logs of all tables, and vacuums them.
 
-    In a continuous update it works in a thread, beside the flows; in a triggered one at the end of the flows.
-    Tables with changes by key are compacted by their flows, between two batches. A failure is an event, and
-    never fails a flow.
+    In a continuous update it works in a thread, beside the flows; in a triggered one at the end of the flows,
+    and vacuums nothing. Tables with changes by key are compacted by their flows, between two batches. In
+    both, the thread compacts tables for which `headrace maintain` asks. A failure is an event, and never
+    fails a flow.
 
     Args:
         checkpointer: Writes Delta's checkpoints of the tables.
@@ -97,37 +130,47 @@ class Caretaker:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._made: SparkSession | None = None
+        # The thread and the end of a triggered update use the same session.
+        self._work = threading.Lock()
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> CarePolicy:
         """How a table is cared for."""
         return self._settings.maintenance.of(self._name(table), properties)
 
+    def watch(self, table: Location) -> None:
+        """Take care of a table from now on, also before its next commit."""
+        self._tables.setdefault(table, _Table())
+        self._start()
+
+    def turn(self, table: Location) -> AbstractContextManager[None]:
+        """Hold off compactions that need a pause between two batches, for the block."""
+        return self._tables.setdefault(table, _Table()).turns.batch()
+
     def offer(self, table: Location, version: int, *, beside: bool) -> None:
         """Take note of a commit; returns at once."""
         self._checkpointer.offer(table, version)
-        known = self._tables.setdefault(table, _Table(version, beside))
-        known.version = version
-        if self._continuous and version - known.looked >= self._every(known):
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="headrace-care", daemon=True)
-                self._thread.start()
+        known = self._tables.setdefault(table, _Table())
+        known.version, known.beside = version, beside
+        if self._continuous and known.has_moved:
+            self._start()
             self._wake.set()
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
         """Report a compaction, or why it has failed."""
-        name = self._name(table)
+        self._compacted(KeptTable(self._name(table)), done)
+
+    def _compacted(self, kept: KeptTable, done: Compaction | Exception) -> None:
         if isinstance(done, Exception):
-            error = {"summary": str(done).strip().partition("\n")[0], "conflict": conflict_kind(done)}
-            self._report(name, status="FAILED", error=error)
+            self._report(kept, status="FAILED", error=_error_of(done))
         elif done.removed:
-            record_care(self._settings.storage, name, "compacted", done.to_json())
-            self._report(name, duration_s=done.duration_s, outcome={"compacted": done.to_json()})
+            record_care(self._settings.storage, kept.dataset, "compacted", done.to_json(), kept.role)
+            self._report(kept, duration_s=done.duration_s, outcome={"compacted": done.to_json()})
 
     def finish(self) -> None:
         """Take care of all tables, one after another, for a limited time."""
         deadline = time.monotonic() + _FINISH_S
         for table, known in list(self._tables.items()):
-            if time.monotonic() < deadline:
+            if known.version >= 0 and time.monotonic() < deadline:
                 self._look(table, known, beside=True)
 
     def stop(self) -> None:
@@ -138,35 +181,50 @@ class Caretaker:
             self._thread.join(timeout=_STOP_S)
         self._checkpointer.stop()
 
-    def _every(self, known: _Table) -> int:
-        """The number of commits between two looks at a table."""
-        return max(known.wanted // 2, 1) if known.looked >= 0 else 0
+    def _start(self) -> None:
+        if self._thread is None and not self._stopped:
+            self._thread = threading.Thread(target=self._run, name="headrace-care", daemon=True)
+            self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped:
-            self._wake.wait()
+            self._wake.wait(_POLL_S)
             self._wake.clear()
+            asked = find_requests(self._settings.storage)
             for table, known in list(self._tables.items()):
-                if not self._stopped and known.version - known.looked >= self._every(known):
+                if self._stopped:
+                    return
+                if str(self._name(table)) in asked:
+                    self._serve(table, known)
+                if self._continuous and (known.has_moved or time.monotonic() >= known.closes_s):
                     self._look(table, known, beside=known.beside)
+                if self._continuous and time.monotonic() >= known.vacuum_look_s:
+                    self._vacuum_if_due(table, known)
 
     def _look(self, table: Location, known: _Table, *, beside: bool) -> None:
         """Take care of one table, if it is due."""
+        with self._work:
+            self._look_alone(table, known, beside=beside)
+
+    def _look_alone(self, table: Location, known: _Table, *, beside: bool) -> None:
         known.looked = known.version
+        self._compact_quarantine(table, known)
         try:
             # The checksum beside a commit is enough to know that nothing is due.
             files, properties = _checksum(table, known.version)
             if properties is not None:
                 policy = self.policy(table, properties)
                 known.wanted = min(policy.small_files, policy.commits or policy.small_files)
+                if policy.closed_partitions_s is not None:
+                    known.closes_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
-            if files is not None and files < known.floor + known.wanted and not cleans:
+            is_timed = known.closes_s < float("inf")
+            if files is not None and files < known.floor + known.wanted and not (cleans or is_timed):
                 return
             snapshot = load_snapshot(table)
             policy = self.policy(table, snapshot.properties)
-            compacts = policy.compact and policy.auto and beside and _KEYS not in snapshot.properties
-            if compacts and is_compaction_due(table, snapshot, policy):
-                self._compact(table, snapshot, policy)
+            if policy.compact and policy.auto and is_compaction_due(table, snapshot, policy):
+                self._compact_in_turn(table, known, snapshot, policy, beside=beside)
             known.floor = len(snapshot.files) - foldable_files(snapshot, policy)
             if cleans and policy.cleans_log:
                 self._clean_log(table, snapshot, policy)
@@ -188,7 +246,20 @@ class Caretaker:
         record_care(storage, name, "log_look", {})
         return True
 
-    def _compact(self, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
+    def _compact_in_turn(
+        self, table: Location, known: _Table, snapshot: TableSnapshot, policy: CarePolicy, *, beside: bool
+    ) -> None:
+        """Compact a table beside its flow; closed partitions of a table with keys, while no batch runs."""
+        kept = KeptTable(self._name(table))
+        if _KEYS not in snapshot.properties:
+            if beside:
+                self._compact(kept, table, snapshot, policy)
+        elif policy.closed_partitions_s is not None and snapshot.partition_columns:
+            with known.turns.alone(_TURN_S, lambda: self._stopped) as is_free:
+                if is_free:
+                    self._compact(kept, table, snapshot, policy)
+
+    def _compact(self, kept: KeptTable, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
         partitions = choose_partitions(snapshot, policy)
         # Groups of a clustered table that have this size are not written again with each compaction.
         cube = 2 * policy.target_bytes(snapshot.size_bytes)
@@ -197,9 +268,111 @@ class Caretaker:
                 done = compact_files(session, table, policy, partitions=partitions, cube_bytes=cube)
         except Exception as error:
             _LOG.warning("%s was not compacted: %s", table, error)
-            self.compacted(table, error)
+            self._compacted(kept, error)
         else:
-            self.compacted(table, done)
+            self._compacted(kept, done)
+
+    def _compact_quarantine(self, table: Location, known: _Table) -> None:
+        """Compact the table of the rejected rows if it is due, while no batch can replace rows of it."""
+        kept = KeptTable(self._name(table), "quarantine")
+        path = kept.path(self._settings.storage)
+        try:
+            files, _ = _checksum(path, newest_version(path))
+            if files is None or files < CarePolicy.small_files:
+                return
+            snapshot = load_snapshot(path)
+            policy = self._settings.maintenance.of(kept.dataset, snapshot.properties).beside
+            if policy.compact and policy.auto and is_compaction_due(path, snapshot, policy):
+                with known.turns.alone(_TURN_S, lambda: self._stopped) as is_free:
+                    if is_free:
+                        self._compact(kept, path, snapshot, policy)
+        except Exception as error:
+            _LOG.warning("%s was not maintained: %s", path, error)
+
+    def _serve(self, table: Location, known: _Table) -> None:
+        """Compact a table because `headrace maintain` asks for it, while no batch of its flow runs."""
+        storage, kept = self._settings.storage, KeptTable(self._name(table))
+        request = take_request(storage, kept.dataset)
+        if request is None:
+            return
+        outcome: dict[str, Any]
+        try:
+            with self._work, self._pause(known) as is_free:
+                if not is_free:
+                    outcome = {"error": {"summary": f"no batch has ended within {_TURN_S:.0f} s"}}
+                else:
+                    snapshot = load_snapshot(table)
+                    policy = self.policy(table, snapshot.properties)
+                    chosen = choose_closed(snapshot, policy)
+                    with self._pool() as session:
+                        done = compact_files(
+                            session, table, policy, partitions=chosen, z_order=policy.z_order
+                        )
+                    self._compacted(kept, done)
+                    outcome = {"compacted": done.to_json()}
+        except Exception as error:
+            _LOG.warning("%s was not compacted: %s", table, error)
+            self._compacted(kept, error)
+            outcome = {"error": _error_of(error)}
+        try:
+            answer_request(storage, kept.dataset, request, outcome)
+        except HeadraceError as error:
+            _LOG.warning("the compaction of %s was not reported: %s", table, error)
+
+    def _pause(self, known: _Table) -> AbstractContextManager[bool]:
+        """A pause of the batches, if the table's flow cannot go on beside a compaction."""
+        if known.beside:
+            return nullcontext(True)
+        return known.turns.alone(_TURN_S, lambda: self._stopped)
+
+    def _vacuum_if_due(self, table: Location, known: _Table) -> None:
+        """Vacuum a table, and the tables beside it, if the last time is long enough ago."""
+        known.vacuum_look_s = time.monotonic() + _VACUUM_LOOK_S
+        storage, name = self._settings.storage, self._name(table)
+        try:
+            _, properties = _checksum(table, newest_version(table))
+            policy = self.policy(table, load_snapshot(table).properties if properties is None else properties)
+            known.vacuum_look_s = time.monotonic() + min(_VACUUM_LOOK_S, policy.vacuum_every_s)
+            held = load_care(storage, name)
+            last = max((held[key]["at"] for key in ("vacuumed", "vacuum_look") if key in held), default=None)
+            if last is not None:
+                passed_s = time.time() - datetime.fromisoformat(last).timestamp()
+                if passed_s < policy.vacuum_every_s or not policy.vacuum:
+                    return
+            record_care(storage, name, "vacuum_look", {})
+            if last is None:
+                # A new table has nothing to delete yet.
+                return
+        except Exception as error:
+            _LOG.warning("%s was not vacuumed: %s", table, error)
+            return
+        with self._work:
+            for kept in (KeptTable(name), *tables_beside(storage, name)):
+                if not self._stopped:
+                    self._vacuum(kept)
+
+    def _vacuum(self, kept: KeptTable) -> None:
+        storage = self._settings.storage
+        began = time.monotonic()
+        try:
+            found = self._examine(kept)
+            if found.policy.retention_s < BESIDE_S or not (found.vacuum.expired or found.vacuum.held):
+                return
+            check_vacuum(kept, found)
+            if vacuum_table(storage, kept, found, lambda: self._examine(kept)):
+                outcome = {"vacuumed": found.vacuum.to_json()}
+                self._report(kept, duration_s=time.monotonic() - began, outcome=outcome)
+        except Exception as error:
+            _LOG.warning("%s was not vacuumed: %s", kept.title, error)
+            self._report(kept, status="FAILED", error=_error_of(error))
+
+    def _examine(self, kept: KeptTable) -> TableCondition:
+        storage = self._settings.storage
+        path = kept.path(storage)
+        snapshot = load_snapshot(path)
+        policy = self._settings.maintenance.of(kept.dataset, snapshot.properties)
+        holders = find_holders(storage, kept.dataset, snapshot.table_id, kept.role)
+        return examine_table(path, policy if kept.role == "table" else policy.beside, holders, snapshot)
 
     @contextmanager
     def _pool(self) -> Iterator[SparkSession]:
@@ -223,16 +396,24 @@ class Caretaker:
         if plan.files:
             delete_log(table, plan)
             record_care(storage, name, "log", plan.to_json())
-            self._report(name, outcome={"log": plan.to_json()})
+            self._report(KeptTable(name), outcome={"log": plan.to_json()})
 
-    def _report(self, name: TableName, *, status: Any = "COMPLETED", **more: Any) -> None:
+    def _report(self, kept: KeptTable, *, status: Any = "COMPLETED", **more: Any) -> None:
+        if kept.role != "table" and "outcome" in more:
+            more["outcome"] = {"role": kept.role, **more["outcome"]}
         event = OperationProgressed(
-            update=self._update, dataset=name, operation="MAINTENANCE", status=status, **more
+            update=self._update, dataset=kept.dataset, operation="MAINTENANCE", status=status, **more
         )
         self._emit(event)
 
     def _name(self, table: Location) -> TableName:
         return TableName(table.parent.name, table.name)
+
+
+def _error_of(error: Exception) -> dict[str, Any]:
+    if isinstance(error, HeadraceError):
+        return error.to_dict()
+    return {"summary": str(error).strip().partition("\n")[0], "conflict": conflict_kind(error)}
 
 
 def _checksum(table: Location, version: int) -> tuple[int | None, Mapping[str, str] | None]:

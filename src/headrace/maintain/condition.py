@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any
 
+from headrace.maintain.closed_partitions import closed_before
 from headrace.maintain.holders import Holder
 from headrace.maintain.log_cleanup import LogPlan, plan_log_cleanup
 from headrace.maintain.vacuum import StoredFile, VacuumPlan, list_stored, plan_vacuum
@@ -134,9 +135,25 @@ def small_files(snapshot: TableSnapshot, policy: CarePolicy) -> Counter[Partitio
     return Counter(one.partition for one in snapshot.files if one.size < below)
 
 
+def choose_closed(snapshot: TableSnapshot, policy: CarePolicy) -> tuple[Mapping[str, str | None], ...]:
+    """The partitions that a compaction by command rewrites; empty for all partitions."""
+    if policy.closed_partitions_s is None:
+        return ()
+    return choose_partitions(snapshot, policy, most=len(snapshot.files))
+
+
+def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
+    """The table with the files of closed partitions alone, if the policy compacts no others."""
+    if policy.closed_partitions_s is None or not snapshot.partition_columns:
+        return snapshot
+    is_closed = closed_before(policy.closed_partitions_s)
+    return replace(snapshot, files=tuple(one for one in snapshot.files if is_closed(one.partition)))
+
+
 def foldable_files(snapshot: TableSnapshot, policy: CarePolicy) -> int:
     """How many files a compaction would save; each partition keeps one. Files that it would free of deleted
     rows count, too."""
+    snapshot = _closed_files(snapshot, policy)
     small = small_files(snapshot, policy)
     masked = sum(_is_mostly_deleted(one, policy) for one in snapshot.files)
     return sum(number - 1 for number in small.values()) + masked
@@ -151,18 +168,29 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
         policy: How it is cared for.
     """
     foldable = foldable_files(snapshot, policy)
+    if policy.closed_partitions_s is not None and snapshot.partition_columns:
+        # A closed partition gets no more files: it is compacted once, however few it has.
+        return foldable > 0
     if foldable >= policy.small_files:
         return True
     wanted = policy.commits
     return wanted is not None and foldable > 0 and _since_compaction(table, wanted) >= wanted
 
 
-def choose_partitions(snapshot: TableSnapshot, policy: CarePolicy) -> tuple[Mapping[str, str | None], ...]:
-    """The partitions that a compaction between two batches rewrites: those with most small files.
+def choose_partitions(
+    snapshot: TableSnapshot, policy: CarePolicy, most: int = _PARTITIONS
+) -> tuple[Mapping[str, str | None], ...]:
+    """The partitions that a compaction rewrites: those with most small files.
+
+    Args:
+        snapshot: The table's newest version.
+        policy: How it is cared for.
+        most: The largest number of partitions; the default is for compactions between two batches.
 
     Returns:
         The partition values of each; empty for all partitions.
     """
+    snapshot, all_files = _closed_files(snapshot, policy), snapshot.files
     if not snapshot.partition_columns or "columnMapping" in snapshot.features:
         # With column mapping, the log has other names than a query.
         return ()
@@ -170,8 +198,8 @@ def choose_partitions(snapshot: TableSnapshot, policy: CarePolicy) -> tuple[Mapp
     small = small_files(snapshot, policy)
     needy = [one for one in small if small[one] > 1] + [one for one in masked if small[one] <= 1]
     needy.sort(key=lambda one: small[one], reverse=True)
-    every = {one.partition for one in snapshot.files}
-    return () if len(needy) == len(every) <= _PARTITIONS else tuple(map(dict, needy[:_PARTITIONS]))
+    every = {one.partition for one in all_files}
+    return () if len(needy) == len(every) <= most else tuple(map(dict, needy[:most]))
 
 
 def _since_compaction(table: Location, most: int) -> int:

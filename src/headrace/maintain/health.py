@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from headrace.maintain.closed_partitions import partition_end
 from headrace.maintain.condition import Partition, TableCondition, examine_table
 from headrace.maintain.holders import Holder, find_holders, lag_seconds, oldest_needed
 from headrace.maintain.record import load_care
@@ -162,6 +163,9 @@ def _at(care: Any, kind: str) -> datetime | None:
 
 def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holder]) -> Iterator[Remark]:
     policy, maintain = condition.policy, f"headrace maintain {name.short}"
+    files = condition.snapshot.files if policy.closed_partitions_s is not None else ()
+    if files and not any(partition_end(dict(one.partition)) for one in files):
+        yield Remark(text="`closed_partitions` has no effect: no partition has a date or an hour")
     if policy.compact and condition.needs_compaction:
         text = f"a compaction would save {condition.foldable:,} files"
         yield Remark(text=text, command=f"{maintain} --only optimize")
@@ -175,6 +179,12 @@ def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holde
     for holder in holders:
         lag = lag_seconds(holder, condition.table, condition.snapshot, now)
         if lag is None or lag < _LATE_S:
+            continue
+        if holder.kind == "reader":
+            until = now + timedelta(seconds=(holder.limit_s or 0.0) - lag)
+            text = f"reader {holder.name} has not read commits for {lag / DAY_S:.0f} days"
+            text = f"{text}; from {until:%Y-%m-%d} on, they are not kept for it"
+            yield Remark(text=text, command=f"headrace pin {name.short} --reader {holder.name}")
             continue
         limit = policy.reader_lag_s if policy.cleans_log else min(policy.reader_lag_s, policy.log_retention_s)
         until = now + timedelta(seconds=limit - lag)

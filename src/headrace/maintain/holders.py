@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
+from headrace.maintain.foreign_readers import load_readers
+from headrace.maintain.kept import Role
 from headrace.maintain.pins import load_pins
 from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
@@ -17,7 +20,7 @@ from headrace.state.ledger import Ledger
 from headrace.state.offset_log import load_offsets, load_state, offsets_path
 from headrace.storage.layout import Storage
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_commit
+from headrace.storage.table_log import load_commit, versions
 from headrace.storage.table_snapshot import TableSnapshot
 
 UNKNOWN = -1
@@ -28,18 +31,23 @@ class Holder:
     """Needs the files and the log of a table from a version on.
 
     Args:
-        kind: A flow that reads the table, a pinned version, or the ledger of a flow that writes it.
-        name: The name of the flow, or the end of the pin.
+        kind: A flow that reads the table, a pinned version, a registered reader that Headrace does not run,
+            or the ledger of a flow that writes it.
+        name: The name of the flow or reader, or the end of the pin.
         version: The version; `UNKNOWN` if it is not known.
         first_unread: The first version that it has not read yet; ``None`` for a pin.
         reads_all: Whether it needs all files of the version, and not only those of later commits.
+        limit_s: The maximum lag of a registered reader.
+        passed: Whether it lags by more than that; then it needs older versions, and they are not kept.
     """
 
-    kind: Literal["flow", "pin", "ledger"]
+    kind: Literal["flow", "pin", "reader", "ledger"]
     name: str
     version: int
     first_unread: int | None = None
     reads_all: bool = False
+    limit_s: float | None = None
+    passed: bool = False
 
     def __str__(self) -> str:
         match self.kind:
@@ -47,6 +55,8 @@ class Holder:
                 return f"flow {self.name}"
             case "pin":
                 return f"the pin of version {self.version} until {self.name}"
+            case "reader":
+                return f"reader {self.name}"
             case "ledger":
                 return f"the ledger of flow {self.name}"
 
@@ -54,23 +64,29 @@ class Holder:
         return {"kind": self.kind, "name": self.name, "version": self.version}
 
 
-def find_holders(storage: Storage, table: TableName, table_id: str) -> tuple[Holder, ...]:
+def find_holders(
+    storage: Storage, table: TableName, table_id: str, role: Role = "table"
+) -> tuple[Holder, ...]:
     """What needs versions of a table.
 
     Args:
         storage: The storage.
-        table: The table.
+        table: The dataset.
         table_id: Delta's id of the table.
+        role: Whether it is the dataset's own table, or one beside it.
 
     Raises:
         PinInvalidError: The file of the pins is damaged.
         OSError: A file of the storage cannot be read.
     """
+    if role != "table":
+        return tuple(_readers(storage, table_id))
     pins = (
         Holder(kind="pin", name=f"{one.until:%Y-%m-%d}", version=one.version, reads_all=True)
         for one in load_pins(storage, table)
     )
-    return (*_readers(storage, table_id), *pins, *_ledgers(storage, table, table_id))
+    foreign = _foreign_readers(storage, table)
+    return (*_readers(storage, table_id), *pins, *foreign, *_ledgers(storage, table, table_id))
 
 
 def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
@@ -79,8 +95,8 @@ def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
 
 
 def lag_seconds(holder: Holder, table: Location, snapshot: TableSnapshot, now: datetime) -> float | None:
-    """How long ago the first rows were committed that a flow has not read; ``None`` if it has read all."""
-    if holder.kind != "flow":
+    """How long ago the first rows were committed that a reader has not read; ``None`` if it has read all."""
+    if holder.kind not in ("flow", "reader"):
         return None
     for version in snapshot.commits:
         if version >= (holder.first_unread or 0):
@@ -88,6 +104,29 @@ def lag_seconds(holder: Holder, table: Location, snapshot: TableSnapshot, now: d
             if commit.changes_data:
                 return max(now.timestamp() - commit.timestamp_ms / 1000, 0.0)
     return None
+
+
+def _foreign_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
+    """The registered readers; each holds versions back up to its maximum lag."""
+    readers = load_readers(storage, table)
+    if not readers:
+        return
+    path = storage.table(table)
+    held, now_s = versions(path), datetime.now(UTC).timestamp()
+    for one in readers:
+        since_ms = (now_s - one.max_lag_s) * 1000
+        recent = bisect_left(held, True, key=lambda at: load_commit(path, at).timestamp_ms >= since_ms)
+        # It reads this version, and all later commits.
+        oldest = held[max(recent - 1, 0)] if held else 0
+        yield Holder(
+            kind="reader",
+            name=one.name,
+            version=max(one.version, oldest) + 1,
+            first_unread=one.version + 1,
+            reads_all=True,
+            limit_s=one.max_lag_s,
+            passed=oldest > one.version,
+        )
 
 
 def _readers(storage: Storage, table_id: str) -> Iterator[Holder]:

@@ -7,26 +7,31 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
+from headrace.maintain.kept import Role
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 
-Care = Literal["compacted", "vacuumed", "log", "log_look"]
+Care = Literal["compacted", "vacuumed", "log", "log_look", "vacuum_look"]
 
 
-def record_care(storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any]) -> None:
+def record_care(
+    storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
+) -> None:
     """Record what was done to a table just now; a storage that cannot be written is left as it is."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     try:
-        storage.care(table).replace_json({**load_care(storage, table), care: {"at": at, **outcome}})
+        storage.care(table, role).replace_json(
+            {**load_care(storage, table, role), care: {"at": at, **outcome}}
+        )
     except HeadraceError:
         # It is information for people; the care itself is done.
         return
 
 
-def load_care(storage: Storage, table: TableName) -> Mapping[str, Any]:
+def load_care(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:
     """What was done to a table last, by kind; empty if nothing is known."""
     try:
-        held = storage.care(table).read_json()
+        held = storage.care(table, role).read_json()
     except (OSError, ValueError):
         return {}
     return held if isinstance(held, dict) else {}

@@ -47,6 +47,7 @@ class VacuumPlan:
         expired: The files that it deletes.
         held: The files that it would delete, if nothing but the time counted.
         holders: What needs them.
+        passed: The registered readers that lag by more than their limit: older files are not kept for them.
         readable_from: The oldest version that has all its files afterwards.
     """
 
@@ -55,6 +56,7 @@ class VacuumPlan:
     expired: tuple[StoredFile, ...] = ()
     held: tuple[StoredFile, ...] = ()
     holders: tuple[Holder, ...] = ()
+    passed: tuple[Holder, ...] = ()
 
     @property
     def expired_bytes(self) -> int:
@@ -73,6 +75,7 @@ class VacuumPlan:
             "held_files": len(self.held),
             "held_bytes": self.held_bytes,
             "held_by": [one.to_json() for one in self.holders],
+            "passed_readers": [one.name for one in self.passed],
         }
 
 
@@ -140,6 +143,7 @@ def plan_vacuum(
         expired=expired,
         held=tuple(old[path] for path in kept),
         holders=tuple(one for one in holding if kept and one.version <= last),
+        passed=tuple(one for one in holding if one.passed),
     )
 
 

@@ -45,7 +45,10 @@ class CarePolicy:
         target_file_size: The bytes of a compacted file; ``None`` chooses them by the size of the table.
         deleted_ratio: Files are rewritten if deletion vectors hide a larger part of their rows.
         z_order: The columns by which ``headrace maintain`` orders rows when it compacts.
-        vacuum: Whether ``headrace maintain`` deletes old files.
+        closed_partitions_s: Only partitions whose day or hour has ended so long ago are compacted, each as
+            soon as that makes any file fewer; ``None`` compacts all partitions.
+        vacuum: Whether old files are deleted.
+        vacuum_every_s: The time between two vacuums of a continuous run.
         retention_s: How long files are kept that are no longer part of the table.
         log_retention_s: How long the commits of the table's log are kept.
         cleans_log: Whether Headrace deletes old commits; else Delta does, or nobody.
@@ -60,12 +63,19 @@ class CarePolicy:
     target_file_size: int | None = None
     deleted_ratio: float = 0.5
     z_order: tuple[str, ...] = ()
+    closed_partitions_s: float | None = None
     vacuum: bool = True
+    vacuum_every_s: float = DAY_S
     retention_s: float = SAFE_RETENTION_S
     log_retention_s: float = 30 * DAY_S
     cleans_log: bool = True
     reader_lag_s: float = 30 * DAY_S
     allow_short_retention: bool = False
+
+    @property
+    def beside(self) -> CarePolicy:
+        """The policy of the tables beside a table: its columns and commits mean nothing there."""
+        return replace(self, z_order=(), closed_partitions_s=None, commits=None)
 
     def target_bytes(self, table_bytes: int) -> int:
         """The bytes of a compacted file of a table with so many bytes."""

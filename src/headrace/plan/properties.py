@@ -53,6 +53,8 @@ KEYED_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
 MATERIALIZED_VIEW_DEFAULTS: Final[Mapping[str, str]] = {
     # Each refresh replaces all files, so the log of a view is short to replay.
     "delta.checkpointInterval": "100",
+    # Delta would delete commits that a pinned version needs.
+    LOG_CLEANUP: "false",
 }
 
 

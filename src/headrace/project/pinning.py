@@ -6,6 +6,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from headrace.errors import PinInvalidError
+from headrace.maintain.foreign_readers import (
+    ForeignReader,
+    add_reader,
+    load_readers,
+    remove_reader,
+)
 from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
 from headrace.maintain.record import load_care
 from headrace.model.names import TableName
@@ -47,16 +53,7 @@ class Pins:
         """
         name = self._name(table)
         storage = self.settings.storage
-        known = readable_versions(storage.table(name))
-        chosen = known[-1] if version is None and known else version
-        if chosen is None or chosen not in known:
-            held = f"its versions: {known[0]} to {known[-1]}" if known else "its log has no version"
-            raise PinInvalidError(
-                f"{name.short} has no version {chosen}",
-                facts=(held,),
-                remedies=("choose one of them",),
-                params={"table": str(name), "version": chosen},
-            )
+        chosen = self._chosen(name, version)
         # The files of a version that is pinned already were not deleted.
         is_kept = any(one.version == chosen for one in load_pins(storage, name))
         pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
@@ -80,6 +77,71 @@ class Pins:
             TableUnknownError: There is no such table.
         """
         return remove_pins(self.settings.storage, self._name(table), version)
+
+    def readers(self, table: str | None = None) -> tuple[ForeignReader, ...]:
+        """The registered readers of a table, or of all tables of the storage.
+
+        Raises:
+            TableUnknownError: There is no such table.
+        """
+        storage = self.settings.storage
+        names = storage.find_tables() if table is None else (self._name(table),)
+        return tuple(one for name in names for one in load_readers(storage, name))
+
+    def add_reader(
+        self, table: str, reader: str, version: int | None, max_lag_s: float | None
+    ) -> ForeignReader:
+        """Register a reader that Headrace does not run, or record what it has read.
+
+        Args:
+            table: The table.
+            reader: The name of the reader.
+            version: The last version that it has read; by default the newest.
+            max_lag_s: Commits and files that are older are not kept for it; ``None`` keeps the known limit.
+
+        Raises:
+            TableUnknownError: There is no such table.
+            PinInvalidError: The table does not have the version any more, or a new reader has no limit.
+        """
+        name = self._name(table)
+        known = {one.name: one for one in load_readers(self.settings.storage, name)}
+        if max_lag_s is None and reader not in known:
+            raise PinInvalidError(
+                f"{name.short} has no registered reader {reader}",
+                facts=("nothing was changed",),
+                remedies=(f"register it:   headrace pin {name.short} --reader {reader} --max-lag 7d",),
+                params={"table": str(name), "reader": reader},
+            )
+        lag_s = known[reader].max_lag_s if max_lag_s is None else max_lag_s
+        found = ForeignReader(table=name, name=reader, version=self._chosen(name, version), max_lag_s=lag_s)
+        add_reader(self.settings.storage, found)
+        return found
+
+    def remove_reader(self, table: str, reader: str) -> tuple[ForeignReader, ...]:
+        """Remove a registered reader, and return it.
+
+        Raises:
+            TableUnknownError: There is no such table.
+        """
+        return remove_reader(self.settings.storage, self._name(table), reader)
+
+    def _chosen(self, name: TableName, version: int | None) -> int:
+        """A version of a table, by default the newest.
+
+        Raises:
+            PinInvalidError: The table does not have the version.
+        """
+        known = readable_versions(self.settings.storage.table(name))
+        chosen = known[-1] if version is None and known else version
+        if chosen is None or chosen not in known:
+            held = f"its versions: {known[0]} to {known[-1]}" if known else "its log has no version"
+            raise PinInvalidError(
+                f"{name.short} has no version {chosen}",
+                facts=(held,),
+                remedies=("choose one of them",),
+                params={"table": str(name), "version": chosen},
+            )
+        return chosen
 
     def _name(self, table: str) -> TableName:
         return find_dataset(table, self.settings)

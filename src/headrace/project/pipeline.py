@@ -355,12 +355,13 @@ class Pipeline(StoredPipeline):
         vacuum: bool = True,
         options: CareOptions | None = None,
         report: Callable[[TableCare], None] = lambda _: None,
+        stop: StopSignal | None = None,
     ) -> tuple[TableCare, ...]:
         """Compact and vacuum tables where that is due, and clean their logs; starts Spark only to compact.
 
         What is due follows from ``maintenance`` in the spec. Files and commits that a flow of the storage, a
-        pinned version or the ledger still needs are kept. A table whose flow runs in another process is not
-        compacted.
+        pinned version or the ledger still needs are kept. If the flow of a table runs in another process,
+        that process compacts the table.
 
         Args:
             datasets: The tables; all tables of the storage by default.
@@ -368,6 +369,7 @@ class Pipeline(StoredPipeline):
             vacuum: Whether to delete files.
             options: Further options.
             report: Takes the result of each table at once.
+            stop: Set it to stop after the current table.
 
         Returns:
             For each table its condition before and after, and a warning or an error if something failed.
@@ -385,7 +387,8 @@ class Pipeline(StoredPipeline):
         names = [find_dataset(name, self.settings) for name in datasets]
         chosen = (options or CareOptions()).without([name for name, is_out in left_out.items() if is_out])
         keeper = TableKeeper(settings=self.settings, engine=self._engine, options=chosen)
-        return keeper.keep(names or self.settings.storage.find_tables(), report)
+        is_stopped = None if stop is None else lambda: stop.requested
+        return keeper.keep(names or self.settings.storage.find_tables(), report, is_stopped)
 
     @property
     def quarantine(self) -> Quarantine:

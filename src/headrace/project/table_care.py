@@ -7,25 +7,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
-from headrace.maintain.condition import TableCondition, examine_table
-from headrace.maintain.holders import UNKNOWN, Holder, find_holders, lag_seconds
+from headrace.maintain.condition import TableCondition, choose_closed, examine_table
+from headrace.maintain.holders import find_holders
+from headrace.maintain.kept import KeptTable, Role, tables_beside
 from headrace.maintain.log_cleanup import delete_log
-from headrace.maintain.record import load_care, record_care
-from headrace.maintain.vacuum import delete_stored
-from headrace.model.care import SAFE_RETENTION_S, CarePolicy
+from headrace.maintain.record import record_care
+from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
+from headrace.maintain.vacuuming import BESIDE_S, check_vacuum, files_text, vacuum_table
+from headrace.model.care import CarePolicy
 from headrace.model.durations import duration_text
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
-from headrace.model.sizes import counted, size_text
 from headrace.project.engine import Engine
 from headrace.project.operations import logged_operation, new_update
 from headrace.sinks.delta.compaction import compact_files
 from headrace.sources.ranges import join_marks
-from headrace.state.lease import held_leases
+from headrace.state.lease import has_driver, held_leases
 from headrace.state.ledger import Ledger
 from headrace.storage.table_log import is_table
 from headrace.storage.table_snapshot import load_snapshot
@@ -34,8 +34,9 @@ _LOG = logging.getLogger(__name__)
 
 CareStep = Literal["optimize", "vacuum", "log"]
 STEPS: tuple[CareStep, ...] = ("optimize", "vacuum", "log")
-_BESIDE_S = 3600.0
-"""With a shorter retention, files that a running flow has not committed yet could be deleted."""
+WAIT_S = 300.0
+"""How long a command waits by default for a running flow that compacts a table."""
+_POLL_S = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,8 @@ class CareOptions:
         dry_run: Whether nothing is changed.
         retention_s: The retention of files, in place of that of each table.
         allow_short_retention: Whether the retention may be below 7 days.
-        ignore_readers: The flows whose positions do not count.
+        ignore_readers: The flows and readers whose positions do not count.
+        wait_s: How long to wait for a running flow that compacts its table.
     """
 
     steps: Sequence[str] = STEPS
@@ -55,6 +57,7 @@ class CareOptions:
     retention_s: float | None = None
     allow_short_retention: bool = False
     ignore_readers: Sequence[str] = ()
+    wait_s: float = WAIT_S
 
     def without(self, steps: Sequence[str]) -> CareOptions:
         """The options without some steps."""
@@ -74,7 +77,8 @@ class TableCare:
     """What was done to one table.
 
     Args:
-        table: The table.
+        table: The dataset.
+        role: Whether it is the dataset's own table, or one beside it.
         before: Its condition before; ``None`` if it could not be read.
         after: Its condition after.
         steps: What was done; with a dry run, what is due.
@@ -83,9 +87,11 @@ class TableCare:
         dry_run: Whether nothing was changed.
         duration_s: The time that the work has taken.
         conflicts: How often the compaction was repeated because another writer had committed.
+        by_flow: Whether the running flow of the table has compacted it.
     """
 
     table: TableName
+    role: Role = "table"
     before: TableCondition | None = None
     after: TableCondition | None = None
     steps: tuple[CareStep, ...] = ()
@@ -94,14 +100,22 @@ class TableCare:
     dry_run: bool = False
     duration_s: float = 0.0
     conflicts: int = 0
+    by_flow: bool = False
+
+    @property
+    def kept(self) -> KeptTable:
+        """The table."""
+        return KeptTable(self.table, self.role)
 
     def lines(self) -> Iterator[str]:
         """What was done, with files and bytes before and after: one line for each fact."""
-        name, before, after = self.table.short, self.before, self.after
+        name, before, after = self.kept.title, self.before, self.after
         if before and after and self.dry_run:
             yield from (f"{name}  {line}" for line in _due_lines(before, self.steps))
         elif before and after:
             words = {"optimize": "compacted", "vacuum": "vacuumed", "log": "log cleaned"}
+            if self.by_flow:
+                words["optimize"] = "compacted by its running flow"
             if done := " and ".join(words[one] for one in self.steps):
                 yield f"{name}  {done}: {_change(before, after)} in {duration_text(self.duration_s)}"
             if "log" in self.steps:
@@ -109,6 +123,9 @@ class TableCare:
                 yield f"{name}  log: {was:,} -> {now:,} commits, from version {before.log.first} on"
             if after.vacuum.held:
                 yield f"{name}  {_held_line(after)}"
+            if "vacuum" in self.steps:
+                for one in after.vacuum.passed:
+                    yield f"{name}  {one} lags by more than its limit; older files are not kept for it"
         if self.warning is not None:
             yield f"{name}  {self.warning}"
 
@@ -117,6 +134,7 @@ class TableCare:
         plan = self.before
         return {
             "table": str(self.table),
+            "role": self.role,
             "steps": list(self.steps),
             "dry_run": self.dry_run,
             "before": None if self.before is None else self.before.to_json(),
@@ -125,6 +143,7 @@ class TableCare:
             "log": None if plan is None else plan.log.to_json(),
             "duration_s": round(self.duration_s, 3),
             "conflicts": self.conflicts,
+            "by_flow": self.by_flow,
             "warning": self.warning,
             "error": None if self.error is None else self.error.to_dict(),
         }
@@ -145,25 +164,34 @@ class TableKeeper:
     options: CareOptions = field(default_factory=CareOptions)
 
     def keep(
-        self, names: Sequence[TableName], report: Callable[[TableCare], None] = lambda _: None
+        self,
+        names: Sequence[TableName],
+        report: Callable[[TableCare], None] = lambda _: None,
+        is_stopped: Callable[[], bool] | None = None,
     ) -> tuple[TableCare, ...]:
         """Take care of tables where that is due.
 
         Args:
             names: The tables; those that do not exist are left out.
             report: Takes the result of each table at once.
+            is_stopped: Whether no further table is begun.
         """
-        found = []
+        found: list[TableCare] = []
+        storage = self.settings.storage
         for name in names:
-            if is_table(self.settings.storage.table(name)):
-                found.append(self._keep(name))
-                report(found[-1])
+            if is_table(storage.table(name)):
+                for kept in (KeptTable(name), *tables_beside(storage, name)):
+                    if is_stopped is not None and is_stopped():
+                        return tuple(found)
+                    found.append(self._keep(kept))
+                    report(found[-1])
         return tuple(found)
 
-    def _keep(self, name: TableName) -> TableCare:
-        care = TableCare(table=name, dry_run=self.options.dry_run)
+    def _keep(self, kept: KeptTable) -> TableCare:
+        name = kept.title
+        care = TableCare(table=kept.dataset, role=kept.role, dry_run=self.options.dry_run)
         try:
-            condition = self._examine(name)
+            condition = self._examine(kept)
             care = replace(care, before=condition, after=condition)
             due = self._due(condition)
             if self.options.dry_run:
@@ -177,18 +205,18 @@ class TableKeeper:
             care = replace(care, warning=f"not maintained: {type(error).__name__}: {reason}")
         return care
 
-    def _examine(self, name: TableName) -> TableCondition:
+    def _examine(self, kept: KeptTable) -> TableCondition:
         storage = self.settings.storage
-        path = storage.table(name)
+        path = kept.path(storage)
         snapshot = load_snapshot(path)
-        policy = self.options.applied_to(self.settings.maintenance.of(name, snapshot.properties))
+        policy = self.options.applied_to(self.settings.maintenance.of(kept.dataset, snapshot.properties))
         ignored = self.options.ignore_readers
         holders = [
             one
-            for one in find_holders(storage, name, snapshot.table_id)
-            if one.kind != "flow" or one.name not in ignored
+            for one in find_holders(storage, kept.dataset, snapshot.table_id, kept.role)
+            if one.kind not in ("flow", "reader") or one.name not in ignored
         ]
-        return examine_table(path, policy, holders, snapshot)
+        return examine_table(path, policy if kept.role == "table" else policy.beside, holders, snapshot)
 
     def _due(self, condition: TableCondition) -> tuple[CareStep, ...]:
         policy = condition.policy
@@ -203,72 +231,108 @@ class TableKeeper:
         """The result of a dry run, with the refusal of its vacuum."""
         if "vacuum" in care.steps:
             try:
-                self._check_vacuum(care.table, condition)
+                self._check_vacuum(care.kept, condition)
             except HeadraceError as error:
                 return replace(care, warning=f"not vacuumed: {error.summary}", error=error)
         return care
 
     def _work(self, care: TableCare, condition: TableCondition) -> TableCare:
         """Do what is due: under the leases of the table's flows, or else what can run beside them."""
-        name, storage = care.table, self.settings.storage
+        kept, storage = care.kept, self.settings.storage
         due = self._due(condition)
         with ExitStack() as leases:
             try:
-                leases.enter_context(held_leases(storage, [name]))
+                leases.enter_context(held_leases(storage, [kept.dataset]))
             except SecondDriverError as error:
-                if condition.policy.retention_s < _BESIDE_S:
+                if condition.policy.retention_s < BESIDE_S:
                     raise
-                if "optimize" in due:
-                    care = replace(care, warning=f"not compacted: {error.summary}")
+                # A running flow compacts the tables beside its own by itself.
+                if "optimize" in due and kept.role == "table":
+                    handed = self._hand_over(care, error)
+                    if handed is None:
+                        return self._work(care, condition)
+                    care = handed
                 due = tuple(one for one in due if one != "optimize")
             else:
-                self._fold_ledgers(name, condition)
-                condition = self._examine(name)
+                if kept.role == "table":
+                    self._fold_ledgers(kept.dataset, condition)
+                condition = self._examine(kept)
                 due = self._due(condition)
             if not due:
                 return care
-            try:
-                with logged_operation(self.settings, new_update(), "MAINTENANCE", [name]) as outcome:
-                    care = self._do(care, due)
-                    outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
-                    if care.error is not None:
-                        # For the event log: what was done before the refusal stays in the result.
-                        raise care.error
-            except HeadraceError as error:
-                if error is not care.error:
-                    raise
+            return self._logged(care, due)
+
+    def _hand_over(self, care: TableCare, running: SecondDriverError) -> TableCare | None:
+        """Let the process that runs the table's flow compact it, between two batches.
+
+        Returns:
+            ``None`` if that process has ended meanwhile: its leases are free.
+        """
+        storage, name = self.settings.storage, care.table
+        began = time.monotonic()
+        request = ask_flow(storage, name)
+        try:
+            while (waited_s := time.monotonic() - began) < self.options.wait_s:
+                answer = load_answer(storage, name, request)
+                if answer is not None and "compacted" in answer:
+                    after = self._examine(care.kept)
+                    return replace(care, steps=("optimize",), by_flow=True, after=after, duration_s=waited_s)
+                if answer is not None:
+                    why = answer.get("error", {}).get("summary")
+                    return replace(care, warning=f"not compacted by its running flow: {why}")
+                if not has_driver(storage, name):
+                    return None
+                time.sleep(_POLL_S)
+        finally:
+            withdraw_request(storage, name, request)
+        within = f"it has not compacted the table within {self.options.wait_s:.0f} s"
+        return replace(care, warning=f"not compacted: {running.summary}; {within}")
+
+    def _logged(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
+        """Do what is due, and write it to the event log."""
+        try:
+            with logged_operation(self.settings, new_update(), "MAINTENANCE", [care.table]) as outcome:
+                care = self._do(care, due)
+                outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
+                if care.error is not None:
+                    # For the event log: what was done before the refusal stays in the result.
+                    raise care.error
+        except HeadraceError as error:
+            if error is not care.error:
+                raise
         return care
 
     def _do(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
-        name, storage = care.table, self.settings.storage
-        path, began = storage.table(name), time.monotonic()
+        kept, storage = care.kept, self.settings.storage
+        name, role = kept.dataset, kept.role
+        path, began = kept.path(storage), time.monotonic()
         if "optimize" in due:
-            policy = self._examine(name).policy
-            done = compact_files(self.engine.session(), path, policy, z_order=policy.z_order)
-            record_care(storage, name, "compacted", done.to_json())
+            found = self._examine(kept)
+            policy, chosen = found.policy, choose_closed(found.snapshot, found.policy)
+            session = self.engine.session()
+            done = compact_files(session, path, policy, partitions=chosen, z_order=policy.z_order)
+            record_care(storage, name, "compacted", done.to_json(), role)
             care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
-        condition = self._examine(name)
+        condition = self._examine(kept)
         if "vacuum" in due:
             try:
-                self._check_vacuum(name, condition)
+                self._check_vacuum(kept, condition)
             except HeadraceError as error:
                 care = replace(care, warning=f"not vacuumed: {error.summary}", error=error)
             else:
-                # First it writes what can no longer be pinned, then it reads the pins again.
-                before = load_care(storage, name).get("vacuumed", {}).get("readable_from", 0)
-                readable_from = max(int(before), condition.vacuum.readable_from)
-                record_care(
-                    storage, name, "vacuumed", {**condition.vacuum.to_json(), "readable_from": readable_from}
-                )
-                allowed = {one.path for one in self._examine(name).vacuum.expired}
-                if expired := [one for one in condition.vacuum.expired if one.path in allowed]:
-                    delete_stored(path, expired)
+                if vacuum_table(storage, kept, condition, lambda: self._examine(kept)):
                     care = replace(care, steps=(*care.steps, "vacuum"))
         if "log" in due and condition.log.files:
             delete_log(path, condition.log)
-            record_care(storage, name, "log", condition.log.to_json())
+            record_care(storage, name, "log", condition.log.to_json(), role)
             care = replace(care, steps=(*care.steps, "log"))
-        return replace(care, after=self._examine(name), duration_s=time.monotonic() - began)
+        duration_s = care.duration_s + time.monotonic() - began
+        return replace(care, after=self._examine(kept), duration_s=duration_s)
+
+    def _check_vacuum(self, kept: KeptTable, condition: TableCondition) -> None:
+        given = self.options.retention_s
+        short = f"allow it: repeat the command with --allow-short-retention, for {kept.dataset.short} alone"
+        check_vacuum(kept, condition, () if given is None else (short,))
 
     def _fold_ledgers(self, name: TableName, condition: TableCondition) -> None:
         """Give the ledgers the commits that they do not have yet: nothing waits for them then."""
@@ -276,57 +340,6 @@ class TableKeeper:
         for flow in storage.checkpoints(name).list_folders():
             ledger = Ledger(storage.ledger(name, flow), name, flow)
             ledger.fold(storage.table(name), condition.snapshot.table_id, join_marks)
-
-    def _check_vacuum(self, name: TableName, condition: TableCondition) -> None:
-        """Check that a vacuum is allowed.
-
-        Raises:
-            RetentionTooShortError: The retention is below 7 days, and nobody has allowed it.
-            ReaderLagsError: A flow has not read for a long time.
-        """
-        policy = condition.policy
-        if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
-            raise RetentionTooShortError(
-                f"a retention of {duration_text(policy.retention_s)} is below 7 days",
-                facts=("no file was deleted",),
-                remedies=self._short_remedies(name),
-                params={"table": str(name), "retention_s": policy.retention_s},
-            )
-        now = datetime.now(UTC)
-        for holder in condition.vacuum.holders:
-            lag = lag_seconds(holder, condition.table, condition.snapshot, now)
-            if lag is not None and lag > policy.reader_lag_s:
-                raise _lags(name, holder, lag, condition)
-
-    def _short_remedies(self, name: TableName) -> tuple[str, ...]:
-        given = self.options.retention_s
-        if given is not None:
-            return (f"allow it: repeat the command with --allow-short-retention, for {name.short} alone",)
-        return (
-            f"allow it:   headrace maintain {name.short} --allow-short-retention",
-            "or set `allow_short_retention: true` beside `retention` in the spec",
-        )
-
-
-def _lags(name: TableName, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:
-    is_unknown = holder.version == UNKNOWN
-    at = "to an unknown version" if is_unknown else f"up to version {(holder.first_unread or 1) - 1}"
-    held = condition.vacuum
-    return ReaderLagsError(
-        f"flow {holder.name} has commits of {name.short} to read that are {duration_text(lag_s)} old; "
-        f"the limit (`reader_lag`) is {duration_text(condition.policy.reader_lag_s)}",
-        facts=(
-            f"it has read {at}; the table is at version {condition.snapshot.version}",
-            f"for it, {_files(len(held.held), held.held_bytes)} are kept",
-            "no file was deleted",
-        ),
-        remedies=(
-            "run the flow:   headrace run",
-            f"or ignore the flow; it may need a full refresh later:   headrace maintain {name.short} "
-            f"--ignore-reader {holder.name}",
-        ),
-        params={"table": str(name), "flow": holder.name, "lag_s": round(lag_s)},
-    )
 
 
 def _if_refused(error: HeadraceError) -> HeadraceError | None:
@@ -336,13 +349,14 @@ def _if_refused(error: HeadraceError) -> HeadraceError | None:
 def _due_lines(condition: TableCondition, due: Sequence[CareStep]) -> Iterator[str]:
     """What a command would do."""
     if not due:
-        yield f"nothing is due: {_files(condition.files, condition.size_bytes)}"
+        yield f"nothing is due: {files_text(condition.files, condition.size_bytes)}"
     if "optimize" in due:
         rest = condition.files - condition.foldable
-        yield f"compaction is due: {_files(condition.files, condition.size_bytes)} -> about {max(rest, 1):,}"
+        held = files_text(condition.files, condition.size_bytes)
+        yield f"compaction is due: {held} -> about {max(rest, 1):,}"
     if condition.vacuum.expired and "vacuum" in due:
         found = condition.vacuum
-        yield f"a vacuum would delete {_files(len(found.expired), found.expired_bytes)}"
+        yield f"a vacuum would delete {files_text(len(found.expired), found.expired_bytes)}"
     if condition.vacuum.held and "vacuum" in due:
         yield _held_line(condition)
     if "log" in due:
@@ -352,7 +366,7 @@ def _due_lines(condition: TableCondition, due: Sequence[CareStep]) -> Iterator[s
 def _held_line(condition: TableCondition) -> str:
     found = condition.vacuum
     names = ", ".join(map(str, found.holders))
-    return f"a vacuum keeps {_files(len(found.held), found.held_bytes)} for {names}"
+    return f"a vacuum keeps {files_text(len(found.held), found.held_bytes)} for {names}"
 
 
 def _change(before: TableCondition, after: TableCondition) -> str:
@@ -364,8 +378,4 @@ def _change(before: TableCondition, after: TableCondition) -> str:
             (after.stored_files, after.stored_bytes),
         ),
     ]
-    return "".join(f"{where}{_files(*one)} -> {_files(*two)}" for where, one, two in pairs)
-
-
-def _files(number: int, size: int) -> str:
-    return f"{counted(number, 'file')} ({size_text(size)})"
+    return "".join(f"{where}{files_text(*one)} -> {files_text(*two)}" for where, one, two in pairs)

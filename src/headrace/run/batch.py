@@ -79,6 +79,7 @@ class BatchFunction:
         reporter: Reports each batch.
         check: Checks the flow's whole table after each batch, also after one that is repeated.
         state: The state of the batches, for the flow's thread.
+        turn: Holds off compactions between two batches while a batch runs.
     """
 
     planned: PlannedFlow
@@ -92,6 +93,7 @@ class BatchFunction:
     reporter: BatchReporter
     check: Callable[[SparkSession], object]
     state: QueryState
+    turn: Callable[[], AbstractContextManager[None]] = nullcontext
     snapshots: ReadRecords | None = None
 
     def __call__(self, rows: DataFrame, number: int) -> None:
@@ -99,7 +101,7 @@ class BatchFunction:
         state.busy = True
         try:
             # The flow reports its errors.
-            with quiet():
+            with quiet(), self.turn():
                 self._run(rows, number)
             state.last_batch = number
         except BaseException as error:

@@ -115,6 +115,7 @@ class BatchSetup:
             reporter=self._reporter(opened, limits),
             check=self._checks().run,
             state=state,
+            turn=partial(self.carer.turn, settings.storage.table(planned.flow.target)),
             snapshots=None if feed is None else partial(feed.records, checkpoint=opened.path),
         )
 

@@ -75,6 +75,7 @@ def make_flow(
         progress: The counts of the flow's runner before; ``None`` if it has none.
     """
     opener = make_opener(planned, plan, context)
+    context.carer.watch(context.settings.storage.table(planned.flow.target))
     progress = progress or Progress()
     others = filter(None, (source.connection for source in planned.sources))
     kafka = next(others, context.settings.kafka)
@@ -134,6 +135,7 @@ def make_view(stage: RefreshViewStage, plan: Plan, context: UpdateContext) -> Vi
         build=context.queries.build,
         split=ViewCountingRefreshSplit(split, views) if views else split,
         heart=context.heart,
+        carer=context.carer,
         failures=Failures(kafka=context.settings.kafka, log_file=context.log_file),
         update=context.update,
         emit=context.emit,

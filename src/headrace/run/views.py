@@ -30,6 +30,7 @@ from headrace.run.split import RefreshSplit
 from headrace.run.tables import alter, new_clustering
 from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.run.work import refresh_jobs
+from headrace.sinks.delta.carer import TableCarer
 from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
 from headrace.state.lease import VIEW, Heart
@@ -71,6 +72,7 @@ class ViewRunner:
         build: Evaluates the view's query.
         split: Splits the rows of a refresh by the view's expectations.
         heart: Renews the view's lease during a refresh.
+        carer: Takes care of the view's log.
         failures: Gives failures their codes.
         update: The update's id.
         emit: Takes the events.
@@ -91,6 +93,7 @@ class ViewRunner:
         build: Build,
         split: RefreshSplit | ViewCountingRefreshSplit,
         heart: Heart,
+        carer: TableCarer,
         failures: Failures,
         update: str,
         emit: Emitter,
@@ -108,6 +111,7 @@ class ViewRunner:
         self._build = build
         self._split = split
         self._heart = heart
+        self._carer = carer
         self._failures = failures
         self._update = update
         self._emit = emit
@@ -193,6 +197,8 @@ class ViewRunner:
             rows.settle()
             committed = writer.commit()
         self._register()
+        # A compaction beside the next refresh would fail it.
+        self._carer.offer(self._settings.storage.table(view.name), committed.version, beside=False)
         self._emit(
             ViewRefreshed(
                 update=self._update,

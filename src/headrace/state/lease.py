@@ -183,6 +183,12 @@ class Heart:
                         lease.beat()
 
 
+def has_driver(storage: Storage, name: TableName) -> bool:
+    """Whether a live process holds the lease of a flow of a table, or of a view."""
+    flows = storage.checkpoints(name).list_folders() or (VIEW,)
+    return any(find_driver(storage.lease(name, flow)) is not None for flow in flows)
+
+
 @contextlib.contextmanager
 def held_leases(storage: Storage, names: Iterable[TableName]) -> Iterator[None]:
     """Hold the leases of all flows of tables, and of views, for the block.

@@ -106,9 +106,29 @@ class Storage:
         """The file with the versions of a table that are kept."""
         return self.root / "pins" / f"{dataset}.json"
 
-    def care(self, dataset: TableName) -> Location:
-        """The file that says when a table was compacted and vacuumed last."""
-        return self.root / "care" / f"{dataset}.json"
+    def foreign_readers(self, dataset: TableName) -> Location:
+        """The file with the registered readers of a table that Headrace does not run."""
+        return self.root / "pins" / "readers" / f"{dataset}.json"
+
+    def care(self, dataset: TableName, role: str = "table") -> Location:
+        """The file that says when a table was compacted and vacuumed last.
+
+        Args:
+            dataset: The dataset.
+            role: ``table``, or which table beside it: ``quarantine`` or ``tombstones``.
+        """
+        folder = self.root / "care"
+        return (folder if role == "table" else folder / role) / f"{dataset}.json"
+
+    @property
+    def care_requests(self) -> Location:
+        """The compactions that `headrace maintain` asks running flows for."""
+        return self.root / "care" / "requests"
+
+    @property
+    def care_answers(self) -> Location:
+        """What the flows have answered."""
+        return self.root / "care" / "answers"
 
     def checkpoints(self, dataset: TableName) -> Location:
         """The folder of the checkpoints of all flows of a table."""

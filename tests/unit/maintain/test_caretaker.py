@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from headrace.maintain.record import load_care
 from headrace.model.events import Event, OperationProgressed
 from headrace.model.names import TableName
 from headrace.storage.table_log import versions
+from waiting import until
 
 ORDERS = TableName("default", "orders")
 
@@ -77,3 +79,36 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(tmp_path: Path)
     again.finish()
     assert load_care(settings.storage, ORDERS)["log_look"] == looked
     again.stop()
+
+
+def test_a_continuous_run_vacuums_tables_and_their_quarantine(tmp_path: Path) -> None:
+    settings = load_project(
+        text="name: shop\n", overrides={"storage": str(tmp_path), "maintenance.vacuum_every": "1s"}
+    )
+    storage = settings.storage
+    a_month_ago = time.time() - 30 * 86400
+    strays = []
+    for path in (storage.table(ORDERS), storage.quarantine(ORDERS)):
+        write_deltalake(str(path), pa.table({"id": [1]}), mode="append")
+        strays.append(path.local_path / "left-by-a-killed-writer.parquet")
+        strays[-1].write_bytes(b"12345")
+        os.utime(strays[-1], (a_month_ago, a_month_ago))
+    events: list[Event] = []
+    run = Caretaker(
+        checkpointer=cast("Any", NoCheckpoints()),
+        session=lambda: cast("Any", None),
+        settings=settings,
+        emit=events.append,
+        update="u1",
+        continuous=True,
+    )
+    try:
+        run.watch(storage.table(ORDERS))
+        until(lambda: not any(one.exists() for one in strays), "the files are deleted")
+        until(lambda: len(events) == 2, "both are reported")
+    finally:
+        run.stop()
+    outcomes = [one.outcome for one in events if isinstance(one, OperationProgressed)]
+    assert [one.get("role") for one in outcomes] == [None, "quarantine"]
+    assert all(one["vacuumed"]["bytes"] == 5 for one in outcomes)
+    assert load_care(storage, ORDERS)["vacuumed"] and load_care(storage, ORDERS, "quarantine")["vacuumed"]

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.maintain.condition import TableCondition, choose_partitions, examine_table
+from headrace.maintain.condition import TableCondition, choose_closed, choose_partitions, examine_table
+from headrace.maintain.foreign_readers import ForeignReader, add_reader, remove_reader
 from headrace.maintain.holders import UNKNOWN, find_holders, lag_seconds
 from headrace.maintain.log_cleanup import delete_log
 from headrace.maintain.pins import Pin, add_pin, load_pins, remove_pins
@@ -167,6 +168,52 @@ def test_a_pinned_version_keeps_its_files_until_the_pin_ends(desk: Desk) -> None
     assert not load_pins(desk.storage, ORDERS, NOW + timedelta(days=3))
     assert [one.version for one in remove_pins(desk.storage, ORDERS, 1)] == [1]
     assert desk.expired() == 6
+
+
+def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: Desk) -> None:
+    desk.compact()
+    desk.age(8)
+    assert desk.expired() == 6
+
+    def register(version: int, days: float) -> TableCondition:
+        add_reader(
+            desk.storage, ForeignReader(table=ORDERS, name="bi", version=version, max_lag_s=days * 86400)
+        )
+        return desk.examine()
+
+    found = register(1, days=9).vacuum
+    assert (len(found.expired), len(found.held), found.passed) == (0, 6, ())
+    assert str(found.holders[0]) == "reader bi"
+    assert DeltaTable(str(desk.path), version=1).to_pyarrow_table().num_rows == 4
+    # It has read all there is: the files of the newest version are enough for it.
+    assert len(register(3, days=9).vacuum.expired) == 6
+    found = register(1, days=7).vacuum
+    assert len(found.expired) == 6 and [one.name for one in found.passed] == ["bi"]
+    assert found.to_json()["passed_readers"] == ["bi"]
+    assert [one.version for one in remove_reader(desk.storage, ORDERS, "bi")] == [1]
+    assert desk.examine().vacuum.passed == ()
+
+
+def test_only_closed_partitions_are_compacted_each_once(tmp_path: Path) -> None:
+    path = Storage.at(tmp_path).table(ORDERS)
+    today, policy = NOW.date(), CarePolicy(closed_partitions_s=3600)
+    days = [str(today - timedelta(days=back)) for back in (0, 2, 3)]
+
+    def due() -> list[str]:
+        found = examine_table(path, policy)
+        assert found.needs_compaction == bool(found.foldable)
+        chosen = choose_partitions(found.snapshot, policy) if found.needs_compaction else ()
+        return sorted(str(one["day"]) for one in chosen)
+
+    for number in range(2):
+        rows = pa.table({"id": [number] * 3, "day": days})
+        write_deltalake(str(path), rows, mode="append", partition_by=["day"])
+    assert due() == sorted(days[1:])
+    DeltaTable(str(path)).optimize.compact(partition_filters=[("day", "!=", days[0])])
+    assert due() == []
+    # A late row.
+    write_deltalake(str(path), pa.table({"id": [9], "day": [days[2]]}), mode="append")
+    assert due() == [days[2]] and choose_closed(load_snapshot(path), policy) == ({"day": days[2]},)
 
 
 def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: Desk) -> None:

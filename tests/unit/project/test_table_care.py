@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,7 +16,10 @@ from deltalake import DeltaTable, write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.errors import PinInvalidError, TableUnknownError
+from headrace.maintain import caretaker, vacuuming
 from headrace.maintain.record import load_care
+from headrace.maintain.requests import find_requests, take_request
+from headrace.model.events import Event, OperationProgressed
 from headrace.model.names import TableName
 from headrace.project import table_care
 from headrace.project.engine import Engine
@@ -24,6 +28,7 @@ from headrace.project.table_care import CareOptions, TableCare, TableKeeper
 from headrace.sinks.delta.compaction import Compaction
 from headrace.state.identity import CheckpointIdentity, write_checkpoint
 from headrace.state.lease import VIEW, Lease
+from waiting import DEADLINE_S, until
 
 ORDERS = TableName("default", "orders")
 
@@ -53,11 +58,23 @@ class Desk:
             raise RuntimeError("Spark did not start\nat line 1")
         return None
 
-    def keep(self, *steps: str) -> TableCare:
-        options = CareOptions(steps=steps)
+    def keep(self, *steps: str, wait_s: float = 0.3) -> TableCare:
+        options = CareOptions(steps=steps, wait_s=wait_s)
         keeper = TableKeeper(settings=self.settings, engine=cast("Engine", self), options=options)
         (care,) = keeper.keep([ORDERS])
         return care
+
+
+class Session:
+    """A session that does nothing."""
+
+    @property
+    def sparkContext(self) -> Any:
+        return self
+
+    def getLocalProperty(self, _: str) -> None: ...
+
+    def setLocalProperty(self, *_: Any) -> None: ...
 
 
 @pytest.fixture
@@ -69,6 +86,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
         return Compaction(added=1, removed=3, added_bytes=1, removed_bytes=3, duration_s=0.1)
 
     monkeypatch.setattr(table_care, "compact_files", compact)
+    monkeypatch.setattr(caretaker, "compact_files", compact)
     yield desk
 
 
@@ -94,6 +112,58 @@ def test_tables_of_a_flow_that_runs_are_left_as_they_are(desk: Desk) -> None:
     assert str(desk.keep("optimize").warning).startswith("not compacted: another process runs flow feed")
     lease.release()
     assert "Spark" in str(desk.keep("optimize").warning)
+
+
+class NoCheckpoints:
+    """Writes no checkpoint."""
+
+    def offer(self, *_: Any) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def test_a_running_flow_compacts_the_table_between_two_batches(desk: Desk) -> None:
+    events: list[Event] = []
+    run = caretaker.Caretaker(
+        checkpointer=cast("Any", NoCheckpoints()),
+        session=lambda: cast("Any", Session()),
+        settings=desk.settings,
+        emit=events.append,
+        update="u1",
+        continuous=True,
+    )
+    path = desk.storage.table(ORDERS)
+    lease = Lease.acquire(desk.storage.lease(ORDERS, "feed"), "feed")
+    try:
+        # The flow has no new records: it has begun no batch yet.
+        run.watch(path)
+        care = desk.keep("optimize", wait_s=DEADLINE_S)
+        assert (care.steps, care.by_flow, care.warning, desk.compacted) == (("optimize",), True, None, 1)
+        assert next(care.lines()).startswith("orders  compacted by its running flow: 3 files (")
+        (event,) = [one for one in events if isinstance(one, OperationProgressed)]
+        assert event.outcome["compacted"]["files"]["removed"] == 3
+        # While a batch runs, the flow does not compact.
+        with run.turn(path):
+            late = desk.keep("optimize")
+        assert "it has not compacted the table within 0 s" in str(late.warning)
+    finally:
+        run.stop()
+        lease.release()
+    assert not find_requests(desk.storage)
+
+
+def test_a_command_compacts_the_table_if_the_flow_ends_in_the_middle(desk: Desk) -> None:
+    desk.is_broken = False
+    lease = Lease.acquire(desk.storage.lease(ORDERS, "feed"), "feed")
+    found: list[TableCare] = []
+    command = threading.Thread(target=lambda: found.append(desk.keep("optimize", wait_s=DEADLINE_S)))
+    command.start()
+    until(lambda: take_request(desk.storage, ORDERS), "the flow has the request")
+    lease.release()
+    command.join(DEADLINE_S)
+    (care,) = found
+    assert (care.steps, care.by_flow, care.warning, desk.compacted) == (("optimize",), False, None, 1)
+    assert not find_requests(desk.storage)
 
 
 def test_a_view_that_is_refreshed_is_left_as_it_is(desk: Desk) -> None:
@@ -180,7 +250,7 @@ def test_a_vacuum_and_a_pin_at_once_see_each_other(
         return both
 
     step = "record_care" if sees == "the vacuum" else "delete_stored"
-    monkeypatch.setattr(table_care, step, pin_first(getattr(table_care, step)))
+    monkeypatch.setattr(vacuuming, step, pin_first(getattr(vacuuming, step)))
     (care,) = keeper.keep([ORDERS])
     deleted = before - count_files(desk)
     if sees == "the vacuum":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +14,9 @@ from headrace.cli.verb import Invocation, verb
 from headrace.model.sizes import counted
 
 if TYPE_CHECKING:
-    from headrace.project.table_care import TableCare
+    from collections.abc import Callable
+
+    from headrace.project.table_care import CareOptions, TableCare
 
 _STEPS = ("optimize", "vacuum", "log")
 
@@ -23,6 +26,7 @@ _STEPS = ("optimize", "vacuum", "log")
         "headrace maintain",
         "headrace maintain --dry-run",
         "headrace maintain orders --only vacuum --retain 14d",
+        "headrace maintain --every 1h",
     )
 )
 @click.argument("tables", nargs=-1, shell_complete=complete_dataset, metavar="[TABLE]..")
@@ -41,6 +45,20 @@ _STEPS = ("optimize", "vacuum", "log")
     metavar="FLOW",
     help="Also delete files and commits that this flow has not read. The flow may then need a full refresh.",
 )
+@click.option(
+    "--every",
+    callback=parse_time,
+    metavar="TIME",
+    help="Repeat at this interval until stopped, such as 1h.",
+)
+@click.option(
+    "--wait",
+    default="5m",
+    show_default=True,
+    callback=parse_time,
+    metavar="TIME",
+    help="How long to wait for a running flow that compacts its table.",
+)
 def command(
     invocation: Invocation,
     tables: tuple[str, ...],
@@ -49,14 +67,17 @@ def command(
     retain: float | None,
     allow_short_retention: bool,
     ignore_reader: tuple[str, ...],
+    every: float | None,
+    wait: float,
 ) -> Result:
     """Compact and vacuum tables that need it, and clean their logs.
 
     Without TABLE, the command maintains all tables of the storage. The key `maintenance` in the spec sets
     when a step is necessary. The command keeps files and commits that a flow of the storage, a pinned version
-    or the ledger still needs. It does not compact a table whose flow runs in another process: that flow
-    compacts the table. The command starts Spark only for compaction. The exit code is 1 if a table could not
-    be maintained.
+    or the ledger still needs. If the flow of a table runs in another process, that process compacts the table
+    between two batches; if it ends meanwhile, the command compacts the table itself. The command starts Spark
+    only for compaction. With --every, Ctrl-C or SIGTERM ends the command after the current table. The exit
+    code is 1 if a table could not be maintained.
     """
     from headrace.project.table_care import STEPS, CareOptions
 
@@ -74,12 +95,43 @@ def command(
         retention_s=retain,
         allow_short_retention=allow_short_retention,
         ignore_readers=ignore_reader,
+        wait_s=wait,
     )
+    if every is not None:
+        return _repeat(invocation, tables, options, show, every)
     with invocation.pipeline() as pipeline, output.progress("Maintaining the tables"):
         found = pipeline.maintain(tables, options=options, report=show)
     failed = [one for one in found if one.warning is not None]
     data = {"tables": [one.to_json() for one in found]}
     return Result(data=data, text=_summary(found, dry_run=dry_run), exit_code=1 if failed else 0)
+
+
+def _repeat(
+    invocation: Invocation,
+    tables: tuple[str, ...],
+    options: CareOptions,
+    show: Callable[[TableCare], None],
+    every_s: float,
+) -> Result:
+    """Maintain the tables again and again, until a signal comes."""
+    from headrace.cli.watching import ending
+    from headrace.run.stop import StopSignal
+
+    output, stop = invocation.output, StopSignal()
+    if every_s <= 0:
+        raise click.UsageError("--every must be longer than 0 s")
+    with ending(stop) as received:
+        while not stop.requested:
+            began = time.monotonic()
+            # Spark is not kept between two rounds: an hour is longer than its start.
+            with invocation.pipeline() as pipeline:
+                found = pipeline.maintain(tables, options=options, report=show, stop=stop)
+            if output.is_json:
+                output.line({"tables": [one.to_json() for one in found]})
+            else:
+                output.note(_summary(found, dry_run=options.dry_run))
+            stop.wait(max(began + every_s - time.monotonic(), 0.0))
+    return Result(data=None, text="Stopped.", exit_code=128 + received[0] if received else 0)
 
 
 def _summary(found: tuple[TableCare, ...], *, dry_run: bool) -> str:

@@ -14,6 +14,7 @@ from headrace.cli.verb import Invocation, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.maintain.foreign_readers import ForeignReader
     from headrace.maintain.pins import Pin
 
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         "headrace pin orders --version 61 --for 30d",
         "headrace pin --list",
         "headrace pin orders --version 61 --remove",
+        "headrace pin orders --reader bi --max-lag 7d",
     )
 )
 @click.argument("table", required=False, shell_complete=complete_dataset)
@@ -35,35 +37,68 @@ if TYPE_CHECKING:
     metavar="TIME",
     help="How long to keep the version, such as 12h or 30d. Required to add a pin.",
 )
-@click.option("--list", "shows", is_flag=True, help="List the pins of one table or of all tables.")
-@click.option("--remove", is_flag=True, help="Remove the pin of the version, or all pins of the table.")
+@click.option(
+    "--reader",
+    metavar="NAME",
+    help="Register a reader that Headrace does not run, or record that it has read up to the version.",
+)
+@click.option(
+    "--max-lag",
+    callback=parse_time,
+    metavar="TIME",
+    help="How long commits and files are kept for the reader, such as 7d. Required for a new reader.",
+)
+@click.option(
+    "--list", "shows", is_flag=True, help="List the pins and the readers of one table or of all tables."
+)
+@click.option(
+    "--remove", is_flag=True, help="Remove the pin of the version, all pins of the table, or the reader."
+)
 def command(
     invocation: Invocation,
     table: str | None,
     version: int | None,
     seconds: float | None,
+    reader: str | None,
+    max_lag: float | None,
     shows: bool,
     remove: bool,
 ) -> Result:
-    """Keep a version of a table readable for a time.
+    """Keep a version of a table readable for a time, or register a reader of another system.
 
     `headrace maintain` keeps the files of a pinned version, and the part of the log that is needed to read
-    it. `VACUUM` in other engines ignores pins.
+    it. For a registered reader, it keeps what was committed or removed after the version that the reader has
+    read, up to the maximum lag. `VACUUM` in other engines ignores pins and readers.
     """
-    if shows and (remove or seconds is not None or version is not None):
+    if shows and (remove or seconds is not None or version is not None or reader is not None):
         raise click.UsageError("--list takes no other option")
     if remove and seconds is not None:
         raise click.UsageError("--for adds a pin, and --remove removes one: give one of them")
     if table is None and not shows:
         raise click.UsageError("name a table, or list the pins with --list")
-    if not shows and not remove and seconds is None:
+    if max_lag is not None and (reader is None or remove):
+        raise click.UsageError("--max-lag needs --reader, and does not go with --remove")
+    if reader is not None and seconds is not None:
+        raise click.UsageError("--for is for pins; a reader has --max-lag")
+    if not shows and not remove and seconds is None and reader is None:
         raise click.UsageError("say how long with --for, such as --for 30d")
     with invocation.pipeline() as pipeline:
         pins = pipeline.pins
         if shows:
-            found = pins.list(table)
-            return Result(data={"pins": [one.to_json() for one in found]}, text=_listed(found))
+            found, readers = pins.list(table), pins.readers(table)
+            data = {
+                "pins": [one.to_json() for one in found],
+                "readers": [one.to_json() for one in readers],
+            }
+            return Result(data=data, text=_listed(found, readers))
         assert table is not None
+        if reader is not None and remove:
+            gone = pins.remove_reader(table, reader)
+            text = f"{table}  reader {reader} is not registered any more" if gone else "No such reader."
+            return Result(data={"removed": [one.to_json() for one in gone]}, text=text)
+        if reader is not None:
+            known = pins.add_reader(table, reader, version, max_lag)
+            return Result(data={"reader": known.to_json()}, text=_reader_line(known))
         if remove:
             found = pins.remove(table, version)
             text = "\n".join(
@@ -76,8 +111,15 @@ def command(
     return Result(data={"pinned": pin.to_json()}, text=text)
 
 
-def _listed(found: Sequence[Pin]) -> str:
-    lines = (
+def _listed(found: Sequence[Pin], readers: Sequence[ForeignReader]) -> str:
+    lines = [
         f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC" for one in found
-    )
-    return "\n".join(lines) or "No version is pinned."
+    ]
+    return "\n".join([*lines, *map(_reader_line, readers)]) or "No version is pinned."
+
+
+def _reader_line(one: ForeignReader) -> str:
+    from headrace.maintain.vacuuming import days_text
+
+    lag = days_text(one.max_lag_s)
+    return f"{one.table.short}  reader {one.name} has read version {one.version}; maximum lag: {lag}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from headrace.model.care import CarePolicy
@@ -19,6 +20,22 @@ class TableCarer(Protocol):
         Args:
             table: The table's folder.
             properties: The table's properties.
+        """
+        ...
+
+    def watch(self, table: Location) -> None:
+        """Take care of a table from now on, also before its next commit.
+
+        Args:
+            table: The table's folder.
+        """
+        ...
+
+    def turn(self, table: Location) -> AbstractContextManager[None]:
+        """Hold off compactions that need a pause between two batches, for the block.
+
+        Args:
+            table: The table's folder.
         """
         ...
 

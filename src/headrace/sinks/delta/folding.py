@@ -51,6 +51,9 @@ def fold_files(
     foldable = foldable_files(listed, small_bytes, policy.deleted_ratio)
     if not (policy.compact and policy.auto) or foldable < policy.small_files:
         return
+    if policy.closed_partitions_s is not None and snapshot.metadata().partitionColumns().nonEmpty():
+        # The carer compacts closed partitions.
+        return
     try:
         done = compact_files(session, table, policy)
     except Exception as error:

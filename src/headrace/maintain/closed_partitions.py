@@ -1,0 +1,85 @@
+"""Partitions whose time is over: no new rows are expected in them, other than late ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+
+_DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
+_TIME = re.compile(
+    r"(\d{4})-(\d{1,2})(?:-(\d{1,2})(?:[ T_-](\d{1,2})(?::?(\d{2})(?::?(\d{2})[.\d]*)?)?Z?)?)?"
+)
+_PARTS = ("year", "month", "day", "hour")
+
+Partition = tuple[tuple[str, str | None], ...]
+
+
+def closed_before(closed_s: float, now: datetime | None = None) -> Callable[[Partition], bool]:
+    """A condition that is true for partitions that ended at least so many seconds ago.
+
+    Args:
+        closed_s: The seconds.
+        now: The time; by default, the current time.
+    """
+    limit = (now or datetime.now(UTC)) - timedelta(seconds=closed_s)
+
+    def is_closed(partition: Partition) -> bool:
+        end = partition_end(dict(partition))
+        return end is not None and end <= limit
+
+    return is_closed
+
+
+def partition_end(values: Mapping[str, str | None]) -> datetime | None:
+    """When a partition ends, in UTC; ``None`` if its values have no time.
+
+    Times are recognised in columns with dates (``2026-11-20``), months (``2026-11``), hours
+    (``2026-11-20 14`` or a timestamp), and in columns called year, month, day and hour, also beside a date.
+    A partition with several such columns ends with the latest.
+    """
+    ends = [end for value in values.values() if (end := _end_of(value)) is not None]
+    named = {name.lower(): value for name, value in values.items()}
+    hour = _number(named.get("hour"))
+    if hour is not None and len(ends) == 1 and ends[0][1] == _DAY:
+        return ends[0][0] - _DAY + (hour + 1) * _HOUR
+    if ends:
+        return max(end for end, _ in ends)
+    numbers = [_number(named.get(one)) for one in _PARTS]
+    given = numbers[: numbers.index(None)] if None in numbers else numbers
+    return _end([one for one in given if one is not None]) if given else None
+
+
+def _end_of(value: str | None) -> tuple[datetime, timedelta] | None:
+    """When the time of a value ends, and its length."""
+    found = _TIME.fullmatch(value or "")
+    if found is None:
+        return None
+    numbers = [int(one) for one in found.groups()[:4] if one is not None]
+    # A timestamp at midnight can be that of a day.
+    if len(numbers) == 4 and numbers[3] == 0 and found[5] is not None:
+        numbers.pop()
+    end = _end(numbers)
+    return None if end is None else (end, {2: timedelta(days=28), 3: _DAY}.get(len(numbers), _HOUR))
+
+
+def _end(numbers: list[int]) -> datetime | None:
+    """The end of a year, a month, a day or an hour."""
+    try:
+        match numbers:
+            case [year]:
+                return datetime(year + 1, 1, 1, tzinfo=UTC)
+            case [year, month]:
+                return datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+            case [year, month, day]:
+                return datetime(year, month, day, tzinfo=UTC) + _DAY
+            case [year, month, day, hour]:
+                return datetime(year, month, day, hour, tzinfo=UTC) + _HOUR
+            case _:
+                return None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _number(value: str | None) -> int | None:
+    return int(value) if value is not None and value.isdecimal() else None

@@ -1,0 +1,96 @@
+"""Readers that Headrace does not run, such as other engines: registered with a version and a maximum lag."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import PinInvalidError
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForeignReader:
+    """A registered reader of a table.
+
+    Args:
+        table: The table.
+        name: Its name.
+        version: The last version that it has read.
+        max_lag_s: Commits that are older are not kept for it.
+    """
+
+    table: TableName
+    name: str
+    version: int
+    max_lag_s: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.table),
+            "reader": self.name,
+            "version": self.version,
+            "max_lag_s": self.max_lag_s,
+        }
+
+
+def load_readers(storage: Storage, table: TableName) -> tuple[ForeignReader, ...]:
+    """The registered readers of a table, by name.
+
+    Raises:
+        PinInvalidError: Their file is damaged.
+        OSError: It cannot be read.
+    """
+    file = storage.foreign_readers(table)
+    try:
+        held = file.read_json()
+        found = [
+            ForeignReader(
+                table=table,
+                name=str(one["reader"]),
+                version=int(one["version"]),
+                max_lag_s=float(one["max_lag_s"]),
+            )
+            for one in held
+        ]
+    except FileNotFoundError:
+        return ()
+    except (ValueError, KeyError, TypeError) as error:
+        raise PinInvalidError(
+            f"the file with the registered readers of {table.short} is damaged: {file}",
+            facts=(f"{type(error).__name__}: {error}", "nothing was changed"),
+            remedies=(
+                "delete the file, and register the readers again:   "
+                f"headrace pin {table.short} --reader NAME --max-lag 7d",
+            ),
+            params={"table": str(table), "path": str(file)},
+        ) from error
+    return tuple(sorted(found, key=lambda one: one.name))
+
+
+def add_reader(storage: Storage, reader: ForeignReader) -> None:
+    """Register a reader, or change what is known of it.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    others = [one for one in load_readers(storage, reader.table) if one.name != reader.name]
+    _write(storage, reader.table, [*others, reader])
+
+
+def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[ForeignReader, ...]:
+    """Remove a reader, and return it.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    held = load_readers(storage, table)
+    removed = tuple(one for one in held if one.name == name)
+    if removed:
+        _write(storage, table, [one for one in held if one.name != name])
+    return removed
+
+
+def _write(storage: Storage, table: TableName, readers: list[ForeignReader]) -> None:
+    storage.foreign_readers(table).replace_json([one.to_json() for one in readers])

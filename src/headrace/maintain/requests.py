@@ -1,0 +1,97 @@
+"""Compactions that a command asks a running flow for: the flow alone knows when no batch is running.
+
+The command writes a request. The flow's process marks it as taken, compacts the table between two batches,
+and writes an answer. If that process ends, the command gets the flow's lease, and compacts the table itself.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from headrace.model.names import TableName
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+
+_ASKED, _TAKEN = "asked", "taken"
+
+
+def ask_flow(storage: Storage, table: TableName) -> str:
+    """Ask the process that feeds a table to compact it; returns the id of the request.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    own = uuid.uuid4().hex
+    _request(storage, table).replace(_text(own, _ASKED))
+    return own
+
+
+def find_requests(storage: Storage) -> frozenset[str]:
+    """The names of the tables with a request."""
+    return frozenset(name.removesuffix(".json") for name in storage.care_requests.list_files())
+
+
+def take_request(storage: Storage, table: TableName) -> str | None:
+    """Take a request over, and return its id; ``None`` if there is none, or if it was taken already."""
+    file = _request(storage, table)
+    try:
+        held = file.read_bytes()
+        found = json.loads(held)
+        own, state = str(found["id"]), found["state"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return own if state == _ASKED and file.swap(held, _text(own, _TAKEN)) else None
+
+
+def answer_request(storage: Storage, table: TableName, request: str, outcome: Mapping[str, Any]) -> None:
+    """Write what was done, and remove the request.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    _answer(storage, table).replace_json({"id": request, **outcome})
+    _remove(_request(storage, table), request)
+
+
+def load_answer(storage: Storage, table: TableName, request: str) -> Mapping[str, Any] | None:
+    """The answer to a request; ``None`` if there is none yet."""
+    try:
+        found = _answer(storage, table).read_json()
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and found.get("id") == request else None
+
+
+def withdraw_request(storage: Storage, table: TableName, request: str) -> None:
+    """Remove a request and its answer: nobody waits for it any more.
+
+    Raises:
+        StorageUnwritableError: The storage cannot be written.
+    """
+    _remove(_request(storage, table), request)
+    _remove(_answer(storage, table), request)
+
+
+def _remove(file: Location, request: str) -> None:
+    """Delete a file, unless it is of another request."""
+    try:
+        found = file.read_json()
+    except (OSError, ValueError):
+        return
+    if isinstance(found, dict) and found.get("id") == request:
+        file.delete()
+
+
+def _request(storage: Storage, table: TableName) -> Location:
+    return storage.care_requests / f"{table}.json"
+
+
+def _answer(storage: Storage, table: TableName) -> Location:
+    return storage.care_answers / f"{table}.json"
+
+
+def _text(request: str, state: str) -> str:
+    return json.dumps({"id": request, "state": state})
