@@ -203,6 +203,7 @@ from headrace.errors.state import (
     StorageNewerError as StorageNewerError,
     StorageUnwritableError as StorageUnwritableError,
     TableBehindCheckpointError as TableBehindCheckpointError,
+    TableInUseError as TableInUseError,
     TableLostError as TableLostError,
 )
 from headrace.errors.testing import (

@@ -192,6 +192,16 @@ class RetentionTooShortError(RefusedError):
     code = "RETENTION_TOO_SHORT"
 
 
+class TableInUseError(RefusedError):
+    """A table cannot be removed: it is declared, another pipeline has written it, or it has readers.
+
+    Only orphaned tables can be removed: tables that this pipeline has written, and that its last run did not
+    find in its files. `headrace tables --orphaned` lists them.
+    """
+
+    code = "TABLE_IN_USE"
+
+
 class PinInvalidError(UsageError):
     """A version of a table cannot be pinned: it does not exist, or some of its files may already be deleted.
 

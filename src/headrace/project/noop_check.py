@@ -112,6 +112,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
         "schema_files": dict(schema_files),
         "flows": flows,
         "views": views,
+        "tables": [[one.name.schema, one.name.name] for one in stored],
     }
     plan.project.storage.last_plan(plan.project.root).replace_json(record)
 

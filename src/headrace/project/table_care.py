@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
@@ -14,6 +15,7 @@ from headrace.maintain.condition import TableCondition, choose_closed, examine_t
 from headrace.maintain.holders import find_holders
 from headrace.maintain.kept import KeptTable, Role, tables_beside
 from headrace.maintain.log_cleanup import delete_log
+from headrace.maintain.old_checkpoints import ReplacedCheckpoint, find_replaced
 from headrace.maintain.record import record_care
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuuming import BESIDE_S, check_vacuum, files_text, vacuum_table
@@ -32,8 +34,8 @@ from headrace.storage.table_snapshot import load_snapshot
 
 _LOG = logging.getLogger(__name__)
 
-CareStep = Literal["optimize", "vacuum", "log"]
-STEPS: tuple[CareStep, ...] = ("optimize", "vacuum", "log")
+CareStep = Literal["optimize", "vacuum", "log", "checkpoints"]
+STEPS: tuple[CareStep, ...] = ("optimize", "vacuum", "log", "checkpoints")
 WAIT_S = 300.0
 """How long a command waits by default for a running flow that compacts a table."""
 _POLL_S = 0.2
@@ -88,6 +90,7 @@ class TableCare:
         duration_s: The time that the work has taken.
         conflicts: How often the compaction was repeated because another writer had committed.
         by_flow: Whether the running flow of the table has compacted it.
+        replaced: The checkpoints of its flows that were removed; with a dry run, that would be removed.
     """
 
     table: TableName
@@ -101,6 +104,7 @@ class TableCare:
     duration_s: float = 0.0
     conflicts: int = 0
     by_flow: bool = False
+    replaced: tuple[ReplacedCheckpoint, ...] = ()
 
     @property
     def kept(self) -> KeptTable:
@@ -112,20 +116,24 @@ class TableCare:
         name, before, after = self.kept.title, self.before, self.after
         if before and after and self.dry_run:
             yield from (f"{name}  {line}" for line in _due_lines(before, self.steps))
+            for one in self.replaced:
+                yield f"{name}  {_replaced_line(one)} would be removed"
         elif before and after:
-            words = {"optimize": "compacted", "vacuum": "vacuumed", "log": "log cleaned"}
+            words = {"optimize": "compacted", "vacuum": "vacuumed", "log": "log cleaned", "checkpoints": ""}
             if self.by_flow:
                 words["optimize"] = "compacted by its running flow"
-            if done := " and ".join(words[one] for one in self.steps):
-                yield f"{name}  {done}: {_change(before, after)} in {duration_text(self.duration_s)}"
+            if done := " and ".join(words[one] for one in self.steps if words[one]):
+                yield f"{name}  {done}: {_change(before, after)} in {self.duration_s:.1f} s"
             if "log" in self.steps:
                 was, now = len(before.snapshot.commits), len(after.snapshot.commits)
                 yield f"{name}  log: {was:,} -> {now:,} commits, from version {before.log.first} on"
+            for one in self.replaced:
+                yield f"{name}  {_replaced_line(one)} removed"
             if after.vacuum.held:
                 yield f"{name}  {_held_line(after)}"
             if "vacuum" in self.steps:
-                for one in after.vacuum.passed:
-                    yield f"{name}  {one} lags by more than its limit; older files are not kept for it"
+                for reader in after.vacuum.passed:
+                    yield f"{name}  {reader} lags by more than its limit; older files are not kept for it"
         if self.warning is not None:
             yield f"{name}  {self.warning}"
 
@@ -144,6 +152,7 @@ class TableCare:
             "duration_s": round(self.duration_s, 3),
             "conflicts": self.conflicts,
             "by_flow": self.by_flow,
+            "replaced_checkpoints": [one.to_json() for one in self.replaced],
             "warning": self.warning,
             "error": None if self.error is None else self.error.to_dict(),
         }
@@ -193,9 +202,10 @@ class TableKeeper:
         try:
             condition = self._examine(kept)
             care = replace(care, before=condition, after=condition)
-            due = self._due(condition)
+            due = self._due(kept, condition)
             if self.options.dry_run:
-                return self._judged(replace(care, steps=due), condition)
+                found = tuple(self._replaced(kept, condition))
+                return self._judged(replace(care, steps=due, replaced=found), condition)
             care = self._work(care, condition) if due else care
         except HeadraceError as error:
             care = replace(care, warning=f"not maintained: {error.summary}", error=_if_refused(error))
@@ -218,9 +228,16 @@ class TableKeeper:
         ]
         return examine_table(path, policy if kept.role == "table" else policy.beside, holders, snapshot)
 
-    def _due(self, condition: TableCondition) -> tuple[CareStep, ...]:
+    def _replaced(self, kept: KeptTable, condition: TableCondition) -> Iterator[ReplacedCheckpoint]:
+        """The replaced checkpoints of a table's flows, after the retention of the log."""
+        if kept.role == "table" and "checkpoints" in self.options.steps:
+            since = datetime.now(UTC) - timedelta(seconds=condition.policy.log_retention_s)
+            yield from find_replaced(self.settings.storage, kept.dataset, condition.snapshot, since)
+
+    def _due(self, kept: KeptTable, condition: TableCondition) -> tuple[CareStep, ...]:
         policy = condition.policy
         due = {
+            "checkpoints": any(self._replaced(kept, condition)),
             "optimize": policy.compact and condition.needs_compaction,
             "vacuum": policy.vacuum and (condition.needs_vacuum or bool(condition.vacuum.held)),
             "log": condition.needs_log_cleanup,
@@ -239,7 +256,7 @@ class TableKeeper:
     def _work(self, care: TableCare, condition: TableCondition) -> TableCare:
         """Do what is due: under the leases of the table's flows, or else what can run beside them."""
         kept, storage = care.kept, self.settings.storage
-        due = self._due(condition)
+        due = self._due(kept, condition)
         with ExitStack() as leases:
             try:
                 leases.enter_context(held_leases(storage, [kept.dataset]))
@@ -252,12 +269,12 @@ class TableKeeper:
                     if handed is None:
                         return self._work(care, condition)
                     care = handed
-                due = tuple(one for one in due if one != "optimize")
+                due = tuple(one for one in due if one not in ("optimize", "checkpoints"))
             else:
                 if kept.role == "table":
                     self._fold_ledgers(kept.dataset, condition)
                 condition = self._examine(kept)
-                due = self._due(condition)
+                due = self._due(kept, condition)
             if not due:
                 return care
             return self._logged(care, due)
@@ -326,6 +343,11 @@ class TableKeeper:
             delete_log(path, condition.log)
             record_care(storage, name, "log", condition.log.to_json(), role)
             care = replace(care, steps=(*care.steps, "log"))
+        if "checkpoints" in due:
+            replaced = tuple(self._replaced(kept, condition))
+            for one in replaced:
+                one.path.delete_folder()
+            care = replace(care, steps=(*care.steps, "checkpoints"), replaced=replaced)
         duration_s = care.duration_s + time.monotonic() - began
         return replace(care, after=self._examine(kept), duration_s=duration_s)
 
@@ -361,6 +383,11 @@ def _due_lines(condition: TableCondition, due: Sequence[CareStep]) -> Iterator[s
         yield _held_line(condition)
     if "log" in due:
         yield f"{condition.log.commits:,} commits before version {condition.log.first} would be deleted"
+
+
+def _replaced_line(one: ReplacedCheckpoint) -> str:
+    size = files_text(one.files, one.size_bytes)
+    return f"checkpoint {one.path.name} of flow {one.flow}, replaced on {one.replaced:%Y-%m-%d}, {size}"
 
 
 def _held_line(condition: TableCondition) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.project.table_care import CareOptions, TableCare
 
-_STEPS = ("optimize", "vacuum", "log")
+_STEPS = ("optimize", "vacuum", "log", "checkpoints")
 
 
 @verb(
@@ -70,7 +70,7 @@ def command(
     every: float | None,
     wait: float,
 ) -> Result:
-    """Compact and vacuum tables that need it, and clean their logs.
+    """Compact and vacuum tables that need it, clean their logs, and remove replaced checkpoints.
 
     Without TABLE, the command maintains all tables of the storage. The key `maintenance` in the spec sets
     when a step is necessary. The command keeps files and commits that a flow of the storage, a pinned version

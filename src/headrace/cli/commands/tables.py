@@ -10,43 +10,83 @@ import click
 from headrace.cli.completion import complete_dataset
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, verb
+from headrace.model.sizes import size_text
 
 if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
+    from headrace.model.names import TableName
     from headrace.project.tables import TableDescription
 
 
-@verb(examples=("headrace tables", "headrace tables orders", "headrace tables orders --json"))
+@verb(
+    examples=(
+        "headrace tables",
+        "headrace tables orders --json",
+        "headrace tables --orphaned",
+        "headrace tables old_orders --remove",
+    )
+)
 @click.argument("table", required=False, shell_complete=complete_dataset, metavar="[TABLE|PATH]")
-def command(invocation: Invocation, table: str | None) -> Result:
+@click.option("--orphaned", is_flag=True, help="List only tables that no file of the pipeline declares.")
+@click.option("--remove", is_flag=True, help="Remove an orphaned table, with its checkpoints and its ledger.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def command(invocation: Invocation, table: str | None, orphaned: bool, remove: bool, yes: bool) -> Result:
     """List the tables of the storage, or describe one table.
 
     A description shows columns, types, comments, keys, layout and properties. `headrace status` shows rows
-    and lag. The command starts no Spark.
+    and lag. The command starts no Spark. An orphaned table was written by this pipeline, and its last run did
+    not find it in its files.
     """
+    from headrace.project.orphans import find_orphaned
     from headrace.project.tables import describe_table, list_tables
 
+    if remove:
+        if table is None or orphaned:
+            raise click.UsageError("--remove needs the name of one table")
+        return _remove(invocation, table, yes=yes)
     with invocation.output.progress("Reading"):
         settings = invocation.settings()
         if table is not None:
             one = describe_table(settings, table)
             return Result(data=one.to_json(), text=lambda: _described(one))
-        found = list_tables(settings)
+        found, left = list_tables(settings), find_orphaned(settings)
+        if orphaned:
+            found = tuple(one for one in found if one.name in left)
+    nothing = "The storage has no orphaned tables." if orphaned else "The storage has no tables yet."
     return Result(
-        data=[one.to_json() for one in found],
-        text=lambda: _listed(found, settings.database) if found else "The storage has no tables yet.",
+        data=[{**one.to_json(), "orphaned": one.name in left} for one in found],
+        text=lambda: _listed(found, settings.database, left) if found else nothing,
     )
 
 
-def _listed(found: Sequence[TableDescription], schema: str) -> Table:
+def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
+    from headrace.observe.read import find_dataset
+    from headrace.project.orphans import load_orphaned, remove_orphaned
+
+    output, settings = invocation.output, invocation.settings()
+    name = find_dataset(table, settings)
+    found = load_orphaned(settings, name)
+    if not yes:
+        output.note(f"{found.files:,} files ({size_text(found.size_bytes)}) would be removed:")
+        for folder in found.folders:
+            output.note(f"  {folder}")
+        if not output.confirm("Remove?", remedy=f"headrace tables {table} --remove --yes"):
+            return Result(data={"done": False, **found.to_json()}, text="Nothing was removed.", exit_code=1)
+    found = remove_orphaned(settings, name)
+    text = f"{name.short}  removed: {found.files:,} files ({size_text(found.size_bytes)})"
+    return Result(data={"done": True, **found.to_json()}, text=text)
+
+
+def _listed(found: Sequence[TableDescription], schema: str, left: Sequence[TableName]) -> Table:
     from rich.text import Text
 
     table = _grid("table", "kind", "columns", "comment")
     for one in found:
         name = one.name.name if one.name.schema == schema else str(one.name)
-        table.add_row(Text(name, "bold"), one.kind, f"{len(one.columns)}", Text(one.stored.comment or ""))
+        kind = f"{one.kind}, orphaned" if one.name in left else one.kind
+        table.add_row(Text(name, "bold"), kind, f"{len(one.columns)}", Text(one.stored.comment or ""))
     return table
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from headrace.sinks.delta.table import delta_log
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 
 EVERY = 100
 """Commits between two checkpoints: what a reader has to replay at most, besides what is new."""
+MOST = 900
+"""The maximum number of commits between two checkpoints of a table whose checkpoints take long. Delta writes
+one within a commit after 1000."""
+_SHARE = 20
+"""A checkpoint names all files, and those of the last week: writing them takes a twentieth of the time."""
 
 _POOL = "headrace-maintenance"
 _LOG = logging.getLogger(__name__)
@@ -37,6 +43,7 @@ class LogCheckpointer:
         self._every = every
         self._newest: dict[Location, int] = {}
         self._written: dict[Location, int] = {}
+        self._not_before: dict[Location, float] = {}
         self._wake = threading.Event()
         self._stopped = False
         self._thread: threading.Thread | None = None
@@ -46,7 +53,7 @@ class LogCheckpointer:
         if table not in self._written:
             self._written[table] = max(last_checkpoint(table), 0)
         self._newest[table] = version
-        if version - self._written[table] >= self._every:
+        if self._is_due(table, version):
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="headrace-checkpoints", daemon=True)
                 self._thread.start()
@@ -65,11 +72,17 @@ class LogCheckpointer:
             self._wake.wait()
             self._wake.clear()
             for table, version in list(self._newest.items()):
-                if not self._stopped and version - self._written[table] >= self._every:
+                if not self._stopped and self._is_due(table, version):
                     self._write(table, version)
+
+    def _is_due(self, table: Location, version: int) -> bool:
+        commits = version - self._written[table]
+        rests = time.monotonic() < self._not_before.get(table, 0.0)
+        return commits >= self._every and (not rests or commits >= MOST)
 
     def _write(self, table: Location, version: int) -> None:
         jvm: Any = self._spark.sparkContext._jvm
+        began = time.monotonic()
         try:
             log = delta_log(self._spark, table)
             none = jvm.scala.Option.empty()
@@ -77,3 +90,5 @@ class LogCheckpointer:
         except Exception as error:
             _LOG.warning("no checkpoint of %s was written: %s", table, error)
         self._written[table] = version
+        ended = time.monotonic()
+        self._not_before[table] = ended + _SHARE * (ended - began)

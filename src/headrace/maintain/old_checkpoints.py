@@ -1,0 +1,75 @@
+"""Checkpoints that a newer checkpoint of the same flow has replaced: nobody reads them any more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from headrace.errors import HeadraceError
+from headrace.maintain.checkpoints import measure
+from headrace.model.names import TableName
+from headrace.sinks.delta.table import CHECKPOINT_PROPERTY
+from headrace.state.identity import generations, load_identity
+from headrace.storage.layout import Storage
+from headrace.storage.location import Location
+from headrace.storage.table_snapshot import TableSnapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplacedCheckpoint:
+    """A checkpoint that can be removed.
+
+    Args:
+        flow: The flow.
+        path: The folder of the checkpoint.
+        replaced: When the newest checkpoint of the flow was opened.
+        files: The number of its files.
+        size_bytes: Their bytes.
+    """
+
+    flow: str
+    path: Location
+    replaced: datetime
+    files: int
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "flow": self.flow,
+            "path": str(self.path),
+            "replaced": self.replaced.isoformat(timespec="seconds"),
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+        }
+
+
+def find_replaced(
+    storage: Storage, table: TableName, snapshot: TableSnapshot, kept_since: datetime
+) -> Iterator[ReplacedCheckpoint]:
+    """The checkpoints of a table's flows that were replaced before a time.
+
+    A flow whose newest checkpoint the table does not name keeps all its checkpoints: the newest may be one
+    that a process has not finished.
+
+    Args:
+        storage: The storage.
+        table: The table.
+        snapshot: Its newest version.
+        kept_since: Checkpoints that were replaced since this time are kept.
+    """
+    for flow in storage.checkpoints(table).list_folders():
+        known = generations(storage.flow_checkpoints(table, flow))
+        if len(known) < 2:
+            continue
+        try:
+            newest = load_identity(known[-1])
+            replaced = datetime.fromisoformat(newest.created)
+        except (HeadraceError, OSError, ValueError):
+            continue
+        replaced = replaced if replaced.tzinfo else replaced.replace(tzinfo=UTC)
+        if snapshot.properties.get(CHECKPOINT_PROPERTY + flow) != newest.checkpoint or replaced >= kept_since:
+            continue
+        for path in known[:-1]:
+            yield ReplacedCheckpoint(flow=flow, path=path, replaced=replaced, **measure(path))

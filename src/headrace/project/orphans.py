@@ -1,0 +1,150 @@
+"""Tables of a pipeline that its files declare no longer: listed, and removed on request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.errors import TableInUseError
+from headrace.maintain.checkpoints import measure
+from headrace.maintain.holders import find_holders
+from headrace.maintain.kept import KeptTable, tables_beside
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.plan.properties import PIPELINE
+from headrace.plan.stored import load_stored
+from headrace.state.lease import held_leases
+from headrace.storage.location import Location
+from headrace.storage.table_snapshot import load_snapshot
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrphanedTable:
+    """A table that no file declares any more.
+
+    Args:
+        name: The table.
+        folders: What a removal deletes, in this order: a removal that was interrupted can be repeated.
+        files: The number of files in them.
+        size_bytes: Their bytes.
+    """
+
+    name: TableName
+    folders: tuple[Location, ...]
+    files: int
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": str(self.name),
+            "folders": [str(one) for one in self.folders],
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+        }
+
+
+def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
+    """The tables that this pipeline has written, and that its last run did not find in its files.
+
+    Args:
+        settings: The settings of the pipeline.
+    """
+    storage = settings.storage
+    declared: set[TableName] = set()
+    # A pipeline in the storage, as of `headrace ingest`, has a record of its own.
+    for file in storage.plans.list_files():
+        if not file.endswith("last.json"):
+            continue
+        try:
+            tables = (storage.plans / file).read_json()["tables"]
+            declared |= {TableName(str(schema), str(name)) for schema, name in tables}
+        except (OSError, ValueError, KeyError, TypeError):
+            # Nobody knows what it declares: the next run records it.
+            return ()
+    if not declared:
+        return ()
+    return tuple(
+        name
+        for name in storage.find_tables()
+        if name not in declared
+        and (stored := load_stored(storage, name)) is not None
+        and stored.properties.get(PIPELINE) == settings.name
+    )
+
+
+def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
+    """What a removal of a table deletes.
+
+    Args:
+        settings: The settings of the pipeline.
+        name: The table.
+
+    Raises:
+        TableInUseError: A file declares the table, another pipeline has written it, or a flow reads it.
+    """
+    storage = settings.storage
+    if name not in find_orphaned(settings):
+        raise TableInUseError(
+            f"{name.short} cannot be removed: it is not an orphaned table of this pipeline",
+            facts=(
+                "orphaned tables were written by this pipeline, and are no longer declared in its files",
+                "nothing was removed",
+            ),
+            remedies=(
+                "remove its declaration, then run the pipeline once:   headrace run",
+                "list the orphaned tables:   headrace tables --orphaned",
+            ),
+            params={"table": str(name)},
+        )
+    table = storage.table(name)
+    readers = [
+        one.name
+        for one in find_holders(storage, name, load_snapshot(table).table_id)
+        if one.kind in ("flow", "reader") and one.first_unread != 0
+    ]
+    if readers:
+        raise TableInUseError(
+            f"{name.short} cannot be removed: {readers[0]} reads it",
+            facts=(f"its readers: {', '.join(readers)}", "nothing was removed"),
+            remedies=("remove these readers first",),
+            params={"table": str(name), "readers": readers},
+        )
+    beside = [one.path(storage) for one in tables_beside(storage, name)]
+    folders = (
+        storage.checkpoints(name),
+        storage.ledger(name, "x").parent,
+        storage.snapshots(name),
+        *beside,
+        table,
+    )
+    sizes = [measure(one) for one in folders]
+    return OrphanedTable(
+        name=name,
+        folders=tuple(one for one, size in zip(folders, sizes, strict=True) if size["files"]),
+        files=sum(size["files"] for size in sizes),
+        size_bytes=sum(size["size_bytes"] for size in sizes),
+    )
+
+
+def remove_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
+    """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows.
+
+    Args:
+        settings: The settings of the pipeline.
+        name: The table.
+
+    Raises:
+        TableInUseError: See `load_orphaned`.
+        SecondDriverError: A process runs a flow of the table.
+        StorageUnwritableError: A file cannot be deleted.
+    """
+    storage = settings.storage
+    found = load_orphaned(settings, name)
+    with held_leases(storage, [name]):
+        for folder in found.folders:
+            folder.delete_folder()
+        for kept in (KeptTable(name), KeptTable(name, "quarantine"), KeptTable(name, "tombstones")):
+            storage.care(name, kept.role).delete()
+        for file in (storage.pins(name), storage.foreign_readers(name)):
+            file.delete()
+    return found

@@ -1,0 +1,103 @@
+"""Orphaned tables and replaced checkpoints: what is listed, what is removed, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from headrace.declare.spec import load_project
+from headrace.errors import TableInUseError
+from headrace.maintain.foreign_readers import ForeignReader, add_reader, remove_reader
+from headrace.model.names import TableName
+from headrace.model.project import ProjectSettings
+from headrace.project.engine import Engine
+from headrace.project.orphans import find_orphaned, load_orphaned, remove_orphaned
+from headrace.project.table_care import CareOptions, TableKeeper
+from headrace.state.identity import CheckpointIdentity, write_checkpoint
+from headrace.storage.location import Location
+
+ORDERS, OLD = TableName("default", "orders"), TableName("default", "old")
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ProjectSettings:
+    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path)})
+    storage = settings.storage
+    for name in (ORDERS, OLD):
+        add_checkpoint(settings, name, 1)
+        for path in (storage.table(name), storage.quarantine(name)):
+            write(path)
+    return settings
+
+
+def write(path: Location, **properties: str) -> None:
+    """A table with one commit; `deltalake` refuses to set properties of others."""
+    write_deltalake(str(path), pa.table({"id": [1]}))
+    commit = path.local_path / "_delta_log" / f"{0:020d}.json"
+    lines = [json.loads(line) for line in commit.read_text().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            held = {f"headrace.{name.replace('__', '.')}": value for name, value in properties.items()}
+            line["metaData"]["configuration"] = {"headrace.pipeline": "shop", **held}
+    commit.write_text("\n".join(map(json.dumps, lines)))
+
+
+def add_checkpoint(settings: ProjectSettings, name: TableName, generation: int) -> str:
+    identity = CheckpointIdentity.create(
+        pipeline="shop", flow="feed", dataset=str(name), generation=generation, table_id="t1", sources=()
+    )
+    write_checkpoint(settings.storage.checkpoint(name, "feed", generation), identity, {})
+    return identity.checkpoint
+
+
+def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSettings) -> None:
+    storage = settings.storage
+    # The pipeline has not run since these records exist.
+    assert find_orphaned(settings) == ()
+    storage.last_plan(settings.root).replace_json({"tables": [["default", "orders"]]})
+    assert find_orphaned(settings) == (OLD,)
+    with pytest.raises(TableInUseError) as caught:
+        remove_orphaned(settings, ORDERS)
+    assert "nothing was removed" in caught.value.facts
+    add_reader(storage, ForeignReader(table=OLD, name="bi", version=0, max_lag_s=60))
+    with pytest.raises(TableInUseError) as caught:
+        load_orphaned(settings, OLD)
+    assert caught.value.params["readers"] == ["bi"]
+    remove_reader(storage, OLD, "bi")
+    found = remove_orphaned(settings, OLD)
+    assert len(found.folders) == 3 and found.size_bytes > 0
+    left = [str(one) for one in Path(str(storage.root)).rglob("*old*") if one.suffix != ".json"]
+    assert left == [str(storage.ledger(OLD, "x").parent)] or left == []
+    assert storage.find_tables() == (ORDERS,)
+
+
+def test_replaced_checkpoints_are_removed_after_the_retention(settings: ProjectSettings) -> None:
+    storage = settings.storage
+    newest = add_checkpoint(settings, ORDERS, 2)
+
+    def keep(*, days: float, dry_run: bool = False) -> list[str]:
+        chosen = load_project(
+            text="name: shop\n",
+            overrides={"storage": str(storage.root), "maintenance.log_retention": f"{days} days"},
+        )
+        options = CareOptions(steps=("checkpoints",), dry_run=dry_run)
+        keeper = TableKeeper(settings=chosen, engine=cast("Engine", None), options=options)
+        (care, _) = keeper.keep([ORDERS])
+        assert care.warning is None
+        return [line for line in care.lines() if "checkpoint 0001 of flow feed" in line]
+
+    # The table does not name the new checkpoint yet: a process may be about to.
+    assert keep(days=0) == []
+    path = storage.table(ORDERS)
+    path.delete_folder()
+    write(path, checkpoint__feed=newest)
+    assert keep(days=1) == []
+    assert len(keep(days=0, dry_run=True)) == 1
+    assert storage.flow_checkpoints(ORDERS, "feed").list_folders() == ["0001", "0002"]
+    assert keep(days=0)[0].endswith("removed")
+    assert storage.flow_checkpoints(ORDERS, "feed").list_folders() == ["0002"]
