@@ -57,12 +57,22 @@ spark = (
     .getOrCreate()
 )
 found = {}
+external = spark._jsparkSession.sharedState().externalCatalog()
+as_java = spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava
 for table in spark.catalog.listTables("metastore_test"):
     name = f"metastore_test.{table.name}"
     described = dict(row[:2] for row in spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect())
     properties = dict(row[:2] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect())
-    rows = [row.asDict() for row in spark.table(name).collect()]
-    found[table.name] = {"comment": described["Comment"], "properties": properties, "rows": rows}
+    rows = sorted((row.asDict() for row in spark.table(name).collect()), key=str)
+    entry = external.getTable("metastore_test", table.name)
+    stored = {
+        "columns": [field.name() for field in entry.schema().fields()],
+        "comment": entry.comment().get(),
+        "properties": dict(as_java(entry.properties())),
+    }
+    found[table.name] = {
+        "comment": described["Comment"], "properties": properties, "rows": rows, "stored": stored
+    }
 print(json.dumps(found))
 spark.stop()
 """
@@ -81,14 +91,30 @@ def test_another_process_reads_the_tables_by_name_with_comment_and_properties(tm
     command = [sys.executable, "-m", "headrace", "run", "--project", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
+    # The entries follow changes of columns and comments.
+    changed = ORDERS.replace("city STRING", "city STRING, more LONG").replace("of the shop", "of all shops")
+    (tmp_path / "code.py").write_text(changed + CITIES)
+    (tmp_path / "landing" / "b.json").write_text('{"id": 2, "city": "Rom", "more": 3}\n')
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
     jars = ",".join(map(str, ensure_jars("spark")))
     command = [sys.executable, "-c", READER, jars, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert {name: (one["comment"], one["rows"]) for name, one in found.items()} == {
-        "orders": ("The orders of the shop", [{"id": 1, "city": "Bern"}]),
-        "cities": ("The orders of each city", [{"city": "Bern", "count": 1}]),
+        "orders": (
+            "The orders of all shops",
+            [{"id": 1, "city": "Bern", "more": None}, {"id": 2, "city": "Rom", "more": 3}],
+        ),
+        "cities": ("The orders of each city", [{"city": "Bern", "count": 1}, {"city": "Rom", "count": 1}]),
     }
+    # What clients of the metastore see that do not read the Delta log.
+    stored = {name: one["stored"] for name, one in found.items()}
+    assert stored["orders"]["columns"] == ["id", "city", "more"]
+    assert stored["orders"]["comment"] == "The orders of all shops"
+    assert stored["orders"]["properties"]["team"] == "sales"
+    assert stored["cities"]["columns"] == ["city", "count"]
+    assert stored["cities"]["comment"] == "The orders of each city"
     assert found["orders"]["properties"]["team"] == "sales"
     assert found["cities"]["properties"]["headrace.kind"] == "materialized_view"

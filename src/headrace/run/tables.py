@@ -25,6 +25,7 @@ from headrace.plan.properties import keeps_history, keys_of
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
 from headrace.run.survey import ReadTable
+from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import (
     COMMENT_PROPERTY,
     TableState,
@@ -55,6 +56,7 @@ def register_tables(plan: Plan, spark: SparkSession) -> None:
     for name in dict.fromkeys([*plan.tables_read, *views]):
         if is_table(storage.table(name)):
             register_table(spark, name, storage.table(name))
+            publish_table(spark, name, storage.table(name))
         else:
             check_name(spark, name, storage.table(name))
 
@@ -149,11 +151,13 @@ def open_table(
     path.make_folder()
     if opening.creates:
         if _create(stage, path, spark):
+            publish_table(spark, stage.table.name, path)
             return
         # Another driver was faster. Which of the two may feed the table is decided by the lease.
         opening = check()
     register_table(spark, stage.table.name, path)
     alter(spark, path, opening.alterations)
+    publish_table(spark, stage.table.name, path)
 
 
 def alter(spark: SparkSession, path: Location, alterations: TableAlterations) -> None:

@@ -31,6 +31,7 @@ from headrace.run.tables import alter, new_clustering
 from headrace.run.view_counts import ViewCountingRefreshSplit
 from headrace.run.work import refresh_jobs
 from headrace.sinks.delta.carer import TableCarer
+from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import read_state, register_table
 from headrace.sinks.target import RefreshStamp, Target
 from headrace.state.lease import VIEW, Heart
@@ -238,6 +239,7 @@ class ViewRunner:
         )
         alter(spark, path, alterations)
         register_table(spark, self.view.name, path)
+        publish_table(spark, self.view.name, path)
         settings, name = self._settings, self.view.name
         record_view(settings.storage.ledger(name, "view"), settings.name, name, state.table_id)
 
