@@ -11,8 +11,9 @@ from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
 from headrace.maintain.kept import KeptTable
 from headrace.maintain.record import load_care, record_care
 from headrace.maintain.vacuum import delete_stored
-from headrace.model.care import DAY_S, SAFE_RETENTION_S
-from headrace.model.sizes import size_text
+from headrace.model.care import SAFE_RETENTION_S
+from headrace.model.durations import duration_text
+from headrace.model.sizes import counted, size_text
 from headrace.storage.layout import Storage
 
 BESIDE_S = 3600.0
@@ -34,7 +35,7 @@ def check_vacuum(kept: KeptTable, condition: TableCondition, remedies: Sequence[
     policy, name = condition.policy, kept.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
         raise RetentionTooShortError(
-            f"a retention of {days_text(policy.retention_s)} is below {days_text(SAFE_RETENTION_S)}",
+            f"a retention of {duration_text(policy.retention_s)} is below {duration_text(SAFE_RETENTION_S)}",
             facts=("no file was deleted",),
             remedies=remedies
             or (
@@ -79,14 +80,7 @@ def vacuum_table(
 
 def files_text(number: int, size: int) -> str:
     """A number of files with their bytes: ``3 files (1.2 MB)``."""
-    return f"{number:,} {'file' if number == 1 else 'files'} ({size_text(size)})"
-
-
-def days_text(seconds: float) -> str:
-    """A duration in days, hours or minutes."""
-    if seconds >= 2 * DAY_S:
-        return f"{seconds / DAY_S:.0f} days"
-    return f"{seconds / 3600:.0f} hours" if seconds >= 7200 else f"{seconds / 60:.0f} minutes"
+    return f"{counted(number, 'file')} ({size_text(size)})"
 
 
 def _lags(kept: KeptTable, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:
@@ -94,8 +88,8 @@ def _lags(kept: KeptTable, holder: Holder, lag_s: float, condition: TableConditi
     at = "to an unknown version" if is_unknown else f"up to version {(holder.first_unread or 1) - 1}"
     held, short = condition.vacuum, kept.dataset.short
     return ReaderLagsError(
-        f"flow {holder.name} has commits of {short} to read that are {days_text(lag_s)} old; the limit "
-        f"(`reader_lag`) is {days_text(condition.policy.reader_lag_s)}",
+        f"flow {holder.name} has commits of {short} to read that are {duration_text(lag_s)} old; the limit "
+        f"(`reader_lag`) is {duration_text(condition.policy.reader_lag_s)}",
         facts=(
             f"it has read {at}; the table is at version {condition.snapshot.version}",
             f"for it, {files_text(len(held.held), held.held_bytes)} are kept",

@@ -20,7 +20,6 @@ from headrace.maintain.record import record_care
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
 from headrace.maintain.vacuuming import BESIDE_S, check_vacuum, files_text, vacuum_table
 from headrace.model.care import CarePolicy
-from headrace.model.durations import duration_text
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine

@@ -119,7 +119,7 @@ def _listed(found: Sequence[Pin], readers: Sequence[ForeignReader]) -> str:
 
 
 def _reader_line(one: ForeignReader) -> str:
-    from headrace.maintain.vacuuming import days_text
+    from headrace.model.durations import duration_text
 
-    lag = days_text(one.max_lag_s)
+    lag = duration_text(one.max_lag_s)
     return f"{one.table.short}  reader {one.name} has read version {one.version}; maximum lag: {lag}"
