@@ -5,7 +5,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11 python3.1
 	done)
 BIN := .venv/bin
 
-.PHONY: help demo test prove lint format bench lock lock-jars python dev runtime clean
+.PHONY: help demo test prove lint format bench soak lock lock-jars python dev runtime clean
 
 help:
 	@echo "make demo    the whole job on a real local broker, with the proof"
@@ -14,6 +14,7 @@ help:
 	@echo "make lint    style, types and layers"
 	@echo "make format  put the code into the house style"
 	@echo "make bench   the figures, beside plain Structured Streaming"
+	@echo "make soak    three flows with table care for 45 minutes (MINUTES=..): does anything grow?"
 	@echo "make lock    choose newer versions of the Python packages"
 	@echo "make clean   remove what these have made here"
 
@@ -40,7 +41,12 @@ format: dev
 	@$(BIN)/ruff format .
 
 bench: dev
-	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+	@for name in latency catchup noop loop tools demo many planning formats contracts upsert upsert_sizes care long_log; do $(BIN)/python -m bench.$$name $(ARGS) || exit 1; done
+
+MINUTES ?= 45
+
+soak: dev
+	@$(BIN)/python -m bench.soak --minutes $(MINUTES) --picture docs/soak.svg $(ARGS)
 
 # The locks hold names, versions and sums, and no address.
 COMPILE = $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \

@@ -26,7 +26,7 @@ _GRACE_H = 1
 """Hours that a replaced file is kept, for readers that have opened an older version."""
 _KEPT = timedelta(days=90)
 _PROPERTIES = {
-    "delta.logRetentionDuration": "interval 1 days",
+    "delta.logRetentionDuration": "interval 1 hours",
     "delta.enableExpiredLogCleanup": "true",
 }
 

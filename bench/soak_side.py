@@ -1,0 +1,41 @@
+"""`headrace run --continuous` for the soak: what it does each hour or each day comes each minute.
+
+The arguments are those of ``headrace``. Only times and numbers of the product's own care are changed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.cli.main import main
+from headrace.maintain import caretaker
+from headrace.observe import event_table
+from headrace.project import table_care
+from headrace.run import flow
+from headrace.sinks.delta.checkpointer import LogCheckpointer
+
+
+def hasten() -> None:
+    """Shorten the times."""
+    # A run looks at a log each hour, from the time on at which it is a day old.
+    _set(caretaker, _LOG_S=30.0, DAY_S=120.0)
+    # Beside a run, a retention below an hour deletes nothing.
+    _set(table_care, _BESIDE_S=60.0)
+    _set(flow, _FOLD_S=60.0)
+    _set(event_table, _GRACE_H=0, _PROPERTIES={**event_table._PROPERTIES, **_SHORT})
+    LogCheckpointer.__init__.__defaults__ = (25,)
+
+
+_SHORT = {"delta.logRetentionDuration": "interval 120 seconds"}
+
+
+def _set(module: Any, **values: Any) -> None:
+    for name, value in values.items():
+        if not hasattr(module, name):
+            raise AttributeError(f"{module.__name__} has no {name} any more")
+        setattr(module, name, value)
+
+
+if __name__ == "__main__":
+    hasten()
+    main()
