@@ -32,7 +32,7 @@ import psutil
 from bench.load import PARTITIONS, SCHEMA, Trickle, broker_in
 from bench.many import batches
 from bench.picture import Panel, Points, draw
-from bench.processes import HEADRACE, await_, running, timed
+from bench.processes import HEADRACE, await_, running
 from bench.results import keep, table
 from headrace.maintain.condition import small_files
 from headrace.model.care import CarePolicy
@@ -45,7 +45,6 @@ TOPIC = "soak"
 FLOWS = ("orders", "customers", "large_orders")
 _READY_S = 300.0
 _SIDE = (sys.executable, "-m", "bench.soak_side")
-_VACUUM_S = 120.0
 _HEAP_S = 60.0
 _BLOCKS = 12
 _CARE = ("compacted", "vacuumed", "log")
@@ -58,10 +57,11 @@ kafka:
   bootstrap.servers: {bootstrap}
 trigger: 1 second
 configuration:
-  spark.sql.streaming.minBatchesToRetain: "20"
+  spark.sql.streaming.minBatchesToRetain: "10"
 maintenance:
-  commits: 20
+  commits: 10
   small_files: 8
+  vacuum_every: 1 minute
   retention: {retention}
   allow_short_retention: true
   log_retention: {retention}
@@ -105,6 +105,7 @@ hr.create_auto_cdc_flow(
 _MAY_GROW = {
     "MB of rows": "with the rows",
     "MB of the event log": "kept for 90 days",
+    "files of their logs": "Delta keeps them for 30 days",
     "MB of log files": "rotated at 20 MB",
     "MB of memory, JVM": "up to the heap's limit",
 }
@@ -133,7 +134,7 @@ class Slope:
 @click.option("--minutes", default=45.0, show_default=True)
 @click.option("--rate", default=200, show_default=True, help="Records a second.")
 @click.option("--every", default=5.0, show_default=True, help="Seconds between two samples.")
-@click.option("--retention", default="3 minutes", show_default=True, help="Of old files and old commits.")
+@click.option("--retention", default="2 minutes", show_default=True, help="Of old files and old commits.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Where the SVG picture is written.")
 @click.option("--folder", type=click.Path(path_type=Path), help="A folder that is kept; it must be new.")
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
@@ -248,7 +249,9 @@ class Probe:
             ("tombstones", lake / "tombstones" / "default" / "customers"),
             ("events", lake / "events"),
         ):
-            yield ("files of other tables, with their logs", name), sum(1 for _ in _files(folder))
+            logged = sum("_delta_log" in one.parts for one in _files(folder))
+            yield ("data files of other tables", name), sum(1 for _ in _files(folder)) - logged
+            yield ("files of their logs", name), logged
 
     def _folders(self) -> Iterator[tuple[tuple[str, str], float]]:
         lake = self._home / "lake"
@@ -309,14 +312,10 @@ def soak(home: Path, bootstrap: str, seconds: float, rate: int, every: float, re
         await_(lambda: all(map(is_table, tables)), _READY_S, "the first commits", process)
         probe = Probe(home, process.pid)
         end = time.monotonic() + seconds
-        vacuum_at = time.monotonic() + _VACUUM_S
         while (began := time.monotonic()) < end:
             if process.poll() is not None:
                 raise SystemExit(f"the run has ended: {(home / 'run.log').read_text()[-4000:]}")
             probe.sample()
-            if time.monotonic() >= vacuum_at:
-                vacuum_at = time.monotonic() + _VACUUM_S
-                timed([*_SIDE, "maintain", "--only", "vacuum", "--project", str(home)], home / "maintain.log")
             time.sleep(max(0.0, every - (time.monotonic() - began)))
     probe.add_events()
     return probe

@@ -9,21 +9,24 @@ from typing import Any
 
 from headrace.cli.main import main
 from headrace.maintain import caretaker
-from headrace.observe import event_table
-from headrace.project import table_care
+from headrace.observe import event_log, event_table
 from headrace.run import flow
+from headrace.sinks.delta import tombstones
 from headrace.sinks.delta.checkpointer import LogCheckpointer
 
 
 def hasten() -> None:
     """Shorten the times."""
-    # A run looks at a log each hour, from the time on at which it is a day old.
-    _set(caretaker, _LOG_S=30.0, DAY_S=120.0)
-    # Beside a run, a retention below an hour deletes nothing.
-    _set(table_care, _BESIDE_S=60.0)
+    # A run looks at a log each hour, from the time on at which it is a day old. It never vacuums with a
+    # retention below an hour.
+    _set(caretaker, _LOG_S=30.0, DAY_S=120.0, BESIDE_S=60.0)
+    # A ledger records the commits of the last ten minutes; a log keeps commits until then.
     _set(flow, _FOLD_S=60.0)
-    _set(event_table, _GRACE_H=0, _PROPERTIES={**event_table._PROPERTIES, **_SHORT})
-    LogCheckpointer.__init__.__defaults__ = (25,)
+    _set(event_table, FOLD_FILES=20, _GRACE_H=0, _PROPERTIES={**event_table._PROPERTIES, **_SHORT})
+    _set(event_log, FOLD_FILES=20)
+    _set(tombstones, _MANY_FILES=8)
+    # Commits between two checkpoints of a log, which is shortened up to a checkpoint.
+    LogCheckpointer.__init__.__defaults__ = (10,)
 
 
 _SHORT = {"delta.logRetentionDuration": "interval 120 seconds"}
