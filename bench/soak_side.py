@@ -17,9 +17,8 @@ from headrace.sinks.delta.checkpointer import LogCheckpointer
 
 def hasten() -> None:
     """Shorten the times."""
-    # A run looks at a log each hour, from the time on at which it is a day old. It never vacuums with a
-    # retention below an hour.
-    _set(caretaker, _LOG_S=30.0, DAY_S=120.0, BESIDE_S=60.0)
+    # A run never vacuums with a retention below an hour.
+    _set(caretaker, BESIDE_S=60.0)
     # A ledger records the commits of the last ten minutes; a log keeps commits until then.
     _set(flow, _FOLD_S=60.0)
     _set(event_table, FOLD_FILES=20, _GRACE_H=0, _PROPERTIES={**event_table._PROPERTIES, **_SHORT})

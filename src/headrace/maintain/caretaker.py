@@ -70,6 +70,7 @@ class _Table:
         floor: The number of files that a compaction would have left then.
         cleaned_s: When its log was looked at last.
         wanted: The number of small files for which it is compacted.
+        log_retention_s: How long its commits are kept.
         closes_s: When the table is looked at for partitions that have been closed.
         vacuum_look_s: When the time of its next vacuum is looked at again.
         turns: Batches and compactions take turns.
@@ -81,6 +82,7 @@ class _Table:
     floor: int = 0
     cleaned_s: float = float("-inf")
     wanted: int = CarePolicy.small_files
+    log_retention_s: float = CarePolicy.log_retention_s
     closes_s: float = float("inf")
     vacuum_look_s: float = 0.0
     turns: Turns = field(default_factory=Turns)
@@ -215,6 +217,7 @@ class Caretaker:
             if properties is not None:
                 policy = self.policy(table, properties)
                 known.wanted = min(policy.small_files, policy.commits or policy.small_files)
+                known.log_retention_s = policy.log_retention_s
                 if policy.closed_partitions_s is not None:
                     known.closes_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
@@ -232,13 +235,17 @@ class Caretaker:
             _LOG.warning("%s was not maintained: %s", table, error)
 
     def _is_log_due(self, table: Location, known: _Table) -> bool:
-        """Whether the log of a table is looked at: once an hour, or once a day if runs are short."""
-        if time.monotonic() - known.cleaned_s < _LOG_S:
+        """Whether the log of a table is looked at: once an hour, or once a day if runs are short.
+
+        With a retention below a few hours, it is looked at more often.
+        """
+        if time.monotonic() - known.cleaned_s < min(_LOG_S, known.log_retention_s / 4):
             return False
         known.cleaned_s = time.monotonic()
         storage, name = self._settings.storage, self._name(table)
         held = versions(table)
-        is_old = bool(held) and time.time() - load_commit(table, held[0]).timestamp_ms / 1000 > DAY_S
+        kept_s = min(DAY_S, known.log_retention_s)
+        is_old = bool(held) and time.time() - load_commit(table, held[0]).timestamp_ms / 1000 > kept_s
         last = load_care(storage, name).get("log_look", {}).get("at")
         seen_s = 0.0 if last is None else datetime.fromisoformat(last).timestamp()
         if not is_old or (not self._continuous and time.time() - seen_s < DAY_S):
