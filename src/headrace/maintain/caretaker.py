@@ -214,12 +214,11 @@ class Caretaker:
         try:
             # The checksum beside a commit is enough to know that nothing is due.
             files, properties = _checksum(table, known.version)
-            if properties is not None:
-                policy = self.policy(table, properties)
-                known.wanted = min(policy.small_files, policy.commits or policy.small_files)
-                known.log_retention_s = policy.log_retention_s
-                if policy.closed_partitions_s is not None:
-                    known.closes_s = time.monotonic() + _CLOSED_LOOK_S
+            policy = self.policy(table, properties or {})
+            known.wanted = min(policy.small_files, policy.commits or policy.small_files)
+            known.log_retention_s = policy.log_retention_s
+            if policy.closed_partitions_s is not None:
+                known.closes_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
             is_timed = known.closes_s < float("inf")
             if files is not None and files < known.floor + known.wanted and not (cleans or is_timed):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from headrace.declare.spec import load_project
@@ -31,10 +32,12 @@ class NoCheckpoints:
     def stop(self) -> None: ...
 
 
-def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(tmp_path: Path) -> None:
-    settings = load_project(
-        text="name: shop\n", overrides={"storage": str(tmp_path), "maintenance.small_files": "3"}
-    )
+@pytest.mark.parametrize(("retention", "age"), [("30 days", timedelta(days=40)), ("1h", timedelta(hours=2))])
+def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(
+    tmp_path: Path, retention: str, age: timedelta
+) -> None:
+    policy = {"maintenance.small_files": "3", "maintenance.log_retention": retention}
+    settings = load_project(text="name: shop\n", overrides={"storage": str(tmp_path), **policy})
     path = settings.storage.table(ORDERS)
     cleans = {"delta.enableExpiredLogCleanup": "false"}
     for number in range(6):
@@ -43,7 +46,7 @@ def test_a_run_cleans_logs_and_reports_what_it_could_not_compact(tmp_path: Path)
     for file in (path.local_path / "_delta_log").glob("*.json"):
         lines = [json.loads(line) for line in file.read_text().splitlines()]
         for line in lines:
-            line.get("commitInfo", {})["timestamp"] = int((time.time() - 40 * 86400) * 1000)
+            line.get("commitInfo", {})["timestamp"] = int((time.time() - age.total_seconds()) * 1000)
         file.write_text("\n".join(json.dumps(line, separators=(",", ":")) for line in lines))
     events: list[Event] = []
 
