@@ -1,7 +1,8 @@
 """Time of the commands of a day: look, change, look again; each with a JVM of its own, and in the engine.
 
 The pipeline is the one that `headrace init` writes: three tables, one after another. Before each triggered
-run one record is produced. The pipeline with many tables is planned only.
+run one record is produced. The pipeline with many tables is planned only. The first command of a day is
+`headrace plan` without an engine that runs, with and without the JVM's start-up cache.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import click
@@ -20,8 +20,13 @@ from bench.load import PARTITIONS, broker_in
 from bench.processes import HEADRACE, timed
 from bench.results import keep, ratio, table
 from headrace.project.template import TOPIC, write_template
+from headrace.runtime import aot
+from headrace.runtime.fetch import ensure_jars
+from headrace.runtime.java import find_java
 
 _MANY = 100
+_FIRST_TIMES = 3
+"""So often the first command of a day is measured: each time an engine starts."""
 
 
 @click.command()
@@ -43,6 +48,8 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
             "HEADRACE_ENGINE_DIR": str(folder / "engines"),
             "HEADRACE_AOT": "use",
             "CI": "",
+            # As an installed package, whose modules are compiled.
+            "PYTHONDONTWRITEBYTECODE": "",
         }
         produce = [*HEADRACE, "produce", TOPIC, "--sample", "--project", str(shop), "--limit"]
         timed([*produce, "1000"], log, environment)
@@ -58,13 +65,18 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
         }
         sides = ("on",) if with_engine_only else ("off", "on")
         found: dict[str, dict[str, list[float]]] = {side: {what: [] for what in commands} for side in sides}
-        first: dict[str, float] = {}
+        stop = [*HEADRACE, "engine", "stop"]
         try:
+            _make_cache(log)
+            first = {
+                cache: statistics.median(
+                    _first(commands["plan"], stop, log, {**environment, "HEADRACE_AOT": cache})
+                    for _ in range(1 if quick else _FIRST_TIMES)
+                )
+                for cache in ("off", "use")
+            }
             for side in sides:
-                own = {**environment, "HEADRACE_ENGINE": side}
-                began = time.monotonic()
-                timed(commands["run, one record"], log, own)
-                first[side] = time.monotonic() - began
+                timed(commands["run, one record"], log, {**environment, "HEADRACE_ENGINE": side})
             for number in range(times + 1):
                 for side in sides:
                     own = {**environment, "HEADRACE_ENGINE": side}
@@ -77,7 +89,7 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
                             # The first round warms.
                             found[side][what].append(took)
         finally:
-            timed([*HEADRACE, "engine", "stop"], log, environment)
+            timed(stop, log, environment)
             os.chdir(here)
     medians = {side: {what: statistics.median(all_) for what, all_ in found[side].items()} for side in sides}
     rows = [
@@ -86,7 +98,22 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
     ]
     heads = ("engine",) if with_engine_only else ("own JVM", "engine")
     table(("median s", *heads, "engine / own JVM"), rows)
+    firsts = (("no start-up cache", first["off"]), ("with the start-up cache", first["use"]))
+    table(("first plan of a day", "median s"), firsts)
     keep("loop", {"times": times, "first_s": first, "seconds": found})
+
+
+def _make_cache(log: Path) -> None:
+    java = find_java()
+    cache = aot.cache_path(java, ensure_jars("spark"))
+    if java.major >= aot.FIRST_JAVA and not cache.is_file():
+        timed([*aot.training_command(cache), "--now"], log)
+
+
+def _first(command: list[str], stop: list[str], log: Path, environment: dict[str, str]) -> float:
+    """Seconds of a command without an engine that runs; it starts one."""
+    timed(stop, log, environment)
+    return timed(command, log, {**environment, "HEADRACE_ENGINE": "on"})
 
 
 def _write(folder: Path, files: dict[str, str]) -> Path:

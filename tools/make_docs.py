@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from headrace.cli.main import COMMANDS
 from headrace.declare.spec_model import Overridable, Spec
+from headrace.declare.spec_schema import describe_fields
 from headrace.errors.pages import ErrorPage, build_pages
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -137,6 +138,7 @@ def build_spec() -> str:
     page = (DOCS / "spec.md").read_text(encoding="utf-8")
     head, _, rest = page.partition(SPEC_BEGIN)
     _, _, tail = rest.partition(SPEC_END)
+    describe_fields()
     name = Spec.model_fields["name"]
     keys = [("name", _words(name.description), "must be given"), *_keys(Overridable)]
     keys += [

@@ -218,3 +218,38 @@ def test_an_engine_that_hangs_costs_a_command_only_time(tmp_path: Path) -> None:
     assert alone.stdout.split()[0] != str(engine["jvm_pid"])
     assert "this command starts a JVM of its own" in alone.stderr
     assert client().stdout == first.stdout
+
+
+CONTINUOUS = textwrap.dedent(
+    """
+    from headrace import Pipeline
+    from headrace.run.stop import StopSignal
+    from pyspark.core.context import SparkContext
+
+    def jvm():
+        print(SparkContext._active_spark_context._jvm.java.lang.ProcessHandle.current().pid())
+
+    stop = StopSignal()
+    def end(event):
+        if type(event).__name__ == "ViewRefreshed":
+            jvm()
+            stop.request()
+
+    with Pipeline.load() as pipeline:
+        pipeline.plan()
+        jvm()
+        pipeline.run(continuous=True, emit=end, stop=stop)
+    """
+)
+
+
+def test_a_continuous_run_of_the_library_leaves_the_engine(tmp_path: Path) -> None:
+    (tmp_path / "headrace.yml").write_text("{name: shop, libraries: [{file: one.py}]}")
+    view = "import headrace as hr\n@hr.materialized_view\ndef v():\n    return hr.spark.range(3)\n"
+    (tmp_path / "one.py").write_text(view)
+    command = [sys.executable, "-c", CONTINUOUS]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    planned, ran = map(int, done.stdout.split())
+    assert (planned, ran != planned) == (the_engine()["jvm_pid"], True)
+    until_clean()

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 PROGRESS_AFTER_S = 2.0
 """Seconds after which a command shows its progress."""
 
+_LOOK_S = 0.1
+
 
 EXIT_CHANGES = 4
 """`headrace plan --exit-code`: a run would change something."""
@@ -197,9 +199,15 @@ class TextOutput(Output):
             return
         from rich.console import Console
 
+        from headrace.runtime.progress import FETCHING
+
         console = Console(file=self.stderr)
-        with console.status(title, spinner=spinner_for(console)):
-            done.wait()
+        while not done.wait(_LOOK_S):
+            # The progress of a download has the terminal for itself.
+            if not FETCHING.is_set():
+                with console.status(title, spinner=spinner_for(console)):
+                    while not (FETCHING.is_set() or done.wait(_LOOK_S)):
+                        pass
 
     def confirm(self, question: str, *, remedy: str) -> bool:
         if not (sys.stdin.isatty() and self.stderr.isatty()):

@@ -16,6 +16,8 @@ from headrace.cli.output import Output, Result
 from headrace.errors import SpecNotFoundError
 from headrace.model.secrets import is_secret_key
 
+_ENGINE = "HEADRACE_ENGINE"
+
 if TYPE_CHECKING:
     from headrace.model.project import ProjectSettings
     from headrace.project.pipeline import Pipeline
@@ -193,8 +195,18 @@ def _project_options() -> list[click.Parameter]:
 
 
 def _without_engine(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        os.environ["HEADRACE_ENGINE"] = "off"
+    if not value:
+        return
+    before = os.environ.get(_ENGINE)
+    os.environ[_ENGINE] = "off"
+
+    def restore() -> None:
+        if before is None:
+            del os.environ[_ENGINE]
+        else:
+            os.environ[_ENGINE] = before
+
+    ctx.call_on_close(restore)
 
 
 def read_overrides(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -30,14 +30,13 @@ _NOTES_S = 1.0
 
 
 @contextmanager
-def spark_starting(output: Output, settings: ProjectSettings, title: str) -> Iterator[None]:
+def spark_starting(output: Output, title: str) -> Iterator[None]:
     """Around work that starts Spark: jars come first, with their own progress, then a sign of life."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # under spark-submit, Spark is there already
         from headrace.runtime.fetch import ensure_jars
 
+        # Those of the broker come when a query reads Kafka.
         ensure_jars("spark")
-        if settings.kafka.is_embedded:
-            ensure_jars("broker")
     with output.progress(title):
         yield
 
@@ -53,7 +52,7 @@ class Watch:
 
     def __init__(self, output: Output, settings: ProjectSettings, title: str) -> None:
         self._output = output
-        self._before: AbstractContextManager[None] = spark_starting(output, settings, title)
+        self._before: AbstractContextManager[None] = spark_starting(output, title)
         self._stack = ExitStack()
         self._display: Display | None = None
         if not output.is_json:

@@ -47,8 +47,9 @@ Settings = dict[str, Annotated[str, Field(strict=True)]]
 
 
 class _Part(BaseModel):
-    # The texts below the keys are the spec's page in the docs.
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    # The texts below the keys are the spec's page in the docs; `spec_schema` reads them. Pydantic would read
+    # them, and build each model, in every command.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Include(_Part):

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
+from pydantic import BaseModel
+
+from headrace.declare import spec_model
 from headrace.declare.spec_model import KAFKA_SETTINGS, Overridable, Spec
 
 SCHEMA_FILE = "headrace.schema.json"
@@ -15,6 +23,7 @@ _PLAIN = ["string", "number", "boolean"]
 
 def build_schema() -> dict[str, Any]:
     """The schema of a spec with its profiles."""
+    describe_fields()
     profile = Overridable.model_json_schema()
     parts = profile.pop("$defs")
     settings = profile["properties"]
@@ -40,6 +49,28 @@ def build_schema() -> dict[str, Any]:
         },
         "$defs": _relaxed({**parts, "Profile": profile}),
     }
+
+
+@cache
+def describe_fields() -> None:
+    """Gives the fields of the model the texts below them as descriptions."""
+    texts: dict[type[BaseModel], dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(spec_model)).body:
+        if isinstance(node, ast.ClassDef):
+            model = getattr(spec_model, node.name)
+            texts[model] = dict(_texts(node))
+            for parent in model.__mro__:
+                for name, text in texts.get(parent, {}).items():
+                    model.model_fields[name].description = text
+            model.model_rebuild(force=True)
+
+
+def _texts(model: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """The names of fields with the text below each."""
+    for field, below in pairwise(model.body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):
+                yield name, inspect.cleandoc(text)
 
 
 def _relaxed(schema: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,7 @@ class Registrar:
     def __init__(self, session: SparkSession) -> None:
         self._session = session
         self._defaults: tuple[Any, ...] | None = None
+        self._storage: Callable[[Any], Any] | None = None
 
     def add(self, name: TableName, uri: str, provider: str, schema: Any) -> None:
         """Register an external table; its schema (database) must exist.
@@ -131,16 +132,12 @@ class Registrar:
         if self._defaults is None:
             positions = range(_FIRST_DEFAULT, _LAST_ARGUMENT + 1)
             self._defaults = tuple(getattr(tables, f"apply$default${n}")() for n in positions)
-        empty = catalogs.CatalogStorageFormat.empty()
-        storage = empty.copy(
-            some(jvm.java.net.URI(uri)),
-            empty.inputFormat(),
-            empty.outputFormat(),
-            empty.serde(),
-            False,
-            empty.properties(),
-            empty.serdeName(),
-        )
+        if self._storage is None:
+            empty = catalogs.CatalogStorageFormat.empty()
+            formats = (empty.inputFormat(), empty.outputFormat(), empty.serde())
+            rest = (False, empty.properties(), empty.serdeName())
+            self._storage = lambda location: empty.copy(some(location), *formats, *rest)
+        storage = self._storage(jvm.java.net.URI(uri))
         # Spark looks names up in lower case, and its own statements register them so.
         identifier = jvm.org.apache.spark.sql.catalyst.TableIdentifier(
             name.name.lower(), some(name.schema.lower())

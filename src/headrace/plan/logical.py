@@ -50,6 +50,10 @@ _VARYING = {
     "Uuid": "uuid()",
 }
 """Functions with other values in each refresh. To Spark the clock is deterministic."""
+_CASE_WHEN = "CASE WHEN"
+_MOST_CASES = 6
+"""With more, Spark's JSON of a plan can be too large: each level of nesting doubles it."""
+
 _FILES = re.compile(r"\bRelation \[")
 """A relation of files has no name, and Spark's text does not contain the paths."""
 
@@ -58,7 +62,7 @@ _FILES = re.compile(r"\bRelation \[")
 class Node:
     """A node of a plan or of an expression, as Spark's ``TreeNode.toJSON`` gives it.
 
-    In a plan with CASE WHEN, `fields` has only what is used here, and a CASE WHEN has no children.
+    In a plan with many CASE WHEN, `fields` has only what is used here, and a CASE WHEN has no children.
     """
 
     kind: str
@@ -160,7 +164,7 @@ class LogicalPlan:
         called = {text for kind, text in _VARYING.items() if kind in kinds}
         python = _has_varying_function([dict(node.fields) for node in self.root.walk()])
         if "class" not in self.root.fields:
-            # The nodes of a plan with CASE WHEN do not have all expressions.
+            # The nodes of a plan with many CASE WHEN do not have all expressions.
             called |= {
                 text for text in _VARYING.values() if re.search(rf"\b{re.escape(text[:-1])}", self.text)
             }
@@ -242,7 +246,8 @@ def read_plan(session: SparkSession, frame: DataFrame) -> LogicalPlan:
     jvm: Any = session._jvm
     patterns = jvm.org.apache.spark.sql.catalyst.trees.TreePattern
     case_when = patterns.CASE_WHEN()
-    if plan.containsPattern(case_when):
+    text = str(plan.toString())
+    if text.count(_CASE_WHEN) > _MOST_CASES and plan.containsPattern(case_when):
         walk = _Walk(case_when)
         root = walk.plan(plan)
         kinds = {
@@ -253,7 +258,6 @@ def read_plan(session: SparkSession, frame: DataFrame) -> LogicalPlan:
     else:
         root = build_node(json.loads(plan.toJSON()))
         kinds = set(_kinds(root))
-    text = str(plan.toString())
     return LogicalPlan(
         root=root,
         leaves=_read_leaves(session, plan, root),

@@ -101,8 +101,7 @@ class Engine:
 
     def __init__(self, settings: ProjectSettings, overrides: SourceOverrides | None = None) -> None:
         self.settings = settings
-        self.is_shared = True
-        """Whether Spark may be that of the JVM in the background."""
+        self._is_shared = True
         self.spark_log: Path | None = None
         """The file for the log of Spark, if Spark is started."""
         self._rehearsal = overrides
@@ -123,6 +122,12 @@ class Engine:
                 _restore(self._running.spark, self._replaced)
             self._running.stop()
             self._running = None
+
+    def choose_jvm(self, *, shared: bool) -> None:
+        """Choose for the next use of Spark whether it may be in an engine, the JVM that commands share."""
+        self._is_shared = shared
+        if not shared and self._running is not None and self._running.in_engine:
+            self.close()
 
     def plan(
         self,
@@ -186,7 +191,7 @@ class Engine:
                 memory=settings.memory,
                 log_file=self.spark_log,
                 redactor=settings.redactor,
-                shared=self.is_shared,
+                shared=self._is_shared,
             )
             spark = self._running.spark
             _LOG.info("Spark %s on %s", spark.version, spark.sparkContext.master)

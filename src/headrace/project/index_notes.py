@@ -8,20 +8,21 @@ from headrace.model.notes import Note
 from headrace.model.sizes import size_text
 from headrace.plan.properties import SCD_TYPE
 from headrace.plan.stages import OpenTableStage, Plan
-from headrace.run.targets import index_memory
-from headrace.sinks.delta.table_index import memory_of
 from headrace.storage.location import Location
 from headrace.storage.table_log import is_table, load_checksum, newest_version
 
 
 def find_index_notes(plan: Plan) -> Iterator[Note]:
     """A note for each table with changes by key whose index needs more memory than it may have."""
-    limit = index_memory(plan.project)
-    if not limit:
+    opens = (stage for stage in plan.stages if isinstance(stage, OpenTableStage))
+    stages = [stage for stage in opens if stage.properties.get(SCD_TYPE) == "1"]
+    if not stages:
         return
-    for stage in plan.stages:
-        if not isinstance(stage, OpenTableStage) or stage.properties.get(SCD_TYPE) != "1":
-            continue
+    from headrace.run.targets import index_memory
+    from headrace.sinks.delta.table_index import memory_of
+
+    limit = index_memory(plan.project)
+    for stage in stages if limit else ():
         path = plan.project.storage.table(stage.table.name)
         if not is_table(path):
             continue

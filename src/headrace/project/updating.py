@@ -71,8 +71,8 @@ class Updates:
         how = log or LogSettings.of()
         settings = self.settings
         update = new_update()
-        # A run without an end needs its own memory.
-        self._engine.is_shared = not continuous
+        # For as long as it runs, a continuous update would take memory and a place in an engine.
+        self._engine.choose_jvm(shared=not continuous)
         if not (continuous or datasets or remedies.flows or self._engine.is_running):
             found = find_up_to_date(settings, lambda: self._engine.reachable(start=True).kafka)
             if found is not None:

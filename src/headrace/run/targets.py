@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, assert_never
 
 import psutil
@@ -14,11 +15,7 @@ from headrace.model.project import ProjectSettings
 from headrace.plan.stages import Plan, PlannedFlow, RefreshViewStage
 from headrace.sinks.delta.append import AppendTarget
 from headrace.sinks.delta.carer import TableCarer
-from headrace.sinks.delta.groups import GroupsTarget
 from headrace.sinks.delta.hidden_events import HiddenEvents
-from headrace.sinks.delta.history import HistoryTarget
-from headrace.sinks.delta.keyed import SharedTables
-from headrace.sinks.delta.merge import MergeTarget
 from headrace.sinks.delta.quarantine import QuarantineTable
 from headrace.sinks.delta.replace import ReplaceTarget
 from headrace.sinks.delta.tombstones import Tombstones
@@ -29,7 +26,8 @@ from headrace.storage.layout import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_SHARED = SharedTables()
+    from headrace.sinks.delta.keyed import SharedTable, SharedTables
+    from headrace.storage.location import Location
 
 
 def flow_target(
@@ -45,6 +43,8 @@ def flow_target(
     """
     match planned.flow:
         case AppendFlow(groups=Groups(keys=keys, only_new=only_new), target=target):
+            from headrace.sinks.delta.groups import GroupsTarget
+
             return GroupsTarget(
                 spark=spark,
                 path=settings.storage.table(target),
@@ -52,7 +52,7 @@ def flow_target(
                 only_new=only_new,
                 tombstones=Tombstones(path=settings.storage.tombstones(target), keys=keys),
                 carer=carer,
-                shared=_SHARED.of(settings.storage.table(target)),
+                shared=_shared(settings.storage.table(target)),
             )
         case AppendFlow():
             table = AppendTarget(
@@ -66,6 +66,8 @@ def flow_target(
             connection = settings.kafka.for_spark() if planned.sink.writer == "kafka" else {}
             return SinkTarget(table=table, sink=planned.sink, connection=connection)
         case AutoCdcFlow(keys=keys, target=table, history=ChosenColumns() as tracked):
+            from headrace.sinks.delta.history import HistoryTarget
+
             return HistoryTarget(
                 spark=spark,
                 path=settings.storage.table(table),
@@ -73,9 +75,11 @@ def flow_target(
                 tracked=tracked,
                 tombstones=HiddenEvents(path=settings.storage.tombstones(table), keys=keys),
                 carer=carer,
-                shared=_SHARED.of(settings.storage.table(table)),
+                shared=_shared(settings.storage.table(table)),
             )
         case AutoCdcFlow(keys=keys, target=table, truncates=truncates, kept_if_null=kept):
+            from headrace.sinks.delta.merge import MergeTarget
+
             return MergeTarget(
                 spark=spark,
                 path=settings.storage.table(table),
@@ -84,11 +88,23 @@ def flow_target(
                 is_partial=kept is not None,
                 tombstones=Tombstones(path=settings.storage.tombstones(table), keys=keys),
                 carer=carer,
-                shared=_SHARED.of(settings.storage.table(table)),
+                shared=_shared(settings.storage.table(table)),
                 index_memory=index_memory(settings),
             )
         case _:
             assert_never(planned.flow)
+
+
+def _shared(path: Location) -> SharedTable:
+    """What the flows of this process share that change the rows of a table."""
+    return _shared_tables().of(path)
+
+
+@cache
+def _shared_tables() -> SharedTables:
+    from headrace.sinks.delta.keyed import SharedTables
+
+    return SharedTables()
 
 
 def refresh_target(stage: RefreshViewStage, plan: Plan) -> Target[RefreshStamp]:

@@ -45,7 +45,8 @@ def default_master() -> str:
 
 def find_named_master(context: SparkContext) -> str | None:
     """Returns the master that the user named for a running session, or None if Headrace chose it."""
-    return None if context.getConf().contains(_MASTER_CHOSEN) else context.master
+    # `getConf` copies each setting by a call of its own.
+    return None if context._jsc.sc().conf().contains(_MASTER_CHOSEN) else context.master
 
 
 def build_settings(

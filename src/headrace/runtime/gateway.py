@@ -9,29 +9,16 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 
 def import_pyspark() -> None:
-    """Imports PySpark, while the JVM starts."""
+    """Imports PySpark, while the JVM starts; it then needs fewer imports and calls."""
     import pyspark.java_gateway
     import pyspark.sql  # noqa: F401
-    from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
-    # For the first argument of a call that is not a plain value, PySpark would import NumPy and pandas to
-    # find out whether it is one of NumPy's: a second of each command.
-    NumpyScalarConverter.can_convert = _is_numpy_scalar
-    NumpyArrayConverter.can_convert = _is_numpy_array
+    from headrace.runtime.pyspark_patches import install
 
-
-def _is_numpy_scalar(self: object, obj: object) -> bool:
-    numpy: Any = sys.modules.get("numpy")
-    return hasattr(numpy, "generic") and isinstance(obj, numpy.generic)
-
-
-def _is_numpy_array(self: object, obj: object) -> bool:
-    numpy: Any = sys.modules.get("numpy")
-    return hasattr(numpy, "ndarray") and isinstance(obj, numpy.ndarray) and obj.ndim == 1
+    install()
 
 
 @contextlib.contextmanager

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 _PLAIN_INTERVAL_S = 5.0
+
+FETCHING = threading.Event()
+"""Set while the progress of a download is on the terminal."""
 
 Shown = Callable[[int, int, int, int], None]
 
@@ -25,14 +29,18 @@ def show_fetch() -> Iterator[Shown]:
         yield _plain(console.file.write)
         return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("Fetching jars", total=None)
+    FETCHING.set()
+    try:
+        with Progress(*columns, console=console) as progress:
+            task = progress.add_task("Fetching jars", total=None)
 
-        def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
-            text = f"Fetching jars {jars_done}/{jars_total}"
-            progress.update(task, description=text, completed=bytes_done, total=bytes_total)
+            def update(jars_done: int, jars_total: int, bytes_done: int, bytes_total: int) -> None:
+                text = f"Fetching jars {jars_done}/{jars_total}"
+                progress.update(task, description=text, completed=bytes_done, total=bytes_total)
 
-        yield update
+            yield update
+    finally:
+        FETCHING.clear()
 
 
 def _plain(write: Callable[[str], object]) -> Shown:

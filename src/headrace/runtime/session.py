@@ -57,12 +57,14 @@ class RunningSpark:
         owned: Whether Headrace has started it; Headrace never stops a session of the user.
         log_file: The file of Spark's messages, or ``None`` for a session of the user.
         jvm_pid: The process id of its JVM, or ``None`` for a session of the user.
+        in_engine: Whether it is in an engine, the JVM that commands share.
     """
 
     spark: SparkSession
     owned: bool
     log_file: Path | None = None
     jvm_pid: int | None = None
+    in_engine: bool = False
     _close: Callable[[], None] = field(default=lambda: None, repr=False)
 
     def stop(self) -> None:
@@ -154,7 +156,14 @@ def _attach(
         _log.info("No engine: %s; this command starts a JVM of its own", error)
         return None
     record = attached.record
-    return RunningSpark(spark, owned=True, log_file=Path(record.log), jvm_pid=record.jvm_pid, _close=close)
+    return RunningSpark(
+        spark,
+        owned=True,
+        log_file=Path(record.log),
+        jvm_pid=record.jvm_pid,
+        in_engine=True,
+        _close=close,
+    )
 
 
 def start_spark(

@@ -19,13 +19,13 @@ from headrace.errors import SourceLocation
 _LIBRARIES = frozenset({"headrace", "pyspark", "py4j", "delta"})
 """Packages between a user's line and Spark, by name: on a cluster they can be installed anywhere."""
 
-_INSTALLED = tuple(
-    form
-    for key, path in sysconfig.get_paths().items()
-    if key in {"stdlib", "platstdlib", "purelib", "platlib"}
-    # A virtual environment may be a symbolic link.
-    for form in (path, str(Path(path).resolve()))
-)
+_FOLDERS = [
+    # Headrace itself can be installed from a folder of source code.
+    str(Path(__file__).parents[1]),
+    *(sysconfig.get_path(key) for key in ("stdlib", "platstdlib", "purelib", "platlib")),
+]
+# A virtual environment may be a symbolic link.
+_INSTALLED = tuple(form for path in _FOLDERS for form in (path, str(Path(path).resolve())))
 _DEF = re.compile(r"\s*(async\s+)?def\s")
 _DECORATOR_LINES = 50
 """How far below its first decorator the `def` of a function is searched."""

@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 _NOWHERE = KafkaConnection({"bootstrap.servers": "127.0.0.1:9"})
 """An address for queries that need one; no broker is contacted."""
 
-_SETTINGS = {"spark.sql.shuffle.partitions": "2"}
+_SETTINGS = {
+    "spark.sql.shuffle.partitions": "1",
+    # To generate and compile code for a query takes longer than to interpret it for a few rows.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 """A test has few rows; the pipeline's own configuration wins."""
 
 SOURCES = "rehearsed-sources"
@@ -168,7 +173,9 @@ def _run(
 
 
 def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
-    conf = {key: value for key, value in settings.configuration.items() if key.startswith("spark.")}
+    # `_configure` sets those of a test: the JVM is shared.
+    own = {key: value for key, value in settings.configuration.items() if _SETTINGS.get(key) != value}
+    conf = {key: value for key, value in own.items() if key.startswith("spark.")}
     running = open_spark(settings.name, conf=conf, master=settings.master, memory=settings.memory)
     if running.owned:
         keep(running.stop)

@@ -29,7 +29,14 @@ class Session:
         self._settings = settings
         self.master = settings["spark.master"]
 
-    def getConf(self) -> Session:
+    @property
+    def _jsc(self) -> Session:
+        return self
+
+    def sc(self) -> Session:
+        return self
+
+    def conf(self) -> Session:
         return self
 
     def contains(self, key: str) -> bool:

@@ -17,6 +17,7 @@ from headrace.runtime.engine import client
 from headrace.runtime.engine.choice import EngineChoice, choose_engine
 from headrace.runtime.engine.client import NoEngineError, find_engines, stop_engines
 from headrace.runtime.engine.record import EngineRecord, load_record, record_path
+from headrace.runtime.engine.server import is_over_when_idle
 from headrace.runtime.engine.wire import Wire
 
 
@@ -161,3 +162,17 @@ def test_messages_that_arrive_together_are_read_one_by_one() -> None:
         sender.send(number=1)
         sender.send(number=2)
         assert [receiver.receive(), receiver.receive()] == [{"number": 1}, {"number": 2}]
+
+
+def test_an_idle_engine_ends_after_its_time_or_when_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    gigabyte = 1 << 30
+
+    def ends(idle_s: float, free: float = 8.0, *, is_lost: bool = False) -> bool:
+        return is_over_when_idle(idle_s, int(free * gigabyte), 16 * gigabyte, is_lost=is_lost)
+
+    assert not ends(14 * 60) and ends(16 * 60)
+    assert ends(3, free=0.6) and not ends(3, free=0.7), "below 4 % of the memory"
+    assert ends(3, is_lost=True), "another process has removed its record"
+    assert not ends(1, free=0.1), "it waits a moment for the next command of a script"
+    monkeypatch.setenv("HEADRACE_ENGINE_IDLE", "0.5")
+    assert ends(31) and not ends(29)

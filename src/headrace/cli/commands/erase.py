@@ -34,7 +34,7 @@ def command(invocation: Invocation, table: str, where: str, yes: bool) -> Result
 
     output = invocation.output
     with invocation.pipeline() as pipeline:
-        with spark_starting(output, pipeline.settings, "Starting Spark, resolving the pipeline"):
+        with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_erasure(table, where)
         if not planned.rows:
             lines = [*planned.lines(), "No row matches; nothing was changed."]

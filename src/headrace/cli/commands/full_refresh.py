@@ -48,7 +48,7 @@ def command(
     log = LogSettings.of(log_format, log_level)
     output = invocation.output
     with invocation.pipeline() as pipeline:
-        with spark_starting(output, pipeline.settings, "Starting Spark, resolving the pipeline"):
+        with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_refresh(datasets)
         planned.refuse_losses(accept_loss)
         if not yes:

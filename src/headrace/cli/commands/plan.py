@@ -44,7 +44,7 @@ def command(
         )
     with (
         invocation.pipeline() as pipeline,
-        spark_starting(invocation.output, pipeline.settings, "Starting Spark, resolving the pipeline"),
+        spark_starting(invocation.output, "Starting Spark, resolving the pipeline"),
     ):
         plan = pipeline.plan(datasets, offline=offline)
     explanation = Explanation(plan)

@@ -61,7 +61,7 @@ def command(
 
     with (
         invocation.pipeline() as pipeline,
-        spark_starting(invocation.output, pipeline.settings, "Starting Spark, computing rows"),
+        spark_starting(invocation.output, "Starting Spark, computing rows"),
     ):
         preview = pipeline.preview(
             dataset, where=where, limit=limit, columns=split_columns(columns), records=records

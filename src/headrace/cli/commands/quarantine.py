@@ -199,7 +199,7 @@ def replay(invocation: Invocation, dataset: str, chosen: RowFilter) -> Result:
 
     with (
         invocation.pipeline() as pipeline,
-        spark_starting(invocation.output, pipeline.settings, "Starting Spark, replaying"),
+        spark_starting(invocation.output, "Starting Spark, replaying"),
     ):
         done = pipeline.quarantine.replay(dataset, chosen)
     return Result(

@@ -39,7 +39,7 @@ def command(
     output, stop = invocation.output, StopSignal()
     with invocation.pipeline() as pipeline:
         if not yes:
-            with spark_starting(output, pipeline.settings, "Starting Spark, resolving the pipeline"):
+            with spark_starting(output, "Starting Spark, resolving the pipeline"):
                 plan = pipeline.plan(datasets)
             explanation = Explanation(plan)
             if plan.refusals:

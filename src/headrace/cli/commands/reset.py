@@ -54,7 +54,7 @@ def command(
     start = _parse_start(chosen, allow_duplicates=allow_duplicates, accept_loss=accept_loss)
     output = invocation.output
     with invocation.pipeline() as pipeline:
-        with spark_starting(output, pipeline.settings, "Starting Spark, resolving the pipeline"):
+        with spark_starting(output, "Starting Spark, resolving the pipeline"):
             planned = pipeline.plan_reset(flows, start)
         if not yes:
             output.note("\n".join(planned.lines()))

@@ -164,7 +164,7 @@ def _run(
 
     output = invocation.output
     for statement in split(text, path):
-        with spark_starting(output, shell.definitions.settings, "Running the statement"):
+        with spark_starting(output, "Running the statement"):
             answer = shell.execute(statement)
         if answer.run is None:
             show_answer(invocation, answer)

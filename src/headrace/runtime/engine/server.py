@@ -42,6 +42,9 @@ _MEMORY_NEEDED = 512 << 20
 _MEMORY_SHARE = 0.04
 """With less free memory than both, an engine without commands ends."""
 
+_GRACE_S = 2.0
+"""An engine that has just become idle waits for the next command of a script."""
+
 _HEAP_SHARE = 0.6
 """An engine that keeps more of its heap without a command ends: something leaks."""
 
@@ -120,7 +123,8 @@ class EngineServer:
                 self._stopping.set()
                 return True
             idle_s = time.time() - self._last_use
-            is_over = idle_s > _idle_limit_s() or (idle_s > 2 and (_is_memory_short() or self._is_lost()))
+            memory = psutil.virtual_memory()
+            is_over = is_over_when_idle(idle_s, memory.available, memory.total, is_lost=self._is_lost())
             if is_over:
                 # Under the lock: no command gets a session after this.
                 self._stopping.set()
@@ -256,9 +260,17 @@ def _idle_limit_s() -> float:
         return 60 * IDLE_MINUTES
 
 
-def _is_memory_short() -> bool:
-    memory = psutil.virtual_memory()
-    return memory.available < max(_MEMORY_NEEDED, _MEMORY_SHARE * memory.total)
+def is_over_when_idle(idle_s: float, available: int, total: int, *, is_lost: bool) -> bool:
+    """Whether an engine that no command uses ends now.
+
+    Args:
+        idle_s: For how many seconds no command has used it.
+        available: The bytes of memory that the machine has left.
+        total: The bytes of memory of the machine.
+        is_lost: Whether no command can find it any more.
+    """
+    is_short = available < max(_MEMORY_NEEDED, _MEMORY_SHARE * total)
+    return idle_s > _idle_limit_s() or (idle_s > _GRACE_S and (is_short or is_lost))
 
 
 def _is_zombie(process: psutil.Process) -> bool:

@@ -386,6 +386,24 @@ def commit_refresh(
     return newest_version(table)
 
 
+def commit_replacement(
+    spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: RefreshStamp, counts: BatchCounts
+) -> int:
+    """Commit the files of a refresh, and the removal of the files before, through Delta's own transaction.
+
+    Returns:
+        The version of the commit.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    none, some = jvm.scala.Option.empty(), jvm.scala.Some
+    metadata = some(json.dumps(refresh_metadata(stamp, counts)))
+    write = getattr(jvm, "org.apache.spark.sql.delta.DeltaOperations$Write")
+    mode = jvm.org.apache.spark.sql.SaveMode.Overwrite
+    columns = some(transaction.metadata().partitionColumns())
+    operation = write(mode, columns, none, metadata, none, none, none, none, none)
+    return int(transaction.commit(files.actions, operation))
+
+
 def append_refresh(
     rows: DataFrame, table: Location, stamp: RefreshStamp, *, counts: BatchCounts, kept: int
 ) -> int:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from headrace.model.ranges import SourceRange
-from headrace.sinks.delta.commit import append_refresh, commit_refresh
+from headrace.sinks.delta.commit import append_refresh, commit_refresh, commit_replacement
+from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.transaction import WrittenFiles, prepend, table_properties, write_files
 from headrace.sinks.target import BatchWriter, Committed, Guarantee, RefreshStamp, SplitRows
 from headrace.storage.location import Location
 from headrace.storage.row_counts import count_added_rows
-from headrace.storage.table_log import is_table, newest_commits
+from headrace.storage.table_log import commit_file, is_table, load_commit, newest_commits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_MOST_FILES = 100
+"""Each file of a view costs a few calls of the JVM; with more files Delta's own writer is faster."""
+
+
+_MOST_COMMITS = 5
+"""How many commits are searched for the last refresh; after a refresh, only properties change."""
+
+_ADDED = '{"add"'
+_FILE_LINES = (_ADDED, '{"remove"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +78,8 @@ class _Replacer:
         self._stamp = stamp
         self._rows: SplitRows | None = None
         self._counted: int | None = None
+        self._transaction: Any = None
+        self._files: WrittenFiles | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -71,19 +87,37 @@ class _Replacer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._rows = None
+        self._rows = self._transaction = self._files = None
 
     def write(self, rows: SplitRows) -> None:
+        self._rows = rows
+        target = self._target
+        if not target.is_streamed and is_table(target.path):
+            session = rows.accepted.sparkSession
+            transaction = delta_log(session, target.path).startTransaction()
+            files = _replaced_files(rows.accepted, transaction, target)
+            if files is not None:
+                # A commit of other rows meanwhile is a conflict.
+                transaction.readWholeTable()
+                written = write_files(transaction, rows.accepted)
+                for file in files:
+                    written = replace(written, actions=prepend(written.actions, file.remove()))
+                self._transaction, self._files = transaction, written
+                return
         # Delta's writer computes, writes and commits the rows in one call. Rows that are kept are counted
         # before, for the commit's metadata.
-        if self._target.is_streamed:
+        if target.is_streamed:
             rows.keep()
-        self._rows = rows
         self._counted = rows.accepted.count() if rows.is_kept else None
 
     def commit(self, ranges: tuple[SourceRange, ...] | None = None) -> Committed:
         assert self._rows is not None, "the rows are written first"
         target = self._target
+        if self._files is not None:
+            counted = self._rows.counts(self._files.rows)
+            session = self._rows.accepted.sparkSession
+            version = commit_replacement(session, self._transaction, self._files, self._stamp, counted)
+            return Committed(version=version, counts=counted)
         counts = None if self._counted is None else self._rows.counts(self._counted)
         added = added_rows(self._rows.accepted, target.path) if target.is_streamed else None
         if added is not None:
@@ -102,6 +136,50 @@ class _Replacer:
         )
         counts = counts or self._rows.counts(count_added_rows(target.path, version))
         return Committed(version=version, counts=counts)
+
+
+def _replaced_files(rows: DataFrame, transaction: Any, target: ReplaceTarget) -> list[Any] | None:
+    """The files of a view, in the JVM, if Headrace can replace them without Delta's public writer.
+
+    The log names them if its newest commit with files is a refresh. Delta's writer would compute them by a
+    Spark job over the whole log.
+
+    Returns:
+        ``None`` if Delta's public writer is needed.
+    """
+    session = rows.sparkSession
+    jvm: Any = session._jvm
+    metadata = transaction.metadata()
+    if (
+        "catalogManaged" in transaction.protocol().toString()
+        or rows._jdf.schema().asNullable().json() != metadata.schemaString()
+        or table_properties(session, transaction).get("delta.appendOnly") == "true"
+        or metadata.partitionColumns().mkString("\n") != "\n".join(target.partition_cols)
+    ):
+        return None
+    lines = _lines_of_files(target.path, int(transaction.snapshot().version()))
+    if lines is None:
+        return None
+    action = getattr(getattr(jvm.org.apache.spark.sql.delta.actions, "Action$"), "MODULE$")
+    return [action.fromJson(line) for line in lines]
+
+
+def _lines_of_files(table: Location, version: int) -> list[str] | None:
+    """The files of a view as lines of its log, if the newest commit with files is a refresh of all rows."""
+    for number in range(version, max(-1, version - _MOST_COMMITS), -1):
+        if not commit_file(table, number).exists():
+            return None
+        lines = commit_file(table, number).read_lines()
+        found = list(islice((line for line in lines if line.startswith(_FILE_LINES)), 2 * _MOST_FILES))
+        if found:
+            metadata = load_commit(table, number).metadata
+            is_refresh = metadata is not None and "view" in metadata and "kept" not in metadata
+            added = [line for line in found if line.startswith(_ADDED)]
+            return added if is_refresh and len(found) < 2 * _MOST_FILES else None
+        if not load_commit(table, number).engine.startswith("Apache-Spark"):
+            # Another writer can format the lines in another way.
+            return None
+    return None
 
 
 def added_rows(rows: DataFrame, path: Location) -> DataFrame | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
@@ -61,28 +62,58 @@ def newest_snapshot(spark: SparkSession, path: Location) -> Any:
 
 def read_state(spark: SparkSession, path: Location) -> TableState:
     """Read the table's newest snapshot."""
-    jvm: Any = spark.sparkContext._jvm
-    as_java = jvm.scala.jdk.javaapi.CollectionConverters.asJava
     snapshot = newest_snapshot(spark, path)
-    metadata = snapshot.metadata()
+    metadata = json.loads(snapshot.metadata().json())["metaData"]
     carried = checksum_transactions(snapshot)
 
-    def state(transactions: Any) -> TableState:
-        return TableState(
-            version=snapshot.version(),
-            table_id=metadata.id(),
-            schema=json.loads(metadata.schemaString()),
-            properties=dict(as_java(metadata.configuration())),
-            transactions={action.appId(): action.version() for action in as_java(transactions)},
-            comment=metadata.description(),
-        )
+    def transactions(found: Any) -> dict[str, int]:
+        return {action["appId"]: action["version"] for action in read_scala(spark, found)}
 
+    # Delta computes the table's whole state for them: a Spark job for each new version.
+    state = TableState(
+        version=snapshot.version(),
+        table_id=metadata["id"],
+        schema=json.loads(metadata["schemaString"]),
+        properties=metadata.get("configuration") or {},
+        transactions=_Computed(lambda: transactions(snapshot.setTransactions())),
+        comment=metadata.get("description"),
+    )
     if carried is not None:
-        owner, quick = snapshot.checksumOpt().get().txnId(), state(carried)
+        owner = snapshot.checksumOpt().get().txnId()
+        quick = replace(state, transactions=transactions(carried))
         if owner.isDefined() and _is_in_log(quick, owner.get(), path):
             return quick
-    # Delta computes the table's whole state for them: a Spark job for each new version.
-    return state(snapshot.setTransactions())
+    return state
+
+
+class _Computed(Mapping[str, int]):
+    """A mapping that is computed when it is first read.
+
+    Args:
+        compute: Returns the entries.
+    """
+
+    def __init__(self, compute: Callable[[], Mapping[str, int]]) -> None:
+        self._compute = compute
+
+    @cached_property
+    def _entries(self) -> Mapping[str, int]:
+        return self._compute()
+
+    def __getitem__(self, key: str) -> int:
+        return self._entries[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def read_scala(spark: SparkSession, value: Any) -> Any:
+    """A collection of Delta's in the JVM as Python values, by one call instead of some for each element."""
+    jvm: Any = spark.sparkContext._jvm
+    return json.loads(jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper().writeValueAsString(value))
 
 
 def checksum_transactions(snapshot: Any) -> Any | None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.sinks.delta.table import checksum_transactions, delta_log
+from headrace.sinks.delta.table import checksum_transactions, delta_log, read_scala
 from headrace.storage.location import Location
 from headrace.storage.table_log import checksum_matches_log
 
@@ -66,8 +66,8 @@ def held_batch(transaction: Any, checkpoint: str, table: Location) -> int:
 
 def table_properties(session: SparkSession, transaction: Any) -> dict[str, str]:
     """The properties of the transaction's table."""
-    jvm: Any = session._jvm
-    return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(transaction.metadata().configuration()))
+    found: dict[str, str] = read_scala(session, transaction.metadata().configuration())
+    return found
 
 
 def write_files(transaction: Any, rows: DataFrame) -> WrittenFiles:

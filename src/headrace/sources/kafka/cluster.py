@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -204,22 +205,19 @@ class KafkaCluster:
 
     def _listed_at(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
         from confluent_kafka import KafkaException
-        from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
         if not specs:
             return {}
         self._connection_errors()
-        # A topic that was created just now, or that is moving, has no leader for a moment.
-        patiently = Retrying(
-            retry=retry_if_exception(_passes),
-            stop=stop_after_delay(self._timeout_s),
-            wait=wait_fixed(_PAUSE_S),
-            reraise=True,
-        )
-        try:
-            return patiently(self._list_once, specs)
-        except (KafkaException, TimeoutError) as error:
-            raise self._failed(error) from error
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._list_once(specs)
+            except (KafkaException, TimeoutError) as error:
+                # A topic that was created just now, or that is moving, has no leader for a moment.
+                if not _passes(error) or time.monotonic() > deadline:
+                    raise self._failed(error) from error
+            time.sleep(_PAUSE_S)
 
     def _list_once(self, specs: Mapping[tuple[str, int], Any]) -> Offsets:
         from confluent_kafka import IsolationLevel, TopicPartition

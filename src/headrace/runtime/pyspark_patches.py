@@ -1,0 +1,77 @@
+"""Patches of PySpark and Py4J that save imports and calls of the JVM; results stay the same."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+_PLAIN = (str, bytes, bytearray, bool, int, float, type(None))
+_SINGLETON = "MODULE$"
+
+_Get = Callable[[Any, str], Any]
+
+
+@functools.cache
+def install() -> None:
+    """Patches PySpark and Py4J; further calls do nothing."""
+    from py4j.java_gateway import JavaClass, JavaPackage, JVMView
+    from pyspark.sql import functions
+    from pyspark.sql.functions import builtin
+    from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
+
+    # For the first argument of a call that is not a plain value, PySpark would import NumPy and pandas to
+    # find out whether it is one of NumPy's: a second of each command.
+    NumpyScalarConverter.can_convert = _is_numpy_scalar
+    NumpyArrayConverter.can_convert = _is_numpy_array
+    functions.lit = builtin.lit = _light_literal(builtin.lit)
+    for owner in (JVMView, JavaPackage, JavaClass):
+        owner.__getattr__ = _kept(owner.__getattr__)
+
+
+def _is_numpy_scalar(self: object, obj: object) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    return hasattr(numpy, "generic") and isinstance(obj, numpy.generic)
+
+
+def _is_numpy_array(self: object, obj: object) -> bool:
+    numpy: Any = sys.modules.get("numpy")
+    return hasattr(numpy, "ndarray") and isinstance(obj, numpy.ndarray) and obj.ndim == 1
+
+
+def _light_literal(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Returns `lit` for PySpark; its own imports PySpark's test tools, and with them pandas."""
+    from pyspark.sql import Column
+    from pyspark.sql.functions import builtin
+
+    @functools.wraps(original)
+    def lit(col: Any) -> Any:
+        if isinstance(col, Column):
+            return col
+        can_be_numpy = "numpy" in sys.modules and type(col) not in _PLAIN
+        if can_be_numpy or isinstance(col, list | Enum):
+            return original(col)
+        return builtin._invoke_function("lit", col)
+
+    return lit
+
+
+def _kept(original: _Get) -> _Get:
+    """Returns the method by which Py4J looks up a name; each package, class and method is looked up once.
+
+    ``jvm.org.apache.spark.sql.SparkSession.active`` is seven calls of the JVM, each time.
+    """
+    from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
+
+    @functools.wraps(original)
+    def get(self: Any, name: str) -> Any:
+        found = original(self, name)
+        # A name that is not found is a package to Py4J: it can become a class by a jar that is added.
+        is_package = isinstance(found, JavaPackage) and name.islower()
+        if is_package or isinstance(found, JavaClass | JavaMember) or name == _SINGLETON:
+            self.__dict__[name] = found
+        return found
+
+    return get

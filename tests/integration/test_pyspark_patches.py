@@ -1,0 +1,46 @@
+"""PySpark with fewer imports and calls gives the same results."""
+
+from __future__ import annotations
+
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Size(Enum):
+    BIG = "big"
+
+
+def test_literals_are_those_of_pyspark(spark: SparkSession) -> None:
+    values: dict[str, Any] = {
+        "text": ("a", "string"),
+        "flag": (True, "boolean"),
+        "day": (date(2026, 1, 5), "date"),
+        "price": (Decimal("1.50"), "decimal(3,2)"),
+        "list": ([1, 2], "array<int>"),
+        "choice": (Size.BIG, "string"),
+        "numpy": (np.int16(7), "smallint"),
+        "array": (np.array([1.5]), "array<double>"),
+        "column": (F.lit(5), "int"),
+    }
+    frame = spark.range(1).select(*(F.lit(value).alias(name) for name, (value, _) in values.items()))
+    assert dict(frame.dtypes) == {name: kind for name, (_, kind) in values.items()}
+    row = frame.collect()[0]
+    assert (row.text, row.day, row.choice, row.numpy, row.column) == ("a", date(2026, 1, 5), "big", 7, 5)
+
+
+def test_a_java_name_is_looked_up_once(spark: SparkSession) -> None:
+    jvm: Any = spark._jvm
+    first = jvm.org.apache.spark.sql.classic.SparkSession
+    assert jvm.org.apache.spark.sql.classic.SparkSession is first
+    assert first.active is first.active
+    assert jvm.org.apache.spark.NoSuchClass is not jvm.org.apache.spark.NoSuchClass, (
+        "a jar can bring it later"
+    )
