@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import PropertyInvalidError
-from headrace.model.care import CARE_PROPERTY, LOG_CLEANUP, TARGET_SIZE, parse_bytes
+from headrace.model.care import CARE_PROPERTY, LOG_CLEANUP, LOG_RETENTION, TARGET_SIZE, parse_bytes
 from headrace.model.declarations import AutoCdcFlow, Groups, MaterializedView, StreamingTable
 from headrace.model.project import ProjectSettings
 from headrace.plan.coordinates import CoordinateColumns, named_columns
@@ -116,11 +116,16 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
     from pyspark.errors import PySparkException
 
     jvm: Any = session._jvm
-    for key, value in dataset.table_properties.items():
-        if not key.lower().startswith("delta.") or _is_ours(key):
-            continue
+    given = {
+        key: value
+        for key, value in dataset.table_properties.items()
+        if key.lower().startswith("delta.") and not _is_ours(key)
+    }
+    for key, value in given.items():
+        # A retention of the log is compared with the retention of the files.
+        checked = {key: value} if key.lower() != LOG_RETENTION.lower() else given
         try:
-            one = jvm.PythonUtils.toScalaMap({key: value})
+            one = jvm.PythonUtils.toScalaMap(checked)
             jvm.org.apache.spark.sql.delta.DeltaConfigs.validateConfigurations(one)
         except PySparkException as error:
             text = str(error).partition("If you are sure")[0].partition("JVM stacktrace")[0]

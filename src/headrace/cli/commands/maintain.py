@@ -128,7 +128,7 @@ def _repeat(
                 found = pipeline.maintain(tables, options=options, report=show, stop=stop)
             if output.is_json:
                 output.line({"tables": [one.to_json() for one in found]})
-            else:
+            elif not stop.requested:
                 output.note(_summary(found, dry_run=options.dry_run))
             stop.wait(max(began + every_s - time.monotonic(), 0.0))
     return Result(data=None, text="Stopped.", exit_code=128 + received[0] if received else 0)
