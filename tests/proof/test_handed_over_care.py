@@ -29,7 +29,7 @@ import headrace as hr
 def events():
     return hr.read_files("landing", format="json", schema="id LONG, page STRING, at LONG").drop("_source")
 
-hr.create_streaming_table("visits", maintenance={"auto": False, "small_files": 2})
+hr.create_streaming_table("visits", maintenance={"auto": False, "small_files": 1})
 hr.create_auto_cdc_flow(target="visits", source="events", keys=["id"], sequence_by="at", name="visits")
 """
 
