@@ -231,7 +231,7 @@ CONTINUOUS = textwrap.dedent(
 
     stop = StopSignal()
     def end(event):
-        if type(event).__name__ == "ViewRefreshed":
+        if not stop.requested:
             jvm()
             stop.request()
 
