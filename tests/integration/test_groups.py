@@ -103,7 +103,6 @@ def test_a_stream_that_is_aggregated_has_one_row_for_each_group(tmp_path: Path) 
 
 
 WRONG = {
-    "no GROUP BY": ("SELECT count(*) AS n FROM STREAM source", "the query has no GROUP BY"),
     "a filter": (
         "SELECT id, count(*) AS n FROM STREAM source GROUP BY id HAVING count(*) > 1",
         "HAVING, or another filter, follows the aggregation",

@@ -13,6 +13,7 @@ from typing import Any
 from headrace.declare.registry import current_pipeline
 from headrace.errors import ArgumentInvalidError, FormatUnsupportedError, HeadraceError, SourceLocation
 from headrace.model.names import TableName
+from headrace.model.names_in_use import names_in_use
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import INTERVAL_SETTING, Trigger
 from headrace.sources.schemas import SchemaFile, read_schema
@@ -161,7 +162,7 @@ class Arguments:
     def table_name(self, argument: str, value: Any, default_schema: str) -> TableName:
         """A table name of one to three parts, each of letters, digits and underscores."""
         name = self.text(argument, value)
-        parts = [part.strip("`") for part in name.split(".")]
+        parts = names_in_use().qualified(tuple(part.strip("`") for part in name.split(".")))
         if not 1 <= len(parts) <= 3:
             raise self.invalid(argument, f"`{name}` has {len(parts)} parts; a name has one to three")
         for part in parts:
@@ -172,7 +173,7 @@ class Arguments:
                     *(["give the table a name with name=.."] if part == "<lambda>" else []),
                 )
         active = current_pipeline()
-        return TableName.parse(name, default_schema, active.settings.catalog if active else None)
+        return TableName.of_parts(parts, default_schema, active.settings.catalog if active else None)
 
     def flow_name(self, value: Any) -> str:
         name = self.text("name", value)

@@ -26,6 +26,7 @@ from headrace.declare.expectations import (
     expect_or_fail,
     expect_or_quarantine,
 )
+from headrace.declare.other_paths import check_path
 from headrace.declare.registry import current_pipeline
 from headrace.declare.session import spark
 from headrace.declare.sinks import create_sink, foreach_batch_sink
@@ -76,11 +77,14 @@ _WITHOUT_MEANING = {
 }
 """The arguments that mean nothing here, with what is done."""
 _UNSUPPORTED = {
-    "path": "tables are in the storage of the pipeline",
     "row_filter": "every reader of the files sees all rows",
     "replace_using": "create_auto_cdc_flow keeps the newest row of each key",
 }
 """The arguments that are refused, with what there is in their place."""
+
+
+_STORED = (python.table, python.materialized_view, python.create_streaming_table)
+"""The declarations of tables, which take a ``path``."""
 
 
 @contextmanager
@@ -124,9 +128,25 @@ def _adapted(call: str, function: Callable[..., Any], *ignored: str) -> Callable
     @functools.wraps(function)
     def declare(*positional: Any, **arguments: Any) -> Any:
         given = {name: value for name, value in arguments.items() if name not in ignored}
-        return function(*positional, **_ours(call, given))
+        path = given.pop("path", None) if function in _STORED else None
+        declared = function(*positional, **_ours(call, given))
+        if path is None:
+            return declared
+        check = functools.partial(check_path, call, path)
+        return check() if declared is None else _then(declared, check)
 
     return declare
+
+
+def _then(declare: Callable[[Any], Any], check: Callable[[], None]) -> Callable[[Any], Any]:
+    """A decorator, with what follows the declaration."""
+
+    def decorator(function: Any) -> Any:
+        declared = declare(function)
+        check()
+        return declared
+
+    return decorator
 
 
 def table(query_function: Any = None, /, **arguments: Any) -> Any:
@@ -134,7 +154,7 @@ def table(query_function: Any = None, /, **arguments: Any) -> Any:
 
     It has the arguments of `headrace.table`, and those of Databricks.
     """
-    declare = python.table(**_ours("@dp.table", arguments))
+    declare = _table(**arguments)
 
     def decorator(function: Any) -> Any:
         declared = declare(function)
@@ -146,6 +166,7 @@ def table(query_function: Any = None, /, **arguments: Any) -> Any:
     return decorator if query_function is None else decorator(query_function)
 
 
+_table = _adapted("@dp.table", python.table)
 create_table = table
 materialized_view = _adapted("@dp.materialized_view", python.materialized_view)
 temporary_view = view = create_view = _adapted("@dp.temporary_view", python.temporary_view)

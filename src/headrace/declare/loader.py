@@ -26,6 +26,7 @@ from headrace.errors import (
 )
 from headrace.model.code_files import code_language
 from headrace.model.declarations import Declarations
+from headrace.model.names_in_use import separate_names
 from headrace.model.project import ProjectSettings
 from headrace.syntax.locations import display_path
 
@@ -109,7 +110,8 @@ def _load(
                 if code_language(file) == "sql":
                     declare_file(file, active)
                 else:
-                    _run(file, active, dbutils, ran)
+                    with separate_names():
+                        _run(file, active, dbutils, ran)
         finally:
             mark_modules(set(sys.modules) - before, folders)
     return registry.declarations()

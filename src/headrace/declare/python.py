@@ -53,6 +53,8 @@ def table(
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
     private: bool = False,
+    renamed_columns: Mapping[str, str] | None = None,
+    dropped_columns: Sequence[str] | None = None,
 ) -> Callable[[QueryT], QueryT]: ...
 
 
@@ -72,6 +74,8 @@ def table(
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
     private: bool = False,
+    renamed_columns: Mapping[str, str] | None = None,
+    dropped_columns: Sequence[str] | None = None,
 ) -> Any:
     """Declare a streaming table, fed by the decorated function's streaming query.
 
@@ -93,6 +97,9 @@ def table(
         maintenance: How the table is cared for, with the keys of ``maintenance`` in the spec:
             ``{"small_files": 100, "retention": "30 days"}``.
         private: Whether ``SHOW TABLES`` leaves the table out. Its rows are stored as those of other tables.
+        renamed_columns: The new names of columns that an existing table has under other names:
+            ``{"cust": "customer", "address.zip": "postcode"}``. No file is written again.
+        dropped_columns: The columns that an existing table loses; their values can no longer be read.
 
     Example:
         >>> import headrace as hr
@@ -104,7 +111,7 @@ def table(
     def declare(function: Any, scope: Scope) -> None:
         target = scope.table_name(name)
         stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-        stored |= scope.cared_for(maintenance)
+        stored |= scope.cared_for(maintenance) | scope.changed_columns(renamed_columns, dropped_columns)
         limit = scope.arguments.rejection_limit(max_rejected)
         dataset = StreamingTable(
             name=target, location=scope.location, max_rejected=limit, is_private=bool(private), **stored
@@ -296,6 +303,8 @@ def create_streaming_table(
     max_rejected: str | int | None = None,
     maintenance: Mapping[str, Any] | None = None,
     private: bool = False,
+    renamed_columns: Mapping[str, str] | None = None,
+    dropped_columns: Sequence[str] | None = None,
 ) -> None:
     """Declare a streaming table without a query; flows of `append_flow` or `create_auto_cdc_flow` feed it.
 
@@ -310,7 +319,7 @@ def create_streaming_table(
     scope = Scope("hr.create_streaming_table", None)
     target = scope.arguments.table_name("name", name, scope.default_schema)
     stored = scope.stored(comment, table_properties, partition_cols, cluster_by, schema, format)
-    stored |= scope.cared_for(maintenance)
+    stored |= scope.cared_for(maintenance) | scope.changed_columns(renamed_columns, dropped_columns)
     expectations = checked_expectations(
         scope.arguments,
         {
@@ -339,15 +348,13 @@ class Scope:
     Args:
         call: The decorator, function or statement, for errors.
         function: The query function, if there is one.
-        schema: The schema of names with one part; ``None`` for the pipeline's.
     """
 
-    def __init__(self, call: str, function: Any, schema: str | None = None) -> None:
+    def __init__(self, call: str, function: Any) -> None:
         active = current_pipeline()
         self.function = function
         self._root = active.settings.root if active else None
         self.default_schema = active.settings.database if active else "default"
-        self._schema = schema or self.default_schema
         self.arguments = arguments_of(call, function)
         self.location = self.arguments.location
         self._registry: Registry | None = active.registry if active else None
@@ -361,7 +368,7 @@ class Scope:
 
     def table_name(self, name: str | None) -> TableName:
         given = name if name is not None else getattr(self.function, "__name__", None)
-        return self.arguments.table_name("name", given, self._schema)
+        return self.arguments.table_name("name", given, self.default_schema)
 
     def stored(
         self,
@@ -390,6 +397,14 @@ class Scope:
         from headrace.declare.care import checked_care
 
         return {"maintenance": checked_care(self.arguments, maintenance)}
+
+    def changed_columns(self, renamed: Any, dropped: Any) -> dict[str, Any]:
+        """The checked changes of the columns of an existing table."""
+        names = self.arguments.settings("renamed_columns", renamed)
+        return {
+            "renamed_columns": names,
+            "dropped_columns": self.arguments.columns("dropped_columns", dropped),
+        }
 
     def flow_of(self, target: TableName) -> str:
         """The name of a table's own flow: short in the default schema, unique everywhere."""

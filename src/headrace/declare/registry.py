@@ -13,6 +13,7 @@ from headrace.errors import (
     ExpectationInvalidError,
     NoActivePipelineError,
     SourceLocation,
+    TargetInvalidError,
 )
 from headrace.model.declarations import Dataset, Declarations, Flow, StreamingTable, TemporaryView
 from headrace.model.expectations import DatasetCheck, Expectation
@@ -49,6 +50,7 @@ class Registry:
         self._notes: list[Note] = []
         self._owners: list[tuple[Any, str]] = []
         self._expected: list[tuple[Any, tuple[Expected, ...]]] = []
+        self._changed: list[tuple[TableName, SourceLocation, Mapping[str, str], tuple[str, ...]]] = []
 
     def add_dataset(self, dataset: Dataset, function: Any = None) -> None:
         """Add a dataset whose name must be new.
@@ -66,6 +68,11 @@ class Registry:
         if function is not None:
             self.own(function, dataset.name)
 
+    @property
+    def newest(self) -> Dataset:
+        """The dataset that was declared last."""
+        return next(reversed(self._datasets.values()))
+
     def own(self, function: Any, dataset: TableName) -> None:
         """Let a function's expectations be those of a dataset."""
         self._owners.append((function, str(dataset).casefold()))
@@ -80,6 +87,17 @@ class Registry:
     def expect(self, function: Any, expectations: tuple[Expected, ...]) -> None:
         """Add expectations and checks to the dataset that a function declares, now or later."""
         self._expected.append((function, expectations))
+
+    def change_columns(
+        self,
+        table: TableName,
+        location: SourceLocation,
+        *,
+        renamed_columns: Mapping[str, str],
+        dropped_columns: tuple[str, ...],
+    ) -> None:
+        """Rename and drop columns of a streaming table that is declared now or later."""
+        self._changed.append((table, location, renamed_columns, dropped_columns))
 
     def add_flow(self, flow: Flow) -> None:
         """Add a flow whose name must be new in the whole pipeline."""
@@ -97,6 +115,7 @@ class Registry:
 
         Raises:
             ExpectationInvalidError: A function has expectations and declares no dataset.
+            TargetInvalidError: ``ALTER TABLE`` names something else than a streaming table.
         """
         datasets = dict(self._datasets)
         # Decorators run from the bottom to the top; a reader reads them from the top.
@@ -107,6 +126,20 @@ class Registry:
             for key in owned:
                 dataset = datasets[key]
                 datasets[key] = _with_expectations(dataset, expectations)
+        for name, location, renamed, dropped in self._changed:
+            table = datasets.get(str(name).casefold())
+            if not isinstance(table, StreamingTable):
+                raise TargetInvalidError(
+                    f"ALTER TABLE names `{name.short}`, which is not a streaming table of this pipeline",
+                    location=location,
+                    remedies=["name a table that a file declares with CREATE STREAMING TABLE"],
+                    params={"target": str(name)},
+                )
+            datasets[str(name).casefold()] = replace(
+                table,
+                renamed_columns={**table.renamed_columns, **renamed},
+                dropped_columns=(*table.dropped_columns, *dropped),
+            )
         return Declarations(tuple(datasets.values()), tuple(self._flows.values()), tuple(self._notes))
 
 

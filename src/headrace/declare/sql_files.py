@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +26,8 @@ from headrace.model.declarations import (
 )
 from headrace.model.edits import Edit
 from headrace.model.expectations import Expectation
-from headrace.model.names import TableName, is_own_catalog
+from headrace.model.names import TableName
+from headrace.model.names_in_use import names_in_use, separate_names, use_names
 from headrace.model.notes import Note
 from headrace.model.queries import SqlQuery
 from headrace.syntax.cdc_statement import CdcFlow, ColumnChoice, without_live
@@ -33,6 +35,7 @@ from headrace.syntax.locations import display_path, located_at
 from headrace.syntax.notebook_cells import build_note, find_cells
 from headrace.syntax.sql import SqlText
 from headrace.syntax.statements import (
+    AlterColumns,
     Constraint,
     CreateDataset,
     InsertFlow,
@@ -42,7 +45,7 @@ from headrace.syntax.statements import (
 )
 from headrace.syntax.tokens import Cursor, SqlTokenError, Token, split_statements, tokenize
 
-_DECLARES = frozenset({"CREATE", "APPLY", "AUTO", "SET", "USE"})
+_DECLARES = frozenset({"CREATE", "APPLY", "AUTO", "SET", "USE", "ALTER"})
 _PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
 _REMEDIES = {
     "SCHEDULE": "start `headrace run` at these times",
@@ -88,8 +91,14 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_cell: bool 
         text: The statements, each at the line and column that it has in the file.
         path: The file.
         active: The pipeline that is being loaded.
-        is_cell: Whether the text is a cell of a notebook. Queries are not run there, and are noted.
+        is_cell: Whether the text is a cell of a notebook. Queries are not run there, and are noted; ``USE``
+            holds for the cells below.
     """
+    with nullcontext() if is_cell else separate_names():
+        _declare_statements(text, path, active, is_cell=is_cell)
+
+
+def _declare_statements(text: str, path: str, active: ActivePipeline, *, is_cell: bool) -> None:
     scope = _File(active)
     whole = SqlText(text, SourceLocation(path, 1, 1))
     try:
@@ -129,14 +138,10 @@ class _File:
 
     Args:
         active: The pipeline.
-        catalog: The catalog that ``USE CATALOG`` has set; ``None`` for the pipeline's.
-        schema: The schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's.
         settings: The settings of ``SET`` so far.
     """
 
     active: ActivePipeline
-    catalog: str | None = None
-    schema: str | None = None
     settings: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -160,25 +165,19 @@ class _File:
             case CdcFlow():
                 with located_at(statement.location):
                     self._change_flow(statement)
+            case AlterColumns():
+                with located_at(statement.location):
+                    scope = Scope("ALTER TABLE", None)
+                    name = scope.table_name(".".join(statement.name))
+                    changed = scope.changed_columns(statement.renamed, statement.dropped)
+                    self.registry.change_columns(name, statement.location, **changed)
             case SetSetting(key, value):
                 if value is not None:
                     self.settings[key] = value
             case UseNames(catalog, schema):
-                if catalog is not None:
-                    is_own = is_own_catalog(catalog, self.active.settings.catalog)
-                    self.catalog, self.schema = None if is_own else catalog, None if is_own else "default"
-                self.schema = schema or self.schema
+                use_names(catalog, schema, self.active.settings.catalog)
             case _:
                 assert_never(statement)
-
-    def _name(self, scope: Scope, parts: tuple[str, ...]) -> TableName:
-        """The dataset of a name, with the catalog and the schema in use."""
-        return scope.table_name(".".join(self._qualified(parts)))
-
-    def _qualified(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        if len(parts) == 1 and self.schema is not None:
-            parts = (self.schema, *parts)
-        return (self.catalog, *parts) if self.catalog is not None and len(parts) == 2 else parts
 
     # -- parameters
 
@@ -189,8 +188,8 @@ class _File:
 
     def _dataset(self, statement: CreateDataset) -> None:
         call = f"CREATE {'TEMPORARY VIEW' if statement.kind == 'view' else statement.kind.upper()}"
-        scope = Scope(call, None, self.schema)
-        name = self._name(scope, without_live(statement.name))
+        scope = Scope(call, None)
+        name = scope.table_name(".".join(without_live(statement.name)))
         for clause, location in statement.ignored:
             text = f"{clause} of `{name.short}` has no effect"
             self.registry.add_note(
@@ -243,8 +242,8 @@ class _File:
     # -- flows
 
     def _insert(self, statement: InsertFlow) -> None:
-        scope = Scope("CREATE FLOW", None, self.schema)
-        target = self._name(scope, statement.target)
+        scope = Scope("CREATE FLOW", None)
+        target = scope.table_name(".".join(statement.target))
         query = self._query(statement.query, statement.location)
         name = scope.arguments.flow_name(statement.name)
         scope.register(self._append(scope, name, target, query, once=statement.once))
@@ -269,13 +268,13 @@ class _File:
             given = path if "/" in path or not path.strip() else f"./{path}"
         else:
             name = without_live(source.name("a table or a path"))
-            given = ".".join(self._qualified(name))
+            given = ".".join(names_in_use().qualified(name))
             if len(name) == 2 and name[0].lower() == "delta" and "/" in name[1]:
                 given = name[1]
         if not source.done:
             raise source.unexpected("KEYS (columns)")
         create_auto_cdc_from_snapshot_flow(
-            target=self._target(statement),
+            target=".".join(statement.target),
             source=given,
             keys=statement.keys,
             stored_as_scd_type="2" if statement.scd_type == "2" else "1",
@@ -283,10 +282,6 @@ class _File:
             spark_conf=dict(self.settings),
             **_lists("track_history_column_list", statement.tracked),
         )
-
-    def _target(self, statement: CdcFlow) -> str:
-        scope = Scope("AUTO CDC", None, self.schema)
-        return str(self._name(scope, statement.target))
 
     def _auto_cdc(self, statement: CdcFlow) -> None:
         prefix = f"SELECT * FROM {'' if statement.is_stream or statement.once else 'STREAM '}"
@@ -298,7 +293,7 @@ class _File:
         ):
             choices |= _lists(argument, choice)
         create_auto_cdc_flow(
-            target=self._target(statement),
+            target=".".join(statement.target),
             source=self._query(statement.source, statement.location, prefix),
             keys=statement.keys,
             sequence_by=statement.sequence_by,
@@ -322,8 +317,7 @@ class _File:
             prefix=prefix,
             edits=query.text.edits,
             calls=tuple(find_calls(query)),
-            schema=self.schema,
-            catalog=self.catalog,
+            names=names_in_use(),
         )
 
 

@@ -27,6 +27,8 @@ class StreamingTable:
         maintenance: How the table is cared for, by the names of `CarePolicy`.
         sink: Where the rows go, if the table is a sink, which only records the batches.
         can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
+        renamed_columns: The new names of columns that an existing table has under other names.
+        dropped_columns: The columns that an existing table loses.
     """
 
     name: TableName
@@ -44,6 +46,8 @@ class StreamingTable:
     maintenance: Mapping[str, Any] = field(default_factory=dict)
     sink: Sink | None = None
     can_be_view: bool = False
+    renamed_columns: Mapping[str, str] = field(default_factory=dict)
+    dropped_columns: tuple[str, ...] = ()
     is_private: bool = False
 
 
@@ -95,7 +99,7 @@ class Groups:
     """The groups of a streaming aggregate; each batch has the groups that have changed.
 
     Args:
-        keys: The columns that identify a group.
+        keys: The columns that identify a group; empty if all rows are one group.
         only_new: Whether the query returns no other columns, as ``SELECT DISTINCT`` does: no row changes.
     """
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.errors import SourceLocation
 from headrace.model.edits import Edit
+from headrace.model.names_in_use import NamesInUse, names_in_use
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,13 @@ class PythonQuery:
         location: The line of its ``def``.
         declared: The globals of the modules that it uses, as they were at its declaration, by the id
             of the module's dictionary.
+        names: The catalog and the schema of its names.
     """
 
     function: Callable[[], Any]
     location: SourceLocation
     declared: Mapping[int, Mapping[str, Any]] = field(default_factory=dict, repr=False, compare=False)
+    names: NamesInUse = field(default_factory=names_in_use)
 
 
 @dataclass(frozen=True)
@@ -62,8 +65,7 @@ class SqlQuery:
         prefix: What Spark gets before these characters.
         edits: The values of parameters in the statement.
         calls: The table functions of the query.
-        schema: The schema of names with one part; ``None`` for the pipeline's.
-        catalog: The catalog of names with one or two parts; ``None`` for the pipeline's.
+        names: The catalog and the schema of its names.
         then: What makes the rows of the flow from the rows of the query; ``None`` if they are the same.
     """
 
@@ -75,8 +77,7 @@ class SqlQuery:
     prefix: str = ""
     edits: tuple[Edit, ...] = ()
     calls: tuple[SqlCall, ...] = ()
-    schema: str | None = None
-    catalog: str | None = None
+    names: NamesInUse = field(default_factory=NamesInUse)
     then: Callable[[Any], Any] | None = field(default=None, repr=False, compare=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,6 +12,10 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.properties import COORDINATES, KEYS, REPLAYABLE, TIMESTAMP
 from headrace.sinks.delta.table import as_nullable
+
+MAPPING = "delta.columnMapping.mode"
+"""``name``: the files of a table have names of their own for its columns, so that names can change."""
+WIDENING = "delta.enableTypeWidening"
 
 COORDINATE_PROPERTIES = (COORDINATES, TIMESTAMP, REPLAYABLE)
 """Properties with the columns of each row's Kafka coordinates, and whether each record gives one change."""
@@ -37,6 +42,9 @@ class TableAlterations:
         properties: Table properties to set.
         removed: Table properties to unset.
         comment: The comment to set; ``None`` leaves it.
+        renamed: The paths of columns and struct fields, and their new names.
+        dropped: The paths of columns and struct fields to drop.
+        widened: Columns, and their new types as DDL.
         new_columns: Columns and struct fields to add: the path of each, and its field of
             ``StructType.jsonValue()``.
         cluster_by: The columns to cluster by from now on; empty leaves the clustering.
@@ -45,6 +53,9 @@ class TableAlterations:
     properties: Mapping[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     comment: str | None = None
+    renamed: tuple[tuple[str, str], ...] = ()
+    dropped: tuple[str, ...] = ()
+    widened: tuple[tuple[str, str], ...] = ()
     new_columns: tuple[tuple[tuple[str, ...], Mapping[str, Any]], ...] = ()
     cluster_by: tuple[str, ...] = ()
 
@@ -75,11 +86,16 @@ def find_alterations(
         new_clustering: The declared columns that the table is not clustered by yet.
     """
     is_view = isinstance(dataset, MaterializedView)
+    renamed, dropped = _pending(dataset, held.schema)
+    if (renamed or dropped) and held.properties.get(MAPPING, "none") == "none":
+        properties = {**properties, MAPPING: "name"}
+    before = columns.altered(held.schema, dict(renamed), dropped)
     return TableAlterations(
         properties={
             key: value
             for key, value in properties.items()
-            if held.properties.get(key) != value and (is_view or _may_set(key, dataset, has_rows))
+            if held.properties.get(key) != value
+            and (is_view or _may_set(key, dataset, has_rows) or _follows(key, value, dataset, held))
         },
         removed=()
         if is_view
@@ -89,9 +105,60 @@ def find_alterations(
             if key in held.properties and key not in properties
         ),
         comment=dataset.comment if dataset.comment != held.comment and dataset.comment else None,
-        new_columns=() if is_view else tuple(columns.new_fields(layout_schema(dataset, schema), held.schema)),
+        renamed=renamed,
+        dropped=dropped,
+        widened=()
+        if is_view or not widens(properties, held.properties)
+        else tuple(
+            (name, now)
+            for name, now, was in columns.conflicts(schema, before)
+            if (now, was) not in columns.WIDENED and columns.is_wider(now, was)
+        ),
+        new_columns=() if is_view else tuple(columns.new_fields(layout_schema(dataset, schema), before)),
         cluster_by=new_clustering,
     )
+
+
+def widens(*properties: Mapping[str, str]) -> bool:
+    """Whether one of several sets of table properties lets columns get wider types."""
+    return any(one.get(WIDENING, "").lower() == "true" for one in properties)
+
+
+def column_names(dataset: StreamingTable | MaterializedView, held: columns.Schema) -> columns.Schema:
+    """The columns of a table after the renames and drops that its declaration asks for."""
+    renamed, dropped = _pending(dataset, held)
+    return columns.altered(held, dict(renamed), dropped)
+
+
+def _pending(
+    dataset: StreamingTable | MaterializedView, held: columns.Schema
+) -> tuple[tuple[tuple[str, str], ...], tuple[str, ...]]:
+    """The declared renames and drops that a table does not have yet."""
+    if isinstance(dataset, MaterializedView):
+        return (), ()
+    renamed = tuple(
+        (old, new)
+        for old, new in dataset.renamed_columns.items()
+        if columns.find(held, old) is not None and columns.find(held, columns.sibling(old, new)) is None
+    )
+    return renamed, tuple(path for path in dataset.dropped_columns if columns.find(held, path) is not None)
+
+
+def _follows(key: str, value: str, dataset: StreamingTable | MaterializedView, held: TableMetadata) -> bool:
+    """Whether a property names the same columns of coordinates as before, by their new names."""
+    before = held.properties.get(key)
+    if key not in COORDINATE_PROPERTIES or before is None or isinstance(dataset, MaterializedView):
+        return False
+    names = {old: columns.sibling(old, new) for old, new in dataset.renamed_columns.items()}
+
+    def now(path: str) -> str:
+        return next(
+            (to + path[len(old) :] for old, to in names.items() if f"{path}.".startswith(f"{old}.")), path
+        )
+
+    if key == COORDINATES:
+        return bool({part: now(path) for part, path in json.loads(before).items()} == json.loads(value))
+    return now(before) == value
 
 
 def layout_schema(dataset: StreamingTable | MaterializedView, schema: columns.Schema) -> columns.Schema:

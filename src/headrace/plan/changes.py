@@ -11,9 +11,10 @@ from headrace.model.durations import duration_text
 from headrace.model.names import TableName
 from headrace.model.sizes import counted, size_text
 from headrace.plan import columns
-from headrace.plan.alterations import find_alterations
+from headrace.plan.alterations import MAPPING, WIDENING, column_names, find_alterations, widens
 from headrace.plan.names import shown
 from headrace.plan.properties import KIND
+from headrace.plan.readers import cannot_read
 from headrace.plan.stages import (
     Change,
     ChangedPart,
@@ -165,13 +166,23 @@ def _alterations(
         has_rows=_has_rows(stored, path),
         new_clustering=stored.new_clustering(dataset.cluster_by) if dataset.cluster_by else (),
     )
-    yield from _column_changes(schema, stored.schema, replaced=replaced, name=name)
+    for old, new in wanted.renamed:
+        text = f"renames the column {old} to {new}; no file is written again"
+        yield Change(kind="alter", dataset=name, part="column", name=old, text=text)
+    for column in wanted.dropped:
+        text = f"drops the column {column}; its values can no longer be read"
+        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+    held = column_names(dataset, stored.schema)
+    can_widen = not replaced and widens(properties, stored.properties)
+    yield from _column_changes(schema, held, replaced=replaced, can_widen=can_widen, name=name)
     if wanted.comment:
         yield Change(kind="alter", dataset=name, part="comment", text="sets its comment")
     for key, value in wanted.properties.items():
         before = stored.properties.get(key)
         if key != KIND:
             text = f"sets {key} = {value}" + (f" (was {before})" if before is not None else "")
+            if readers := cannot_read(key, value) if key in (MAPPING, WIDENING) else ():
+                text += f"; {' and '.join(readers)} cannot read the table with it"
             yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
     for key in wanted.removed:
         text = f"unsets {key}: the query's rows have no such column"
@@ -198,25 +209,34 @@ def _has_rows(stored: StoredTable, path: Location) -> bool:
 
 
 def _column_changes(
-    schema: columns.Schema, stored: columns.Schema, *, replaced: bool, name: TableName
+    schema: columns.Schema, stored: columns.Schema, *, replaced: bool, can_widen: bool, name: TableName
 ) -> Iterator[Change]:
+    absent = columns.missing(stored, schema)
     for path, field in columns.new_fields(schema, stored):
         column = ".".join(path)
         text = f"adds the column {column} {columns.type_text(field['type'])}"
         yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
-    different = columns.conflicts if replaced else columns.refused_changes
-    for column, now, before in different(schema, stored):
+    different = columns.conflicts(schema, stored)
+    refused = [] if replaced else columns.refused_changes(schema, stored, widens=can_widen)
+    for column, now, before in different if replaced else refused:
         # A run refuses to append rows with other types.
         kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
         how = "" if replaced else f"; `headrace full-refresh {shown(name)}` changes it"
+        if not replaced and columns.is_wider(now, before):
+            how += f", or the table property {WIDENING} = true"
         text = f"the column {column} is {before} in the table and {now} in the query{how}"
         yield Change(kind=kind, dataset=name, part="column", name=column, text=text)
-    for column in columns.missing(stored, schema):
+    for column, now, before in different:
+        if can_widen and columns.is_wider(now, before):
+            text = f"widens the column {column} from {before} to {now}; no file is written again"
+            yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+    for column in absent:
         if replaced:
             text = f"drops the column {column}"
             yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
         else:
             text = f"keeps the column {column}, which the query no longer returns; it is NULL in new rows"
+            text += f'. To change this: dropped_columns=["{column}"], or renamed_columns={{"{column}": ..}}'
             yield Change(kind="keep", dataset=name, part="column", name=column, text=text)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,71 @@ def same_type(left: Any, right: Any) -> bool:
     return bool(_shape(left) == _shape(right))
 
 
+def is_wider(now: str, before: str) -> bool:
+    """Whether Delta can change a column to a type that has all values of the old one (type widening).
+
+    Args:
+        now: The new type as DDL.
+        before: The type of the table as DDL.
+    """
+    if now in _WIDER.get(before, ()):
+        return True
+    digits = _decimal(now)
+    held = _decimal(before) or _AS_DECIMAL.get(before)
+    if digits is None or held is None:
+        return False
+    (whole, fraction), (held_whole, held_fraction) = digits, held
+    return whole >= held_whole and fraction >= held_fraction
+
+
+_WIDER: Mapping[str, tuple[str, ...]] = {
+    "TINYINT": ("SMALLINT", "INT", "BIGINT", "DOUBLE"),
+    "SMALLINT": ("INT", "BIGINT", "DOUBLE"),
+    "INT": ("BIGINT", "DOUBLE"),
+    "FLOAT": ("DOUBLE",),
+    "DATE": ("TIMESTAMP_NTZ",),
+}
+_AS_DECIMAL = {"TINYINT": (10, 0), "SMALLINT": (10, 0), "INT": (10, 0), "BIGINT": (20, 0)}
+"""The digits before and after the point that Delta asks for."""
+
+
+def _decimal(text: str) -> tuple[int, int] | None:
+    """The digits of a decimal before and after the point."""
+    found = re.fullmatch(r"DECIMAL\((\d+),\s*(\d+)\)", text)
+    return None if found is None else (int(found[1]) - int(found[2]), int(found[2]))
+
+
+def altered(schema: Schema, renamed: Mapping[str, str], dropped: Iterable[str]) -> Schema:
+    """The columns after renames and drops.
+
+    Args:
+        schema: The columns.
+        renamed: The new name of each column or struct field, by its dotted path.
+        dropped: The dotted paths of the columns and struct fields that are left out.
+    """
+    names = {path.lower(): name for path, name in renamed.items()}
+    gone = {path.lower() for path in dropped}
+
+    def struct(schema: Schema, above: str) -> Schema:
+        kept = []
+        for field in fields(schema):
+            path = f"{above}{field['name'].lower()}"
+            inner = field["type"]
+            if isinstance(inner, dict) and inner.get("type") == "struct":
+                inner = struct(inner, f"{path}.")
+            if path not in gone:
+                kept.append({**field, "name": names.get(path, field["name"]), "type": inner})
+        return {**schema, "fields": kept}
+
+    return struct(schema, "")
+
+
+def sibling(path: str, name: str) -> str:
+    """The dotted path of the field with another name in the same struct."""
+    above = path.rpartition(".")[0]
+    return f"{above}.{name}" if above else name
+
+
 def has_grown(now: Any, before: Any) -> bool:
     """Whether a type is another one with further struct fields, each after those that were there."""
     if isinstance(now, str) or isinstance(before, str) or now["type"] != before["type"]:
@@ -132,12 +198,19 @@ def merged(schemas: Iterable[Schema]) -> Schema:
     return {"type": "struct", "fields": list(columns.values())}
 
 
-def refused_changes(now: Schema, before: Schema) -> list[tuple[str, str, str]]:
-    """The columns of a table whose type a run does not change: the name, the new type and the table's."""
+def refused_changes(now: Schema, before: Schema, *, widens: bool = False) -> list[tuple[str, str, str]]:
+    """The columns of a table whose type a run does not change: the name, the new type and the table's.
+
+    Args:
+        now: The columns of the queries.
+        before: The columns of the table.
+        widens: Whether the table can get wider types.
+    """
     return [
         one
         for one in conflicts(now, before)
         if one[1:] not in WIDENED
+        and not (widens and is_wider(*one[1:]))
         and not has_grown(find_column(now, one[0])["type"], find_column(before, one[0])["type"])  # type: ignore[index]
     ]
 

@@ -170,7 +170,8 @@ def _frame(query: Query, interception: Interception, name: str) -> Any:
     match query:
         case PythonQuery():
             _check_arguments(query, name)
-            return query.function()
+            with in_force(interception.using(query.names)):
+                return query.function()
         case SqlQuery():
             return build_frame(query, interception)
         case _:

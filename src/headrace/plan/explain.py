@@ -166,7 +166,7 @@ class Explanation:
             parts.append(f"joined with {self._names(static)}")
         match planned.flow:
             case AppendFlow(groups=Groups(keys=keys)):
-                parts.append(f"one row for each {', '.join(keys)}")
+                parts.append(f"one row for each {', '.join(keys)}" if keys else "one row for all records")
             case AppendFlow():
                 parts.append("append")
             case AutoCdcFlow(keys=keys, sequence_by=sequence, history=ChosenColumns() as tracked):

@@ -99,10 +99,7 @@ def _keys(plan: LogicalPlan, flow: AppendFlow) -> tuple[str, ...]:
     if kind == "Distinct":
         ids = [one.exprId() for one in items(node.output())]
     else:
-        wanted = list(items(node.groupingExpressions()))
-        if not wanted:
-            raise _unsupported(flow, "the query has no GROUP BY")
-        ids = [_returned(one, node, flow) for one in wanted]
+        ids = [_returned(one, node, flow) for one in items(node.groupingExpressions())]
     for projection in reversed(projections):
         ids = [_renamed(one, projection, flow) for one in ids]
     output = list(items(plan.java_plan.output()))

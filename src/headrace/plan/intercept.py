@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
 from headrace.errors import ActionInQueryError, SourceLocation
 from headrace.model.mappings import MappedTable
 from headrace.model.names import TableName
+from headrace.model.names_in_use import NamesInUse, names_in_use
 from headrace.model.notes import Note
 from headrace.model.project import ProjectSettings
 from headrace.plan.event_log import EVENT_LOG, open_event_log
@@ -135,6 +136,13 @@ class Interception:
             case other:
                 assert_never(other)
 
+    def using(self, names: NamesInUse) -> Interception:
+        """The interception with the catalog and the schema that ``USE`` has set."""
+        if names.schema is None:
+            return self
+        rules = replace(self.names, default_schema=names.schema, qualifies=True, catalog_in_use=names.catalog)
+        return replace(self, names=rules)
+
     def current_session(self) -> SparkSession:
         """The session for code that asks Spark for the session in use."""
         if isinstance(self.mode, Loading):
@@ -167,7 +175,8 @@ class Interception:
         if name is None:
             return Answer(text)
         if self.tables is None:
-            return Answer(text if len(parts) <= 2 else quoted(name), name)
+            is_spark_name = len(parts) <= 2 and not self.names.qualifies
+            return Answer(text if is_spark_name else quoted(name), name)
         return self.ask(name, streaming=streaming, changes=changes, options=options, parts=parts)
 
     def read_path(
@@ -327,7 +336,10 @@ _quiet: ContextVar[bool] = ContextVar("headrace_quiet", default=False)
 
 def current_interception() -> Interception | None:
     """The interception of the code that this thread runs."""
-    return _current.get()
+    found = _current.get()
+    if found is not None and isinstance(found.mode, Loading):
+        return found.using(names_in_use())
+    return found
 
 
 def is_quiet() -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 from headrace.errors import ArgumentInvalidError
 from headrace.plan.intercept import Interception, current_interception, is_quiet, suspended
-from headrace.plan.sql_queries import run_text
+from headrace.plan.sql_queries import is_use, run_text, use_in_python
 from headrace.sources.delta.starting import reads_feed
 from headrace.sources.formats import FormatRead, format_reader
 from headrace.sources.registry import kind_for
@@ -182,6 +182,8 @@ def _session_sql(
     formatter = SQLStringFormatter(session)
     text = formatter.format(sqlQuery, **kwargs) if kwargs else sqlQuery
     try:
+        if is_use(text):
+            return use_in_python(interception, session, text)
         return run_text(interception, session, text, args)
     finally:
         formatter.clear()

@@ -54,6 +54,18 @@ def find_unreadable(
                 )
 
 
+def cannot_read(key: str, value: str) -> tuple[str, ...]:
+    """The readers that cannot read a table with a property."""
+    return tuple(
+        reader
+        for reader, found in _CANNOT_READ.items()
+        if any(
+            key == name and value.lower() in ((values,) if isinstance(values, str) else values)
+            for name, values, _ in found
+        )
+    )
+
+
 def _unreadable(
     reader: str, properties: Mapping[str, str], schema: columns.Schema
 ) -> Iterator[tuple[str, str]]:

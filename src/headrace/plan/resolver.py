@@ -326,6 +326,8 @@ class Resolver:
         coordinates: list[CoordinateColumns],
     ) -> None:
         errors = list(validate.check_layout_columns(dataset, schema))
+        if isinstance(dataset, StreamingTable):
+            errors += validate.check_changed_columns(dataset, schema)
         if errors:
             self.errors.extend(errors)
             raise Unresolved

@@ -5,15 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace.errors import ActionInQueryError
 from headrace.model.edits import Edit
+from headrace.model.names_in_use import use_names
 from headrace.model.queries import SqlQuery, table_functions
 from headrace.plan.intercept import Interception, in_force, suspended
+from headrace.plan.modes import Loading
 from headrace.plan.sql_reads import read_sql
 from headrace.syntax.locations import caller, located_at
 from headrace.syntax.sql import SqlText
+from headrace.syntax.statements import UseNames, parse_statement
+from headrace.syntax.tokens import Cursor
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +28,7 @@ SQL_TEXT_ATTRIBUTE = "_headrace_sql_text"
 _METADATA = "_metadata"
 _METADATA_ITSELF = re.compile(r"\b_metadata\b(?!\s*\.)")
 """The hidden column as a whole, and not one of its fields."""
+_USE = re.compile(r"\s*(USE|SET\s+CATALOG)\s", re.IGNORECASE)
 _numbers = itertools.count(1)
 
 
@@ -73,12 +78,36 @@ def run_text(interception: Interception, session: SparkSession, text: str, args:
     return _build(query, interception, session, args)
 
 
-def _build(query: SqlQuery, interception: Interception, session: SparkSession, args: Any = None) -> DataFrame:
-    if query.schema is not None:
-        names = replace(
-            interception.names, default_schema=query.schema, qualifies=True, catalog_in_use=query.catalog
+def is_use(text: str) -> bool:
+    """Whether an SQL text in Python code is ``USE``, or ``SET CATALOG``."""
+    return _USE.match(text) is not None
+
+
+def use_in_python(interception: Interception, session: SparkSession, text: str) -> DataFrame:
+    """Set the catalog and the schema for the rest of a Python file, as ``USE`` does in an SQL file.
+
+    Raises:
+        ActionInQueryError: A query function calls it.
+        SqlInvalidError: The statement is wrong.
+    """
+    location = caller(interception.root)
+    shown = " ".join(text.split())
+    if not isinstance(interception.mode, Loading):
+        raise ActionInQueryError(
+            f"a query calls spark.sql({shown!r}), which would change the names of other queries",
+            location=location,
+            remedies=["move the call out of the function, above the declarations that it is for"],
+            params={"action": shown},
         )
-        interception = replace(interception, names=names)
+    statement = parse_statement(Cursor(SqlText(text, location)))
+    assert isinstance(statement, UseNames)
+    use_names(statement.catalog, statement.schema, interception.settings.catalog)
+    with suspended():
+        return session.range(0).select()
+
+
+def _build(query: SqlQuery, interception: Interception, session: SparkSession, args: Any = None) -> DataFrame:
+    interception = interception.using(query.names)
     with located_at(query.location), in_force(interception):
         statement = SqlText(query.statement, query.begins, query.edits)
         text = statement.with_edits(

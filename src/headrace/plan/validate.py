@@ -281,6 +281,35 @@ def check_declared(
     )
 
 
+def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iterator[HeadraceError]:
+    """The queries return the new names of renamed columns, and no old names or dropped columns."""
+    gone = {
+        old: f"renamed_columns has the new name `{new}` for it" for old, new in table.renamed_columns.items()
+    }
+    gone |= dict.fromkeys(table.dropped_columns, "dropped_columns has it")
+    for path, reason in gone.items():
+        if columns.find(schema, path) is not None:
+            yield SchemaMismatchError(
+                f"a query of `{shown(table.name)}` returns the column `{path}`, but {reason}",
+                location=table.location,
+                remedies=[
+                    "change the query",
+                    "or remove the entry: the table has been changed by an earlier run",
+                ],
+                params={"dataset": str(table.name), "columns": [path]},
+            )
+    for old, new in table.renamed_columns.items():
+        path = columns.sibling(old, new)
+        if columns.find(schema, path) is None:
+            near = columns.suggestion(schema, path)
+            yield ColumnNotFoundError(
+                f"renamed_columns of `{shown(table.name)}` has the new name `{path}`, which no query returns",
+                location=table.location,
+                remedies=[f"did you mean `{near}`?" if near else "return the column under its new name"],
+                params={"dataset": str(table.name), "argument": "renamed_columns", "column": path},
+            )
+
+
 def check_flows_agree(
     schemas: Iterable[tuple[StreamingFlow, columns.Schema]], table: StreamingTable
 ) -> HeadraceError | None:

@@ -86,7 +86,7 @@ def describe_query(query: Query, files: frozenset[Path]) -> list[Any]:
             # What the query is made of is in the file, but for the values of its parameters.
             if not all(call.is_known for call in query.calls):
                 raise UnknownCode("the columns of files are inferred")
-            return [query.statement, query.edits, query.schema]
+            return [query.statement, query.edits, query.names.catalog, query.names.schema]
         case _:
             assert_never(query)
 

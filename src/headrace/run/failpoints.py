@@ -19,6 +19,7 @@ Point = Literal[
     "replay-marked",
     "replay-committed",
     "schema-added",
+    "column-changed",
 ]
 VARIABLE = "HEADRACE_PAUSE_AT"
 

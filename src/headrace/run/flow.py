@@ -123,7 +123,7 @@ class FlowRunner:
                     return "plan again"
             if self.triggered and drained and not self._looks_again:
                 return "up to date"
-            session = self.session(dict(flow.spark_conf))
+            session = self.session({**self._source_settings(opened), **flow.spark_conf})
             limits = BatchLimits(self.planned, systems, session, opened)
         state = QueryState()
         late = LateRows(
@@ -146,6 +146,15 @@ class FlowRunner:
             finally:
                 function.ranges.close()
                 self.progress.late += late.rows
+
+    def _source_settings(self, opened: OpenedFlow) -> dict[str, str]:
+        """The settings with which the sources are read on."""
+        systems = self.opener.surveyor.systems
+        positions = {} if opened.checkpoint is None else opened.checkpoint.positions
+        found: dict[str, str] = {}
+        for source in self.planned.sources:
+            found |= source.settings(positions.get(source.index), systems)
+        return found
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from headrace.errors import (
+    ColumnInvalidError,
     HeadraceError,
     KeysChangedError,
     SchemaMismatchError,
@@ -17,13 +18,18 @@ from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
 from headrace.plan.alterations import (
     COORDINATE_PROPERTIES,
+    WIDENING,
     TableAlterations,
+    column_names,
     find_alterations,
     layout_schema,
+    widens,
 )
-from headrace.plan.properties import keeps_history, keys_of
+from headrace.plan.evaluate import shortened
+from headrace.plan.properties import KEYS, keeps_history, keys_of
 from headrace.plan.stages import OpenTableStage, Plan, PlannedFlow
 from headrace.plan.stored import load_stored_at
+from headrace.run.failpoints import reach
 from headrace.run.survey import ReadTable
 from headrace.sinks.delta.metastore import publish_table
 from headrace.sinks.delta.table import (
@@ -106,6 +112,7 @@ def check_table(
         # Opening its flows is refused: nothing is changed in a table that is not theirs.
         return TableOpening()
     if not emptied:
+        _refuse_taken_names(stage, state)
         _refuse_other_types(stage, state)
         _refuse_other_keys(stage, state)
     alterations = find_alterations(
@@ -156,23 +163,54 @@ def open_table(
         # Another driver was faster. Which of the two may feed the table is decided by the lease.
         opening = check()
     register_table(spark, stage.table.name, path)
-    alter(spark, path, opening.alterations)
+    alter(spark, path, opening.alterations, stage.table)
     publish_table(spark, stage.table.name, path)
 
 
-def alter(spark: SparkSession, path: Location, alterations: TableAlterations) -> None:
-    """Apply changes to an existing table."""
+def alter(
+    spark: SparkSession,
+    path: Location,
+    alterations: TableAlterations,
+    table: StreamingTable | MaterializedView,
+) -> None:
+    """Apply changes to an existing table.
+
+    Raises:
+        ColumnInvalidError: Delta refuses to rename, drop or widen a column.
+    """
+    from pyspark.errors import PySparkException
+
     if alterations.is_empty:
         return
     comment = {COMMENT_PROPERTY: alterations.comment} if alterations.comment else {}
-    alter_table(
-        spark,
-        path,
-        properties={**alterations.properties, **comment},
-        removed=alterations.removed,
-        new_columns=alterations.new_columns,
-        cluster_by=alterations.cluster_by,
-    )
+    try:
+        alter_table(
+            spark,
+            path,
+            properties={**alterations.properties, **comment},
+            removed=alterations.removed,
+            renamed=alterations.renamed,
+            dropped=alterations.dropped,
+            widened=alterations.widened,
+            new_columns=alterations.new_columns,
+            cluster_by=alterations.cluster_by,
+            committed=lambda: reach("column-changed", table.name.name, 0),
+        )
+    except PySparkException as error:
+        changed = [*(old for old, _ in alterations.renamed), *alterations.dropped]
+        changed += [name for name, _ in alterations.widened]
+        if not changed:
+            raise
+        raise ColumnInvalidError(
+            f"Delta cannot change the columns of {table.name.short}: {shortened(str(error)).splitlines()[0]}",
+            location=table.location,
+            facts=[f"columns to change: {', '.join(changed)}", "no row was read or written"],
+            remedies=[
+                "remove the column from renamed_columns, or dropped_columns",
+                f"or read everything again:   headrace full-refresh {table.name.short}",
+            ],
+            params={"dataset": str(table.name), "columns": changed},
+        ) from error
 
 
 def _create(stage: OpenTableStage, path: Location, spark: SparkSession) -> bool:
@@ -216,9 +254,29 @@ def _refuse_other_files(table: StreamingTable, path: Location) -> None:
         )
 
 
+def _refuse_taken_names(stage: OpenTableStage, state: TableState) -> None:
+    """Refuse to rename a column if the table has both names."""
+    table = stage.table
+    for old, new in table.renamed_columns.items():
+        to = columns.sibling(old, new)
+        if columns.find(state.schema, old) is not None and columns.find(state.schema, to) is not None:
+            raise SchemaMismatchError(
+                f"{table.name.short}: {old} cannot be renamed to {new}: the table has both columns",
+                location=table.location,
+                facts=("nothing was read or written",),
+                remedies=(
+                    f"drop the old column:   dropped_columns={[old]}",
+                    f"or read everything again:   headrace full-refresh {table.name.short}",
+                ),
+                params={"dataset": str(table.name), "columns": [old, to]},
+            )
+
+
 def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     name = stage.table.name
-    if conflicts := columns.refused_changes(stage.schema, state.schema):
+    held = column_names(stage.table, state.schema)
+    can_widen = widens(stage.properties, state.properties)
+    if conflicts := columns.refused_changes(stage.schema, held, widens=can_widen):
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         is_inferred = bool(keys_of(stage.properties)) and stage.table.schema is None
         raise SchemaMismatchError(
@@ -227,6 +285,11 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
             facts=(*found, "nothing was read or written"),
             remedies=(
                 "cast the columns in the query",
+                *(
+                    [f"or let Delta widen them, with the table property {WIDENING} = true"]
+                    if all(columns.is_wider(now, was) for _, now, was in conflicts)
+                    else []
+                ),
                 *(
                     ["or, if they are inferred from snapshots, declare them with schema=.."]
                     if is_inferred
@@ -258,6 +321,8 @@ def _refuse_other_keys(stage: OpenTableStage, state: TableState) -> None:
 
 
 def _how(properties: Mapping[str, str]) -> str:
+    if KEYS in properties and not keys_of(properties):
+        return "kept as one row"
     keys = ", ".join(keys_of(properties))
     kept = f"kept as the history of {keys}" if keeps_history(properties) else f"merged by {keys}"
     return kept if keys else "appended"

@@ -237,7 +237,7 @@ class ViewRunner:
             has_rows=True,
             new_clustering=new_clustering(self.view, path),
         )
-        alter(spark, path, alterations)
+        alter(spark, path, alterations, self.view)
         register_table(spark, self.view.name, path)
         publish_table(spark, self.view.name, path)
         settings, name = self._settings, self.view.name

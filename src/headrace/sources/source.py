@@ -175,6 +175,15 @@ class Source(ABC):
         """What measures its batches, where Headrace chooses their limit."""
         return None
 
+    def settings(self, position: Position | None, systems: Systems) -> Mapping[str, str]:
+        """The settings of Spark with which a query reads on.
+
+        Args:
+            position: Where it reads on; ``None`` where its options say.
+            systems: The systems.
+        """
+        return {}
+
     # -- its records as a batch
 
     def read_range(self, read: SourceRead, one: SourceRange | None, checkpoint: Location) -> DataFrame:

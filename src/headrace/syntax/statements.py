@@ -87,7 +87,24 @@ class UseNames:
     schema: str | None
 
 
-Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseNames
+@dataclass(frozen=True, kw_only=True)
+class AlterColumns:
+    """``ALTER TABLE name RENAME COLUMN old TO new``, or ``DROP COLUMN``: a change of an existing table.
+
+    Args:
+        name: The parts of the name.
+        location: The name's location.
+        renamed: The new names of columns.
+        dropped: The columns that the table loses.
+    """
+
+    name: tuple[str, ...]
+    location: SourceLocation
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+
+Statement = CreateDataset | InsertFlow | CdcFlow | SetSetting | UseNames | AlterColumns
 
 
 def parse_statement(cursor: Cursor) -> Statement:
@@ -105,6 +122,8 @@ def parse_statement(cursor: Cursor) -> Statement:
         return _use(cursor)
     if cursor.at("SET"):
         return _set(cursor)
+    if cursor.at("ALTER"):
+        return _alter(cursor)
     first = cursor.token.value.upper()
     raise cursor.unsupported(
         f"the statement {first} in an SQL file",
@@ -428,6 +447,39 @@ def _use(cursor: Cursor) -> UseNames:
     if is_catalog:
         return UseNames(parts[0], None)
     return UseNames(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def _alter(cursor: Cursor) -> AlterColumns:
+    cursor.expect("ALTER")
+    cursor.take("STREAMING")
+    if not cursor.take("TABLE"):
+        raise cursor.unsupported(f"ALTER {cursor.token.value.upper()} in an SQL file")
+    named = cursor.token
+    name = without_live(cursor.name("a table"))
+    location = _location(cursor, named, cursor.tokens[cursor.index - 1])
+    renamed: dict[str, str] = {}
+    dropped: tuple[str, ...] = ()
+    if cursor.take("RENAME", "COLUMN"):
+        old = ".".join(cursor.name("a column"))
+        cursor.expect("TO")
+        renamed = {old: ".".join(cursor.name("the new name"))}
+    elif cursor.take("DROP", "COLUMN") or cursor.take("DROP", "COLUMNS"):
+        cursor.take("IF", "EXISTS")
+        dropped = _columns(cursor) if cursor.at_symbol("(") else (".".join(cursor.name("a column")),)
+    elif cursor.at("ALTER", "COLUMN") or cursor.at("CHANGE", "COLUMN"):
+        raise cursor.unsupported(
+            "ALTER COLUMN in an SQL file",
+            "change the type in the query, and let Delta widen the column: "
+            "TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
+        )
+    else:
+        raise cursor.unsupported(
+            f"ALTER TABLE .. {cursor.token.value.upper()} in an SQL file",
+            "change the CREATE statement; ALTER TABLE has RENAME COLUMN and DROP COLUMN",
+        )
+    if not cursor.done:
+        raise cursor.unexpected("the end of the statement")
+    return AlterColumns(name=name, location=location, renamed=renamed, dropped=dropped)
 
 
 def _location(cursor: Cursor, first: Token, last: Token) -> SourceLocation:

@@ -32,9 +32,9 @@ def judge_keys(table: Path, log: TableLog, found: Judgement) -> str | None:
     Returns:
         Why the keys could not be read, if so.
     """
-    keys = keys_of(log)
-    if not keys:
+    if PROPERTY_KEYS not in log.metadata.properties:
         return None
+    keys = keys_of(log)
     listed = ", ".join(_quoted(key) for key in keys)
     is_history = log.metadata.properties.get(PROPERTY_SCD_TYPE) == "2"
     query = _overlaps(listed, _columns(log)[_START]) if is_history else _twice(listed)
@@ -48,9 +48,9 @@ def judge_keys(table: Path, log: TableLog, found: Judgement) -> str | None:
         return f"the keys cannot be read: {str(error).splitlines()[0]}"
     code = "HISTORY_OVERLAPS" if is_history else "KEY_TWICE"
     for one in wrong[:_SHOWN]:
-        key = ", ".join(f"{name} = {one[name]}" for name in keys)
+        key = "the key " + ", ".join(f"{name} = {one[name]}" for name in keys) if keys else "the aggregate"
         text = "rows that overlap or are empty" if is_history else counted(one[_COUNT], "row")
-        found.find(code, f"the key {key} has {text}", version=log.version)
+        found.find(code, f"{key} has {text}", version=log.version)
     if len(wrong) > _SHOWN:
         what = "rows that overlap or are empty" if is_history else "several rows"
         found.find(code, f"{len(wrong) - _SHOWN:,} more keys have {what}", version=log.version)
@@ -58,6 +58,8 @@ def judge_keys(table: Path, log: TableLog, found: Judgement) -> str | None:
 
 
 def _twice(keys: str) -> str:
+    if not keys:
+        return f"SELECT count(*) AS {_COUNT} FROM t HAVING count(*) > 1"
     return f"SELECT {keys}, count(*) AS {_COUNT} FROM t GROUP BY {keys} HAVING count(*) > 1"
 
 

@@ -504,11 +504,31 @@ def test_files_of_delta_live_tables_and_lakeflow_declare_the_same(load: Load) ->
     assert "dlt" not in sys.modules and "databricks.pipelines" not in sys.modules
 
 
-@pytest.mark.parametrize("argument", ['path="/mnt/x"', 'row_filter="f"'])
-def test_arguments_of_databricks_that_would_change_results_are_refused(load: Load, argument: str) -> None:
+@pytest.mark.parametrize(
+    "call",
+    [
+        '@dlt.table(row_filter="f")\ndef x(): ...',
+        '@dlt.table(replace_using=["f"])\ndef x(): ...',
+        'dlt.create_streaming_table("t", row_filter="f")',
+        'dlt.replace_flow(target="t")',
+        'dlt.update_flow(target="t")',
+    ],
+)
+def test_what_would_change_results_on_databricks_and_is_not_supported_is_refused(
+    load: Load, call: str
+) -> None:
     with pytest.raises(FeatureUnsupportedError) as caught:
-        load(f"import dlt\n\n@dlt.table({argument})\ndef x(): ...\n")
+        load(f"import dlt\n\n{call}\n")
     assert caught.value.location is not None and caught.value.location.line == 3
+
+
+def test_the_path_of_a_table_is_noted_unless_it_is_the_folder_of_the_table(load: Load) -> None:
+    spec = "name: shop\nstorage: ./lake\npaths: {/mnt/gold: ./lake/tables/default}\n"
+    calls = 'import dlt\n@dlt.table(path="/mnt/gold/x")\ndef x(): ...\n'
+    calls += 'dlt.create_streaming_table("y", path="/mnt/silver/y")\n'
+    (note,) = load(calls, spec).notes
+    assert (note.level, note.location.line) == ("warning", 4)
+    assert "`y` is stored in tables/default/y" in note.text
 
 
 @pytest.mark.parametrize(

@@ -336,7 +336,7 @@ def test_a_schema_is_that_of_later_names(sql: Sql) -> None:
     ]
     query = declared.flows[1].query
     assert isinstance(query, SqlQuery)
-    assert (query.catalog, query.schema) == ("main", "sales")
+    assert (query.names.catalog, query.names.schema) == ("main", "sales")
 
 
 def test_a_catalog_is_in_use_until_the_end_of_the_file(sql: Sql) -> None:
@@ -470,6 +470,12 @@ def test_forms_that_are_not_supported_are_refused_by_name(sql: Sql, text: str, p
         ("AUTO CDC FROM SNAPSHOT INTO t FROM s KEYS (a) SEQUENCE BY b", "SQL_INVALID", "1:47"),
         ("AUTO CDC FROM SNAPSHOT INTO t FROM (SELECT 1) KEYS (a)", "SQL_INVALID", "1:36"),
         ("USE SCHEMA", "SQL_INVALID", "1:11"),
+        ("ALTER TABLE t RENAME COLUMN a b", "SQL_INVALID", "1:31"),
+        ("ALTER TABLE t RENAME TO u", "FEATURE_UNSUPPORTED", "1:15"),
+        ("ALTER TABLE t ALTER COLUMN a TYPE BIGINT", "FEATURE_UNSUPPORTED", "1:15"),
+        ("ALTER TABLE t SET TBLPROPERTIES (a = b)", "FEATURE_UNSUPPORTED", "1:15"),
+        ("ALTER VIEW v RENAME TO w", "FEATURE_UNSUPPORTED", "1:7"),
+        ("ALTER TABLE t DROP COLUMN a;\nCREATE MATERIALIZED VIEW t AS SELECT 1", "TARGET_INVALID", "1:13"),
         ("CREATE VIEW v AS SELECT 'a\n", "SQL_INVALID", "1:25"),
         ("CREATE VIEW v AS SELECT 1;\n  /* b", "SQL_INVALID", "2:3"),
         ("CREATE VIEW v AS SELECT 1 FROM STREAM read_kafka(subscribe => )", "SQL_INVALID", "1:63"),
@@ -519,3 +525,14 @@ def test_a_literal_in_hexadecimal_is_checked(sql: Sql) -> None:
     assert "x'1G'" in caught.value.summary
     assert caught.value.location is not None
     assert (caught.value.location.line, caught.value.location.column) == (2, 15)
+
+
+def test_columns_of_an_existing_table_are_renamed_and_dropped(sql: Sql) -> None:
+    (table,) = sql(
+        "ALTER TABLE LIVE.t RENAME COLUMN cust TO customer; CREATE STREAMING TABLE t AS SELECT 1;"
+        "ALTER STREAMING TABLE t RENAME COLUMN `to`.zip TO postcode;"
+        "ALTER TABLE t DROP COLUMNS (a, `b`.c); ALTER TABLE default.t DROP COLUMN IF EXISTS d"
+    ).datasets
+    assert isinstance(table, StreamingTable)
+    assert table.renamed_columns == {"cust": "customer", "to.zip": "postcode"}
+    assert table.dropped_columns == ("a", "b.c", "d")

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import SourceLocation
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.model.names import TableName
-from headrace.plan.alterations import TableAlterations, find_alterations
+from headrace.plan.alterations import MAPPING, WIDENING, TableAlterations, find_alterations
 from headrace.plan.properties import COORDINATES
 
 HERE = SourceLocation("orders.py", 7)
@@ -84,3 +84,44 @@ def test_a_view_gets_its_columns_with_its_rows() -> None:
         Held(properties=PLACES), view, columns=schema(id="long", more="string"), properties={"a": "1"}
     )
     assert found == TableAlterations(properties={"a": "1"})
+
+
+def test_columns_are_renamed_and_dropped_once() -> None:
+    table = StreamingTable(
+        name=NAME, location=HERE, renamed_columns={"Cust": "customer"}, dropped_columns=("old",)
+    )
+    now = schema(id="long", customer="string", extra="string")
+    before = Held(schema=schema(id="long", cust="string", old="string"))
+    found = alterations(before, table, columns=now)
+    assert (found.renamed, found.dropped) == ((("Cust", "customer"),), ("old",))
+    assert found.properties == {MAPPING: "name"}
+    assert [path for path, _ in found.new_columns] == [("extra",)]
+    # A process that was killed after the first of them makes the second.
+    between = Held(schema=schema(id="long", customer="string", old="string"), properties={MAPPING: "name"})
+    found = alterations(between, table, columns=now)
+    assert (found.renamed, found.dropped, found.properties) == ((), ("old",), {})
+    assert alterations(Held(schema=now), table, columns=now).is_empty
+
+
+def test_a_field_of_a_struct_is_renamed_in_its_struct() -> None:
+    def struct(name: str) -> dict[str, Any]:
+        return {"type": "struct", "fields": [{"name": "to", "type": schema(**{name: "long"})}]}
+
+    table = StreamingTable(name=NAME, location=HERE, renamed_columns={"to.zip": "postcode"})
+    found = alterations(Held(schema=struct("zip")), table, columns=struct("postcode"))
+    assert found.renamed == (("to.zip", "postcode"),) and not found.new_columns
+    assert alterations(Held(schema=struct("postcode")), table, columns=struct("postcode")).is_empty
+
+
+def test_coordinates_of_a_renamed_column_keep_their_meaning() -> None:
+    table = StreamingTable(name=NAME, location=HERE, renamed_columns={"t": "topic"})
+    held = Held(schema=schema(t="string"), properties=PLACES)
+    wanted = {COORDINATES: '{"topic": "topic"}'}
+    found = alterations(held, table, columns=schema(topic="string"), properties=wanted, has_rows=True)
+    assert found.properties == {MAPPING: "name", **wanted}
+
+
+def test_columns_get_wider_types_only_where_the_table_allows_it() -> None:
+    held, now = Held(schema=schema(id="integer", n="long")), schema(id="long", n="string")
+    assert alterations(held, columns=now).widened == ()
+    assert alterations(held, columns=now, properties={WIDENING: "true"}).widened == (("id", "BIGINT"),)

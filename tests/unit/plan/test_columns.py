@@ -86,3 +86,23 @@ def test_a_struct_that_changes_otherwise_is_refused(now: dict[str, Any]) -> None
     before = struct(deep=struct(x="long"))
     assert [name for name, _, _ in columns.refused_changes(struct(deep=now), before)] == ["deep"]
     assert list(columns.new_fields(struct(deep=now), before)) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_wider"),
+    [
+        ("INT", "BIGINT", True),
+        ("BIGINT", "INT", False),
+        ("BIGINT", "DOUBLE", False),
+        ("FLOAT", "DOUBLE", True),
+        ("INT", "STRING", False),
+        ("DATE", "TIMESTAMP_NTZ", True),
+        ("DATE", "TIMESTAMP", False),
+        ("DECIMAL(10,2)", "DECIMAL(12,4)", True),
+        ("DECIMAL(10,2)", "DECIMAL(11,4)", False),
+        ("INT", "DECIMAL(10,0)", True),
+        ("BIGINT", "DECIMAL(10,0)", False),
+    ],
+)
+def test_a_wider_type_has_all_values_of_the_old_one(before: str, now: str, is_wider: bool) -> None:
+    assert columns.is_wider(now, before) is is_wider

@@ -185,7 +185,7 @@ def commit_merge(
         table: The table's folder.
         stamp: The batch.
         counts: The batch's counts.
-        keys: The key columns.
+        keys: The key columns; empty if the table has one row.
         effect: The column of ``effects`` that says what is done: ``insert`` and ``update`` write the row, any
             other value deletes it.
         equal: The operator that compares keys.
@@ -233,7 +233,8 @@ def _merge_statement(
         quoted_column(name): f"new.{quoted_column(name)}" if name.casefold() in given else "NULL"
         for name in columns
     }
-    matching = " AND ".join(f"held.{quoted_column(key)} {equal} new.{quoted_column(key)}" for key in keys)
+    same = (f"held.{quoted_column(key)} {equal} new.{quoted_column(key)}" for key in keys)
+    matching = " AND ".join(same) or "true"
     assigned = ", ".join(f"{name} = {value}" for name, value in values.items())
     return (
         f"MERGE INTO delta.`{table}` AS held USING {view} AS new ON {matching} "

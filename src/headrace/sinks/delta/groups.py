@@ -30,7 +30,7 @@ class GroupsTarget(FlowTable):
     """A Delta table that a flow keeps the groups of its query in.
 
     Args:
-        keys: The grouping columns.
+        keys: The grouping columns; empty if the table has one row.
         only_new: Whether a group never changes, as with SELECT DISTINCT: then rows are only inserted.
         tombstones: Not used: a group is never deleted.
         shared: What the flows of the table share.
@@ -86,14 +86,17 @@ class _GroupWriter(KeyedWriter):
         keys = self._target.keys
         named = [F.col(quoted_column(key)).alias(f"{_KEY}{number}") for number, key in enumerate(keys)]
         same = reduce(
-            and_, (F.col(quoted_column(key)).eqNullSafe(F.col(f"{_KEY}{n}")) for n, key in enumerate(keys))
+            and_,
+            (F.col(quoted_column(key)).eqNullSafe(F.col(f"{_KEY}{n}")) for n, key in enumerate(keys)),
+            F.lit(True),
         )
-        mine = sent_to_readers(groups.select(*named), groups.count())
-        held = self.held().select(*map(quoted_column, keys), HELD_AT).join(mine, same)
+        held = self.held().select(*map(quoted_column, keys), HELD_AT)
+        if keys:
+            held = held.join(sent_to_readers(groups.select(*named), groups.count()), same)
         held = held.groupBy(*(f"{_KEY}{number}" for number in range(len(keys)))).agg(
             F.count(F.lit(1)).alias(HELD_ROWS), F.max(HELD_AT).alias(HELD_AT)
         )
-        is_held = F.col(HELD_ROWS).isNotNull()
+        is_held = F.coalesce(F.col(HELD_ROWS), F.lit(0)) > 0
         effect = F.when(~is_held, "insert").otherwise("none" if self._target.only_new else "update")
         found = groups.join(held, same, "left").withColumn(EFFECT, effect)
         return found.drop(*(f"{_KEY}{number}" for number in range(len(keys))))

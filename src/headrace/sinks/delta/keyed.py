@@ -243,9 +243,11 @@ class KeyedWriter(ABC):
         shown = "" if first is None else ", ".join(f"{key} = {first[key]}" for key in keys)
         stamp, table = self.stamp, self.table.location
         return KeyTwiceError(
-            f"flow {stamp.flow}: {count:,} keys of batch {stamp.batch} have several rows in the table",
+            f"flow {stamp.flow}: {count:,} keys of batch {stamp.batch} have several rows in the table"
+            if keys
+            else f"flow {stamp.flow}: the table has several rows; the query returns one",
             facts=(
-                f"such as {shown}",
+                *([f"such as {shown}"] if keys else []),
                 f"another writer has added rows to {table}",
                 "the batch was not written",
             ),

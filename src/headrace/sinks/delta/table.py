@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableNameTakenError
-from headrace.model.names import TableName
+from headrace.model.names import TableName, quoted_column, quoted_path
 from headrace.storage.location import Location
 from headrace.storage.table_log import checksum_matches_log, is_table, load_checksum, newest_version
 
@@ -231,16 +231,41 @@ def alter_table(
     *,
     properties: Mapping[str, str],
     removed: tuple[str, ...] = (),
+    renamed: Sequence[tuple[str, str]] = (),
+    dropped: Sequence[str] = (),
+    widened: Sequence[tuple[str, str]] = (),
     new_columns: Sequence[tuple[tuple[str, ...], Mapping[str, Any]]] = (),
     cluster_by: tuple[str, ...] = (),
+    committed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring a table's properties up to date, add columns that its queries have gained, cluster it anew."""
+    """Bring a table's properties up to date, change its columns, cluster it anew.
+
+    Each change of a column is a commit. After a crash, the changes that are missing can be made again.
+
+    Args:
+        spark: A session.
+        path: The table's folder.
+        properties: The properties to set.
+        removed: The properties to unset.
+        renamed: Columns and struct fields, by their dotted paths, and their new names.
+        dropped: Columns and struct fields to drop.
+        widened: Columns, and their new types as DDL.
+        new_columns: Columns and struct fields to add: the path of each, and its field.
+        cluster_by: The columns to cluster by.
+        committed: Called after each commit that renames, drops or widens a column.
+    """
     target = f"delta.`{path}`"
     if properties:
         listed = ", ".join(f"{_text(key)} = {_text(value)}" for key, value in properties.items())
         spark.sql(f"ALTER TABLE {target} SET TBLPROPERTIES ({listed})")
     if removed:
         spark.sql(f"ALTER TABLE {target} UNSET TBLPROPERTIES ({', '.join(map(_text, removed))})")
+    changes = [f"RENAME COLUMN {quoted_path(old)} TO {quoted_column(new)}" for old, new in renamed]
+    changes += [f"DROP COLUMN {quoted_path(column)}" for column in dropped]
+    changes += [f"ALTER COLUMN {quoted_path(column)} TYPE {kind}" for column, kind in widened]
+    for change in changes:
+        spark.sql(f"ALTER TABLE {target} {change}")
+        committed()
     if new_columns:
         added = [
             "".join(f"`{part}`." for part in path[:-1]) + ddl(spark, {"type": "struct", "fields": [field]})

@@ -51,6 +51,13 @@ from headrace.storage.table_log import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+_MAPPING = "delta.columnMapping.mode"
+_WIDENING = "delta.enableTypeWidening"
+_CHANGES_COLUMNS = frozenset({"RENAME COLUMN", "DROP COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS"})
+_READS_OLD_NAMES = (
+    "spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled"
+)
+"""With it, a stream reads rows from before a change of columns with the columns of today, as a batch does."""
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
 _COUNTED = 500
@@ -176,6 +183,16 @@ class DeltaSource(Source):
             or (self.skips_changes and commit.removes_data and not self.refuses(commit))
             for commit in ahead
         )
+
+    def settings(self, position: Position | None, systems: Systems) -> Mapping[str, str]:
+        path = self.table_location
+        properties = systems.read_table(path).properties
+        if properties.get(_MAPPING, "none") == "none" and properties.get(_WIDENING) != "true":
+            return {}
+        ahead = follow_commits(path, position.version) if isinstance(position, DeltaPosition) else None
+        if ahead is not None and all(commit.operation not in _CHANGES_COLUMNS for commit in ahead):
+            return {}
+        return {_READS_OLD_NAMES: "true"}
 
     def meter(self, systems: Systems) -> DeltaMeter | None:
         return DeltaMeter() if self.adaptive else None
