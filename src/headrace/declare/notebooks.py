@@ -89,7 +89,7 @@ class _Cells:
             if not self._run(cell.argument):
                 self._note(cell)
         elif self._active.registry is not None:
-            declare_text(self._sql(cell), self._path, self._active, is_cell=True)
+            declare_text(self._sql(cell), self._path, self._active, is_notebook=True)
 
     def _note(self, cell: Cell) -> None:
         if cell.magic != "md" and self._active.registry is not None:

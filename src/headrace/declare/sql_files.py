@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -50,6 +49,7 @@ _PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
 _REMEDIES = {
     "SCHEDULE": "start `headrace run` at these times",
     "TRIGGER": "run continuously: headrace run --continuous",
+    "REFRESH POLICY": "a view is computed as a whole",
     "CLUSTER BY AUTO": "name the columns: CLUSTER BY (columns)",
 }
 """What has the effect of a clause that is ignored."""
@@ -77,28 +77,25 @@ def declare_file(file: Path, active: ActivePipeline) -> None:
             remedies=["save the file as UTF-8"],
             params={"file": path, "exception": type(error).__name__},
         ) from error
-    declare_text(text, path, active)
-    if text.startswith("-- Databricks notebook source") and active.registry is not None:
+    is_notebook = text.startswith("-- Databricks notebook source")
+    with separate_names():
+        declare_text(text, path, active, is_notebook=is_notebook)
+    if is_notebook and active.registry is not None:
         for cell in find_cells(text):
             if cell.magic != "md":
                 active.registry.add_note(build_note(cell, path))
 
 
-def declare_text(text: str, path: str, active: ActivePipeline, *, is_cell: bool = False) -> None:
+def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: bool = False) -> None:
     """Declare what the statements of a text declare.
 
     Args:
         text: The statements, each at the line and column that it has in the file.
         path: The file.
         active: The pipeline that is being loaded.
-        is_cell: Whether the text is a cell of a notebook. Queries are not run there, and are noted; ``USE``
-            holds for the cells below.
+        is_notebook: Whether the text is a notebook, or a cell of one. Queries are not run there, and are
+            noted.
     """
-    with nullcontext() if is_cell else separate_names():
-        _declare_statements(text, path, active, is_cell=is_cell)
-
-
-def _declare_statements(text: str, path: str, active: ActivePipeline, *, is_cell: bool) -> None:
     scope = _File(active)
     whole = SqlText(text, SourceLocation(path, 1, 1))
     try:
@@ -108,7 +105,7 @@ def _declare_statements(text: str, path: str, active: ActivePipeline, *, is_cell
     for start, stop in statements:
         begins = whole.locate(start, start, None)
         statement = SqlText(text[start:stop], SourceLocation(path, begins.line, begins.column))
-        if is_cell and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
+        if is_notebook and (word := statement.text.split(None, 1)[0].upper()) not in _DECLARES:
             scope.registry.add_note(
                 Note(level="note", text=f"the statement {word} is not run", location=statement.location)
             )

@@ -83,6 +83,7 @@ def install() -> None:
 
 
 def _patch_sessions() -> None:
+    from pyspark.sql.catalog import Catalog
     from pyspark.sql.session import SparkSession
 
     _patch(SparkSession, "table", _session_table)
@@ -91,6 +92,8 @@ def _patch_sessions() -> None:
         _patch(SparkSession, name, _in_session)
     for name in ("read", "readStream"):
         _patch_property(SparkSession, name, _in_session)
+    _patch(Catalog, "setCurrentCatalog", functools.partial(_use, "CATALOG"))
+    _patch(Catalog, "setCurrentDatabase", functools.partial(_use, "SCHEMA"))
     _patch(SparkSession.Builder, "getOrCreate", _session_in_use)
     for name in ("active", "getActiveSession"):
         found = getattr(SparkSession, name).__func__
@@ -187,6 +190,13 @@ def _session_sql(
         return run_text(interception, session, text, args)
     finally:
         formatter.clear()
+
+
+def _use(
+    what: str, interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any
+) -> None:
+    (name,) = (*args, *kwargs.values())
+    use_in_python(interception, self._sparkSession, f"USE {what} {name}")
 
 
 def _in_session(interception: Interception, original: Method, self: Any, *args: Any, **kwargs: Any) -> Any:

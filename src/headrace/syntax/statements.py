@@ -281,8 +281,9 @@ class TableClauses:
             self._once(first, "comment", cursor.string("the text of the comment"))
         elif cursor.take("TBLPROPERTIES"):
             self._once(first, "properties", read_properties(cursor))
-        elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON"):
+        elif cursor.at("SCHEDULE") or cursor.at("TRIGGER", "ON") or cursor.at("REFRESH", "POLICY"):
             clause = cursor.next().value.upper()
+            clause = "REFRESH POLICY" if clause == "REFRESH" else clause
             cursor.until(lambda: cursor.token.is_word(*_CLAUSES))
             self._ignore(first, clause)
         else:

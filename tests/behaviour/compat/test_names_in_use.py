@@ -32,7 +32,7 @@ FILES = {
             return spark.readStream.schema("id BIGINT, count BIGINT").json("landing")
 
         spark.sql("USE CATALOG bronze")
-        spark.sql("USE SCHEMA used_sales")
+        spark.catalog.setCurrentDatabase("used_sales")
 
         @dp.table(path="/mnt/elsewhere/count")
         def count():
