@@ -185,6 +185,9 @@ class DeltaSource(Source):
         )
 
     def settings(self, position: Position | None, systems: Systems) -> Mapping[str, str]:
+        if self.reads_feed:
+            # Delta refuses a change feed across a change of columns.
+            return {}
         path = self.table_location
         properties = systems.read_table(path).properties
         if properties.get(_MAPPING, "none") == "none" and properties.get(_WIDENING) != "true":
