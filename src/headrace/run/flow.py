@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,9 @@ from headrace.run.reporting import Progress
 from headrace.run.snapshots import SnapshotLooks
 from headrace.run.stop import PlanAgain, StopRequested, StopSignal
 from headrace.run.survey import is_drained
+from headrace.sources.registry import kind_of
 from headrace.state.lease import Lease
+from headrace.state.offset_log import load_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,10 +153,14 @@ class FlowRunner:
     def _source_settings(self, opened: OpenedFlow) -> dict[str, str]:
         """The settings with which the sources are read on."""
         systems = self.opener.surveyor.systems
-        positions = {} if opened.checkpoint is None else opened.checkpoint.positions
+        # Spark reads the range of the last batch again when a query starts.
+        before = -1 if opened.checkpoint is None else opened.checkpoint.last_planned - 1
+        held = load_offsets(opened.path, before) if before >= 0 else ()
         found: dict[str, str] = {}
         for source in self.planned.sources:
-            found |= source.settings(positions.get(source.index), systems)
+            text = held[source.index] if source.index < len(held) else None
+            start = None if text is None else kind_of(source.kind).position(json.loads(text))
+            found |= source.settings(start, systems)
         return found
 
     @contextmanager

@@ -179,7 +179,7 @@ class Source(ABC):
         """The settings of Spark with which a query reads on.
 
         Args:
-            position: Where it reads on; ``None`` where its options say.
+            position: Where the query starts to read; ``None`` where its options say.
             systems: The systems.
         """
         return {}
