@@ -4,51 +4,32 @@ update."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.declare.activation import activate
-from headrace.declare.registry import ActivePipeline, FolderHook
+from headrace.declare.registry import ActivePipeline
 from headrace.errors import PipelineFileFailedError
 from headrace.model.connections import KafkaConnection
-from headrace.model.declarations import Declarations, Flow, is_once, snapshots_of
+from headrace.model.declarations import Declarations
 from headrace.model.events import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
+from headrace.project.plan_queries import PlanQueries, SourceOverrides
 from headrace.project.selection import select
-from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
-from headrace.state.snapshot_log import SnapshotLog
 from headrace.storage.location import Location
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-    from headrace.model.ranges import SourceRange
-    from headrace.plan.bounded import Treat
-    from headrace.plan.modes import RangeHook, SourceHook
-    from headrace.plan.resolver import FindTable
-    from headrace.plan.snapshots import SnapshotReader
-    from headrace.plan.stages import Plan, PlannedFlow
-    from headrace.run.context import (
-        AsRecords,
-        Build,
-        BuildOnce,
-        BuildRanges,
-        FindBadRecords,
-        Queries,
-        ReadSnapshots,
-        UpdateContext,
-    )
+    from headrace.plan.stages import Plan
+    from headrace.run.context import Queries, UpdateContext
     from headrace.run.stop import StopSignal
-    from headrace.run.trial import BuildRecords
     from headrace.runtime.session import RunningSpark
     from headrace.sinks.delta.table import TableState
-    from headrace.sources.bad_records import BadRecords
     from headrace.sources.systems import Systems
-    from headrace.storage.location import Location
 
 _LOG = logging.getLogger(__name__)
 _NO_ADDRESS = "127.0.0.1:9"
@@ -70,27 +51,6 @@ class StoppedBroker(KafkaConnection):
         return super().for_spark()
 
 
-@dataclass(frozen=True, kw_only=True)
-class SourceOverrides:
-    """How a pipeline runs on rows in place of its sources.
-
-    Args:
-        running: A session with a catalog of its own, into which the pipeline registers its tables.
-        sources: Gives the rows that replace a source.
-        ranges: Gives the rows that replace a source in the ranges of a batch.
-        as_records: Gives the ranges of a batch in the offsets of the topics that are replaced.
-        folders: Gives the folder that replaces a folder of files.
-        find_table: Called for each table that no file declares, before it is looked up in the storage.
-    """
-
-    running: RunningSpark
-    sources: SourceHook
-    ranges: RangeHook
-    as_records: AsRecords
-    folders: FolderHook
-    find_table: FindTable
-
-
 class Engine:
     """The session, connection and plans of one pipeline; Spark is started at its first use.
 
@@ -104,7 +64,7 @@ class Engine:
         self._is_shared = True
         self.spark_log: Path | None = None
         """The file for the log of Spark, if Spark is started."""
-        self._rehearsal = overrides
+        self._overrides = overrides
         self._running: RunningSpark | None = None if overrides is None else overrides.running
         self._replaced: dict[str, str | None] = {}
         self.other_clusters: tuple[KafkaConnection, ...] = ()
@@ -145,7 +105,7 @@ class Engine:
         from headrace.project.noop_check import record_plan
         from headrace.state.kept_schemas import keep_schema
 
-        overrides = self._rehearsal
+        overrides = self._overrides
         sources = None if overrides is None else overrides.sources
         active = ActivePipeline(
             settings,
@@ -288,7 +248,7 @@ class Engine:
             settings=settings,
             spark=running.spark,
             session=sessions,
-            queries=self._queries(settings, plan),
+            queries=self.queries(settings, plan).all(),
             replan=lambda: plan_with_retries(lambda: self._replan(settings), stop),
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
@@ -306,40 +266,14 @@ class Engine:
             log_file=running.log_file,
         )
 
-    def _queries(self, settings: ProjectSettings, plan: Plan) -> Queries:
-        """The queries of a plan, evaluated against the real tables."""
-        from headrace.run.context import Queries
-
-        return Queries(
-            _builder(settings, plan, self._rehearsal),
-            _ranges(settings, plan, self._rehearsal),
-            _bad_records(settings, plan, self._rehearsal),
-            _snapshots(settings, plan, self.session),
-            _once(settings, plan, self._rehearsal),
-            *(() if self._rehearsal is None else (self._rehearsal.as_records,)),
-        )
-
-    def build_records(self, settings: ProjectSettings, plan: Plan) -> BuildRecords:
-        """Evaluates flows over records that were kept."""
-        from headrace.plan.bounded import evaluate_records
-
-        def build(
-            session: SparkSession,
-            planned: PlannedFlow,
-            records: DataFrame,
-            found: list[BadRecords] | None = None,
-        ) -> DataFrame:
-            quarantines = found is not None
-            active = ActivePipeline(settings, lambda: session, quarantines=quarantines, bad_records=found)
-            with activate(active):
-                return evaluate_records(session, planned, plan, records)
-
-        return build
+    def queries(self, settings: ProjectSettings, plan: Plan) -> PlanQueries:
+        """Evaluates the queries of a plan."""
+        return PlanQueries(settings, plan, self.session, self._overrides)
 
     def _replan(self, settings: ProjectSettings) -> tuple[Plan, Queries]:
         """A new plan of the whole pipeline, and its queries."""
         plan = self.plan(settings, (), offline=True, keep=True)
-        return plan, self._queries(settings, plan)
+        return plan, self.queries(settings, plan).all()
 
 
 def _restore(spark: SparkSession, before: Mapping[str, str | None]) -> None:
@@ -383,111 +317,3 @@ def _sessions(running: RunningSpark, settings: ProjectSettings) -> Callable[[dic
         return session
 
     return make
-
-
-def _builder(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> Build:
-    """Evaluates queries against the real tables."""
-    from headrace.plan.evaluate import evaluate
-    from headrace.plan.modes import Running
-    from headrace.plan.once import once_stream
-    from headrace.plan.snapshots import marker_stream
-
-    sources = None if overrides is None else overrides.sources
-    folders = None if overrides is None else overrides.folders
-
-    def build(
-        session: SparkSession,
-        declared: Flow,
-        kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER,
-    ) -> DataFrame:
-        active = ActivePipeline(settings, lambda: session, folders=folders, quarantines=True)
-        with activate(active):
-            if snapshots_of(declared) is not None:
-                planned = next(one for one in plan.flows if one.flow.name == declared.name)
-                log = SnapshotLog(settings.storage.snapshots(declared.target))
-                return marker_stream(session, log.pattern, planned.schema)
-            if is_once(declared):
-                planned = next(one for one in plan.flows if one.flow.name == declared.name)
-                return once_stream(session, settings.storage, planned.schema)
-            return evaluate(session, declared, plan, Running(sources=sources, kafka_limit=kafka_limit))
-
-    return build
-
-
-def _once(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> BuildOnce:
-    """Evaluates the batch queries of flows that are applied once."""
-    from headrace.plan.evaluate import evaluate
-    from headrace.plan.modes import Running
-
-    mode = Running(sources=None if overrides is None else overrides.sources)
-    folders = None if overrides is None else overrides.folders
-
-    def build(session: SparkSession, declared: Flow) -> DataFrame:
-        with activate(ActivePipeline(settings, lambda: session, folders=folders)):
-            return evaluate(session, declared, plan, mode)
-
-    return build
-
-
-def _snapshots(settings: ProjectSettings, plan: Plan, session: Callable[[], SparkSession]) -> ReadSnapshots:
-    """Reads the snapshots of flows in the pipeline's session."""
-    from headrace.plan.snapshots import make_reader
-
-    @contextmanager
-    def reading(planned: PlannedFlow) -> Iterator[SnapshotReader]:
-        with activate(ActivePipeline(settings, session)):
-            yield make_reader(planned.flow, plan.datasets, settings, session())
-
-    return reading
-
-
-def _ranges(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> BuildRanges:
-    """Evaluates flows over given ranges."""
-    from headrace.plan.bounded import evaluate_ranges
-
-    def build(
-        session: SparkSession,
-        planned: PlannedFlow,
-        ranges: Sequence[SourceRange],
-        checkpoint: Location,
-        treat: Treat | None = None,
-    ) -> DataFrame:
-        folders = None if overrides is None else overrides.folders
-        with activate(ActivePipeline(settings, lambda: session, folders=folders, quarantines=True)):
-            return evaluate_ranges(
-                session,
-                planned,
-                plan,
-                ranges,
-                checkpoint,
-                leaves_others=overrides is not None,
-                treat=treat,
-                stand_ins=None if overrides is None else overrides.ranges,
-            )
-
-    return build
-
-
-def _bad_records(settings: ProjectSettings, plan: Plan, overrides: SourceOverrides | None) -> FindBadRecords:
-    """Finds the bad records that the reads of flows have left out."""
-    from headrace.plan.bounded import evaluate_ranges
-
-    def find(
-        session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
-    ) -> Sequence[BadRecords]:
-        found: list[BadRecords] = []
-        active = ActivePipeline(
-            settings,
-            lambda: session,
-            folders=None if overrides is None else overrides.folders,
-            quarantines=True,
-            bad_records=found,
-        )
-        stand_ins = None if overrides is None else overrides.ranges
-        with activate(active):
-            evaluate_ranges(
-                session, planned, plan, ranges, checkpoint, leaves_others=True, stand_ins=stand_ins
-            )
-        return [one for one in found if not one.frame.isStreaming]
-
-    return find

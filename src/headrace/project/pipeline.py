@@ -13,7 +13,8 @@ from headrace.declare.spec import load_project
 from headrace.model.events import Emitter
 from headrace.model.project import ProjectSettings
 from headrace.model.remedies import Remedies
-from headrace.project.engine import Engine, SourceOverrides, StoppedBroker
+from headrace.project.engine import Engine, StoppedBroker
+from headrace.project.plan_queries import SourceOverrides
 from headrace.project.stored_pipeline import StoredPipeline
 from headrace.project.updating import Updates
 

@@ -247,7 +247,7 @@ class Quarantine:
         context = self.engine.context(settings, plan, update, _ignore, None, Remedies(), continuous=False)
         try:
             with logged_operation(settings, update, "QUARANTINE_REPLAY", [name]) as outcome:
-                build = self.engine.build_records(settings, plan)
+                build = self.engine.queries(settings, plan).build_records
                 result = replay_dataset(found, chosen, plan, context, build)
                 outcome |= result.to_json()
                 return result

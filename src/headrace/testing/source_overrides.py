@@ -14,8 +14,8 @@ from headrace.errors import ArgumentInvalidError, HeadraceError
 from headrace.model.connections import KafkaConnection
 from headrace.model.declarations import TemporaryView
 from headrace.model.project import ProjectSettings
-from headrace.project.engine import SourceOverrides
 from headrace.project.pipeline import Pipeline
+from headrace.project.plan_queries import SourceOverrides
 from headrace.runtime.session import RunningSpark, open_spark
 from headrace.storage.layout import Storage
 from headrace.testing.fake_sources import FakeSources

@@ -1,0 +1,204 @@
+"""Evaluates the queries of a plan while the pipeline is active, for runs, replays and tests on given rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headrace.declare.activation import activate
+from headrace.declare.registry import ActivePipeline, FolderHook
+from headrace.model.declarations import Flow, is_once, snapshots_of
+from headrace.model.project import ProjectSettings
+from headrace.sources.limits import KAFKA_MAX_OFFSETS_PER_TRIGGER
+from headrace.state.snapshot_log import SnapshotLog
+from headrace.storage.location import Location
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from headrace.model.ranges import SourceRange
+    from headrace.plan.bounded import Treat
+    from headrace.plan.modes import RangeHook, SourceHook
+    from headrace.plan.resolver import FindTable
+    from headrace.plan.snapshots import SnapshotReader
+    from headrace.plan.stages import Plan, PlannedFlow
+    from headrace.run.context import AsRecords, Queries
+    from headrace.runtime.session import RunningSpark
+    from headrace.sources.bad_records import BadRecords
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOverrides:
+    """How a pipeline runs on rows in place of its sources.
+
+    Args:
+        running: A session with a catalog of its own, into which the pipeline registers its tables.
+        sources: Gives the rows that replace a source.
+        ranges: Gives the rows that replace a source in the ranges of a batch.
+        as_records: Gives the ranges of a batch in the offsets of the topics that are replaced.
+        folders: Gives the folder that replaces a folder of files.
+        find_table: Called for each table that no file declares, before it is looked up in the storage.
+    """
+
+    running: RunningSpark
+    sources: SourceHook
+    ranges: RangeHook
+    as_records: AsRecords
+    folders: FolderHook
+    find_table: FindTable
+
+
+@dataclass(frozen=True)
+class PlanQueries:
+    """The queries of one plan.
+
+    Args:
+        settings: The settings, with the broker's address.
+        plan: The plan.
+        session: Gives the pipeline's session.
+        overrides: How the pipeline runs on rows in place of its sources, if it does.
+    """
+
+    settings: ProjectSettings
+    plan: Plan
+    session: Callable[[], SparkSession]
+    overrides: SourceOverrides | None = None
+
+    def all(self) -> Queries:
+        """The queries as the runners of an update take them."""
+        from headrace.run.context import Queries
+
+        return Queries(
+            self.build,
+            self.build_ranges,
+            self.find_bad_records,
+            self.reading_snapshots,
+            self.build_once,
+            *(() if self.overrides is None else (self.overrides.as_records,)),
+        )
+
+    def build(
+        self, session: SparkSession, declared: Flow, kafka_limit: int = KAFKA_MAX_OFFSETS_PER_TRIGGER
+    ) -> DataFrame:
+        """Evaluate a query against the real tables."""
+        from headrace.plan.evaluate import evaluate
+        from headrace.plan.modes import Running
+        from headrace.plan.once import once_stream
+        from headrace.plan.snapshots import marker_stream
+
+        with self._active(session, quarantines=True):
+            if snapshots_of(declared) is not None:
+                log = SnapshotLog(self.settings.storage.snapshots(declared.target))
+                return marker_stream(session, log.pattern, self._planned(declared).schema)
+            if is_once(declared):
+                return once_stream(session, self.settings.storage, self._planned(declared).schema)
+            mode = Running(sources=self._sources, kafka_limit=kafka_limit)
+            return evaluate(session, declared, self.plan, mode)
+
+    def build_once(self, session: SparkSession, declared: Flow) -> DataFrame:
+        """Evaluate the batch query of a flow that is applied once."""
+        from headrace.plan.evaluate import evaluate
+        from headrace.plan.modes import Running
+
+        with self._active(session):
+            return evaluate(session, declared, self.plan, Running(sources=self._sources))
+
+    def build_ranges(
+        self,
+        session: SparkSession,
+        planned: PlannedFlow,
+        ranges: Sequence[SourceRange],
+        checkpoint: Location,
+        treat: Treat | None = None,
+    ) -> DataFrame:
+        """Evaluate a flow over given ranges."""
+        with self._active(session, quarantines=True):
+            return self._evaluate_ranges(
+                session, planned, ranges, checkpoint, leaves_others=self.overrides is not None, treat=treat
+            )
+
+    def find_bad_records(
+        self, session: SparkSession, planned: PlannedFlow, ranges: Sequence[SourceRange], checkpoint: Location
+    ) -> Sequence[BadRecords]:
+        """Find the bad records that the reads of a flow have left out."""
+        found: list[BadRecords] = []
+        with self._active(session, quarantines=True, bad_records=found):
+            self._evaluate_ranges(session, planned, ranges, checkpoint, leaves_others=True)
+        return [one for one in found if not one.frame.isStreaming]
+
+    def build_records(
+        self,
+        session: SparkSession,
+        planned: PlannedFlow,
+        records: DataFrame,
+        found: list[BadRecords] | None = None,
+    ) -> DataFrame:
+        """Evaluate a flow over records that were kept."""
+        from headrace.plan.bounded import evaluate_records
+
+        # No sources are replaced here: the records are the sources.
+        active = ActivePipeline(
+            self.settings, lambda: session, quarantines=found is not None, bad_records=found
+        )
+        with activate(active):
+            return evaluate_records(session, planned, self.plan, records)
+
+    @contextmanager
+    def reading_snapshots(self, planned: PlannedFlow) -> Iterator[SnapshotReader]:
+        """Read the snapshots of a flow in the pipeline's session."""
+        from headrace.plan.snapshots import make_reader
+
+        with activate(ActivePipeline(self.settings, self.session)):
+            yield make_reader(planned.flow, self.plan.datasets, self.settings, self.session())
+
+    @property
+    def _sources(self) -> SourceHook | None:
+        return None if self.overrides is None else self.overrides.sources
+
+    @contextmanager
+    def _active(
+        self,
+        session: SparkSession,
+        *,
+        quarantines: bool = False,
+        bad_records: list[BadRecords] | None = None,
+    ) -> Iterator[None]:
+        folders = None if self.overrides is None else self.overrides.folders
+        with activate(
+            ActivePipeline(
+                self.settings,
+                lambda: session,
+                folders=folders,
+                quarantines=quarantines,
+                bad_records=bad_records,
+            )
+        ):
+            yield
+
+    def _planned(self, declared: Flow) -> PlannedFlow:
+        return next(one for one in self.plan.flows if one.flow.name == declared.name)
+
+    def _evaluate_ranges(
+        self,
+        session: SparkSession,
+        planned: PlannedFlow,
+        ranges: Sequence[SourceRange],
+        checkpoint: Location,
+        *,
+        leaves_others: bool,
+        treat: Treat | None = None,
+    ) -> DataFrame:
+        from headrace.plan.bounded import evaluate_ranges
+
+        return evaluate_ranges(
+            session,
+            planned,
+            self.plan,
+            ranges,
+            checkpoint,
+            leaves_others=leaves_others,
+            treat=treat,
+            stand_ins=None if self.overrides is None else self.overrides.ranges,
+        )
