@@ -1,9 +1,10 @@
-"""Table care on against off: the latency of batches, and what a compaction is worth to a reader.
+"""Compares table care on and off: the latency of batches, and the read times before and after a compaction.
 
-Two pipelines, one with the default care and one without, work off the same topics, in turns: a flow that
-appends, and a flow that merges changes by key. The latency of a batch is the time from one commit to the
-next while records wait: compactions between two batches are part of it. Then both tables without care, and a
-table with a day's commits that a script has written, are read before and after ``headrace maintain``.
+Two pipelines, one with the default care and one without, process the same topics in turns. Each has a flow
+that appends, and a flow that merges changes by key. The latency of a batch is the time from one commit to
+the next while records are waiting: it includes compactions between two batches. Then both tables without
+care, and a table with a day's commits that a script has written, are read before and after ``headrace
+maintain``.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ hr.create_auto_cdc_flow("merged", "changes", ["customer"], "version")
 
 
 @click.command()
-@click.option("--commits", default=360, show_default=True, help="Of each flow and side.")
+@click.option("--commits", default=360, show_default=True, help="Commits of each flow and side.")
 @click.option("--rounds", default=3, show_default=True, help="Turns of each side.")
 @click.option("--day", default=1440, show_default=True, help="Commits that a script writes.")
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
@@ -90,9 +91,9 @@ def main(commits: int, rounds: int, day: int, quick: bool) -> None:
         for turn in range(rounds):
             for flow in FLOWS:
                 fill(bootstrap, flow, commits // rounds * _RECORDS)
-            # The side that goes first changes: the machine may not be the same all the time.
+            # The sides take turns in running first, because the speed of the machine may change.
             for side in list(SIDES)[:: 1 if turn % 2 else -1]:
-                for flow, gaps in _work_off(folder / side, commits // rounds * (turn + 1)).items():
+                for flow, gaps in _process(folder / side, commits // rounds * (turn + 1)).items():
                     found[side][flow] += gaps
                     click.echo(f"turn {turn + 1}, care {side}, {flow}: p50 {quantile(gaps, 0.5):.2f} s")
         reads = _before_and_after(folder, broker, day)
@@ -103,7 +104,7 @@ def main(commits: int, rounds: int, day: int, quick: bool) -> None:
             with_, without = quantile(on, share), quantile(off, share)
             rows.append((f"{flow}, p{share * 100:.0f}", len(on), with_, without, ratio(with_, without)))
     table(("seconds from commit to commit", "commits", "care on", "care off", "on / off"), rows)
-    heads = ("files", "MB", "seconds of an aggregate", "of the first")
+    heads = ("files", "MB", "seconds of an aggregate", "seconds of the first aggregate")
     pairs = itertools.chain(*((f"{head}, before", "after") for head in heads))
     table(("table", *pairs), [(name, *one) for name, one in reads.items()])
     keep("care", {"commits": commits, "rounds": rounds, "day": day, "seconds": found, "reads": reads})
@@ -117,8 +118,8 @@ def _write_pipelines(folder: Path, bootstrap: str) -> None:
         (folder / side / "care.py").write_text(_CODE)
 
 
-def _work_off(home: Path, commits: int) -> dict[str, list[float]]:
-    """Run until both flows have read what waits; the seconds between the commits of each flow."""
+def _process(home: Path, commits: int) -> dict[str, list[float]]:
+    """Run until both flows have no lag; returns the seconds between the commits of each flow."""
     log = home.with_suffix(f".{commits}.log")
     command = [*HEADRACE, "run", "--continuous", "--json", "--project", str(home)]
     with running(command, log) as process:
@@ -149,16 +150,16 @@ def _before_and_after(folder: Path, broker: Broker, day: int) -> dict[str, tuple
     long_log.make(scripted, broker, day, _RECORDS)
     spec = (off / "headrace.yml").read_text().replace(SIDES["off"], SIDES["on"])
     (off / "headrace.yml").write_text(spec)
-    places = {flow: off / "lake" / "tables" / "care_off" / flow for flow in FLOWS}
-    places["a day's commits"] = long_log.table_of(scripted)
-    before = {name: _read(place) for name, place in places.items()}
+    folders = {flow: off / "lake" / "tables" / "care_off" / flow for flow in FLOWS}
+    folders["a day's commits"] = long_log.table_of(scripted)
+    before = {name: _read(folder) for name, folder in folders.items()}
     for home in (off, scripted):
         timed([*HEADRACE, "maintain", "--project", str(home)], folder / "maintain.log")
-    after = {name: _read(place) for name, place in places.items()}
-    return {name: tuple(itertools.chain(*zip(before[name], after[name], strict=True))) for name in places}
+    after = {name: _read(folder) for name, folder in folders.items()}
+    return {name: tuple(itertools.chain(*zip(before[name], after[name], strict=True))) for name in folders}
 
 
-def _read(place: Path) -> tuple[int, float, float, float]:
+def _read(folder: Path) -> tuple[int, float, float, float]:
     """Files and MB of a table, the median time of an aggregate over it, and the first time."""
     from headrace.runtime.session import open_spark
 
@@ -174,7 +175,7 @@ def _read(place: Path) -> tuple[int, float, float, float]:
             seconds.append(time.monotonic() - began)
     finally:
         running_spark.stop()
-    found = load_snapshot(locate(place))
+    found = load_snapshot(locate(folder))
     return len(found.files), found.size_bytes / 1e6, statistics.median(seconds[1:]), seconds[0]
 
 

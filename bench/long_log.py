@@ -1,7 +1,7 @@
-"""A table of 50,000 commits that nobody has cared for: how long each command takes, and its memory.
+"""Measures each command on a table with 50,000 commits that has never been maintained: time and memory.
 
-A first run makes the table. Then a script writes the records to the topic, and for each of them what a batch
-writes: a data file and a commit. The log has no checkpoint, so each reader has to read all commits until
+A first run makes the table. Then a script writes the records to the topic, and for each record what a batch
+would write: a data file and a commit. The log has no checkpoint, so each reader has to read all commits until
 Headrace has written one. Each command has a process and a JVM of its own.
 """
 
@@ -29,7 +29,7 @@ from headrace.runtime.broker import Broker
 TOPIC = "long"
 _TIMEOUT_S = 3600.0
 _KEPT = 100
-"""The batches whose files a checkpoint keeps."""
+"""The number of batches whose files are kept in Spark's checkpoint."""
 _SPEC = """\
 name: long
 storage: ./lake
@@ -87,7 +87,7 @@ def main(commits: int, folder: Path | None, quick: bool) -> None:
 
 
 def make(home: Path, broker: Broker, commits: int, rows: int = 1) -> Written:
-    """Make a pipeline with one table of so many commits, each with a file of so many rows."""
+    """Make a pipeline whose table has ``commits`` commits, each with one file of ``rows`` rows."""
     home.mkdir(exist_ok=True)
     broker.create_topic(TOPIC, 1)
     bootstrap = broker.start()
@@ -124,7 +124,7 @@ class Written:
         return len(self.marks)
 
     def produce(self, number: int) -> None:
-        """Write so many records more."""
+        """Write ``number`` more records."""
         for offset in range(self.next, self.next + number):
             value = json.dumps({"id": offset, "name": f"name-{offset:09d}"}).encode()
             at = int(time.time() * 1000)
@@ -137,7 +137,7 @@ class Written:
 
 
 def write_log(home: Path, written: Written, rows: int) -> None:
-    """Write what a run would: of each further batch the file and the commit, and Spark's checkpoint."""
+    """Write what a run would write: a file and a commit for each further batch, and Spark's checkpoint."""
     place = table_of(home)
     log = place / "_delta_log"
     version = max(int(file.stem) for file in log.glob("[0-9]*.json"))
@@ -187,7 +187,7 @@ def _row(offset: int) -> dict[str, Any]:
 
 
 def _write_checkpoint(home: Path, newest: int, rows: int) -> None:
-    """Write what Spark would have kept of its offset log and its commit log."""
+    """Write the entries that Spark would have kept in its offset log and its commit log."""
     checkpoint = next((home / "lake" / "checkpoints" / "default.records" / "records").iterdir())
     head = (checkpoint / "offsets" / "0").read_text().splitlines()[:2]
     commit = (checkpoint / "commits" / "0").read_text()

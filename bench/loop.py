@@ -2,7 +2,7 @@
 
 The pipeline is the one that `headrace init` writes: three tables, one after another. Before each triggered
 run one record is produced. The pipeline with many tables is planned only. The first command of a day is
-`headrace plan` without an engine that runs, with and without the JVM's start-up cache.
+`headrace plan` without a running engine, with and without the JVM's start-up cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.runtime.java import find_java
 
 _MANY = 100
 _FIRST_TIMES = 3
-"""So often the first command of a day is measured: each time an engine starts."""
+"""How many times the first command of a day is measured. Each time, an engine starts."""
 
 
 @click.command()
@@ -48,7 +48,7 @@ def main(times: int, quick: bool, with_engine_only: bool) -> None:
             "HEADRACE_ENGINE_DIR": str(folder / "engines"),
             "HEADRACE_AOT": "use",
             "CI": "",
-            # As an installed package, whose modules are compiled.
+            # The modules are compiled, as those of an installed package are.
             "PYTHONDONTWRITEBYTECODE": "",
         }
         produce = [*HEADRACE, "produce", TOPIC, "--sample", "--project", str(shop), "--limit"]
@@ -111,7 +111,7 @@ def _make_cache(log: Path) -> None:
 
 
 def _first(command: list[str], stop: list[str], log: Path, environment: dict[str, str]) -> float:
-    """Seconds of a command without an engine that runs; it starts one."""
+    """The seconds of a command that finds no running engine and starts one."""
     timed(stop, log, environment)
     return timed(command, log, {**environment, "HEADRACE_ENGINE": "on"})
 

@@ -1,4 +1,4 @@
-"""Lines over time as an SVG picture, several panels under each other in columns."""
+"""Draws lines over time as an SVG picture, with panels in two columns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _panel(panel: Panel) -> list[str]:
 
 
 def _round_up(value: float) -> float:
-    """The next value of 1, 2, 4, 5 or 10 times a power of ten."""
+    """The smallest of 1, 2, 4, 5 and 10 times a power of ten that is at least the value."""
     if value <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))

@@ -1,14 +1,15 @@
-"""Three flows with table care on, for an hour or so: does anything grow that should not?
+"""Runs three flows with table care for about an hour, and reports every measure that grows.
 
 One flow appends a topic to a table, one applies the same topic as changes by key, with deletes, and one
 streams from the first table. All run in one ``headrace run --continuous``, fed at a steady rate. The policies
 have short times, so that compactions, vacuums and log cleanups come every few minutes. Every few seconds, the
 files, the processes and the folders are measured. At the end, ``headrace verify`` must prove everything.
 
-The run is ``bench.soak_side``: what the product does each hour or each day, it does each minute.
+The run uses ``bench.soak_side`` instead of ``headrace``: it does each minute what ``headrace`` does each hour
+or day.
 
 A series grows if its slope over the second half is more than three times its standard error, and more than
-5 % of its mean in an hour. A few may grow (`_MAY_GROW`); all others must not.
+5 % of its mean in an hour. Only the series of `_MAY_GROW` may grow.
 """
 
 from __future__ import annotations
@@ -134,7 +135,9 @@ class Slope:
 @click.option("--minutes", default=45.0, show_default=True)
 @click.option("--rate", default=200, show_default=True, help="Records a second.")
 @click.option("--every", default=5.0, show_default=True, help="Seconds between two samples.")
-@click.option("--retention", default="2 minutes", show_default=True, help="Of old files and old commits.")
+@click.option(
+    "--retention", default="2 minutes", show_default=True, help="Retention of old files and old commits."
+)
 @click.option("--picture", type=click.Path(path_type=Path), help="Where the SVG picture is written.")
 @click.option("--folder", type=click.Path(path_type=Path), help="A folder that is kept; it must be new.")
 @click.option("--quick", is_flag=True, help="A short run, to see that it works.")
@@ -147,7 +150,7 @@ def main(
     folder: Path | None,
     quick: bool,
 ) -> None:
-    """What grows in a long run of three flows with table care."""
+    """Report what grows in a long run of three flows with table care."""
     minutes = 2.0 if quick else minutes
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, broker_in() as broker:
         broker.create_topic(TOPIC, PARTITIONS)
@@ -235,7 +238,7 @@ class Probe:
             try:
                 found = load_snapshot(place)
             except (OSError, ValueError):
-                # Files have come or gone while they were listed.
+                # Files were added or deleted while they were listed.
                 continue
             stored = [one for one in _files(folder) if "_delta_log" not in one.parts]
             yield ("files of the table", name), len(found.files)
@@ -283,7 +286,7 @@ class Probe:
         return [Path(one.partition("=")[2]).parent for one in found]
 
     def _live_heap(self, pid: int) -> float:
-        """The bytes of all objects that can be reached, after a full collection."""
+        """The bytes of all reachable objects in the heap, after a full garbage collection."""
         tool = [str(find_java().executable), "-m", "jdk.jcmd/sun.tools.jcmd.JCmd", str(pid)]
         done = subprocess.run([*tool, "GC.class_histogram"], capture_output=True, text=True, check=True)
         lines = done.stdout.strip().splitlines()
@@ -322,7 +325,7 @@ def soak(home: Path, bootstrap: str, seconds: float, rate: int, every: float, re
 
 
 def slope(points: Points) -> Slope:
-    """The slope of the second half, from the means of some blocks: neighbours depend on each other."""
+    """The slope of the second half, from the means of blocks, because neighbouring points are correlated."""
     half = max((at for at, _ in points), default=0.0) / 2
     later = [(at, value) for at, value in points if at >= half]
     size = max(len(later) // _BLOCKS, 1)
@@ -357,7 +360,7 @@ def _verify(home: Path) -> dict[str, Any]:
 
 
 def _thin(points: Points, most: int = 400) -> Points:
-    """At most so many points: the means of neighbours."""
+    """At most ``most`` points: the means of neighbouring points."""
     size = math.ceil(len(points) / most) or 1
     parts = [points[start : start + size] for start in range(0, len(points), size)]
     return [(part[0][0], sum(value for _, value in part) / len(part)) for part in parts]

@@ -1,4 +1,4 @@
-"""`headrace run --continuous` for the soak: what it does each hour or each day comes each minute.
+"""Runs `headrace` for the soak: it does each minute what it otherwise does each hour or day.
 
 The arguments are those of ``headrace``. Only times and numbers of the product's own care are changed.
 """
@@ -16,15 +16,15 @@ from headrace.sinks.delta.checkpointer import LogCheckpointer
 
 
 def hasten() -> None:
-    """Shorten the times."""
+    """Shorten the times between maintenance steps."""
     # A run never vacuums with a retention below an hour.
-    _set(caretaker, BESIDE_S=60.0)
-    # A ledger records the commits of the last ten minutes; a log keeps commits until then.
+    _set(caretaker, MIN_RETENTION_DURING_RUNS_S=60.0)
+    # The ledger records commits every ten minutes; the log keeps commits until they are recorded.
     _set(flow, _FOLD_S=60.0)
     _set(event_table, FOLD_FILES=20, _GRACE_H=0, _PROPERTIES={**event_table._PROPERTIES, **_SHORT})
     _set(event_log, FOLD_FILES=20)
     _set(tombstones, _MANY_FILES=8)
-    # Commits between two checkpoints of a log, which is shortened up to a checkpoint.
+    # A log is shortened only up to its last checkpoint, so checkpoints are written every 10 commits.
     LogCheckpointer.__init__.__defaults__ = (10,)
 
 

@@ -106,12 +106,12 @@ def test_columns_are_renamed_dropped_and_widened_and_streams_read_on(
         plan = pipeline.plan()
         texts = [one.text for one in plan.changes if one.dataset.name == "orders" and one.part != "query"]
     assert texts == [
-        "renames the column cust to customer; no file is written again",
-        "renames the column info.code to number; no file is written again",
+        "renames the column cust to customer; no file is rewritten",
+        "renames the column info.code to number; no file is rewritten",
         "drops the column old; its values can no longer be read",
-        "widens the column n from INT to BIGINT; no file is written again",
-        "sets delta.enableTypeWidening = true; polars and delta-rs cannot read the table with it",
-        "sets delta.columnMapping.mode = name; polars and delta-rs cannot read the table with it",
+        "widens the column n from INT to BIGINT; no file is rewritten",
+        "sets delta.enableTypeWidening = true; polars and delta-rs cannot read a table with this property",
+        "sets delta.columnMapping.mode = name; polars and delta-rs cannot read a table with this property",
     ]
     run(tmp_path)
     assert rows(spark, tmp_path, "orders", "id; customer; info.number; n") == [

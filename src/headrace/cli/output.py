@@ -203,7 +203,7 @@ class TextOutput(Output):
 
         console = Console(file=self.stderr)
         while not done.wait(_LOOK_S):
-            # The progress of a download has the terminal for itself.
+            # No spinner is shown while a download shows its progress.
             if not FETCHING.is_set():
                 with console.status(title, spinner=spinner_for(console)):
                     while not (FETCHING.is_set() or done.wait(_LOOK_S)):

@@ -31,11 +31,11 @@ _NOTES_S = 1.0
 
 @contextmanager
 def spark_starting(output: Output, title: str) -> Iterator[None]:
-    """Around work that starts Spark: jars come first, with their own progress, then a sign of life."""
+    """Wraps work that starts Spark: downloads jars with their own progress, then shows a title."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # under spark-submit, Spark is there already
         from headrace.runtime.fetch import ensure_jars
 
-        # Those of the broker come when a query reads Kafka.
+        # The jars of the broker are downloaded when a query reads Kafka.
         ensure_jars("spark")
     with output.progress(title):
         yield
@@ -134,8 +134,12 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
 
 
 @contextmanager
-def ending(stop: StopSignal) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM set the stop signal; a second one ends the process at once. Yields what came."""
+def stopping_on_signals(stop: StopSignal) -> Iterator[list[int]]:
+    """Let SIGINT and SIGTERM set the stop signal, and a second signal end the process at once.
+
+    Yields:
+        The numbers of the received signals.
+    """
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -26,7 +26,7 @@ from headrace.declare.expectations import (
     expect_or_fail,
     expect_or_quarantine,
 )
-from headrace.declare.other_paths import check_path
+from headrace.declare.path_argument import check_path
 from headrace.declare.registry import current_pipeline
 from headrace.declare.session import spark
 from headrace.declare.sinks import create_sink, foreach_batch_sink
@@ -139,7 +139,7 @@ def _adapted(call: str, function: Callable[..., Any], *ignored: str) -> Callable
 
 
 def _then(declare: Callable[[Any], Any], check: Callable[[], None]) -> Callable[[Any], Any]:
-    """A decorator, with what follows the declaration."""
+    """A decorator that declares a function and then runs a check."""
 
     def decorator(function: Any) -> Any:
         declared = declare(function)

@@ -97,9 +97,9 @@ def table(
         maintenance: How the table is cared for, with the keys of ``maintenance`` in the spec:
             ``{"small_files": 100, "retention": "30 days"}``.
         private: Whether ``SHOW TABLES`` leaves the table out. Its rows are stored as those of other tables.
-        renamed_columns: The new names of columns that an existing table has under other names:
-            ``{"cust": "customer", "address.zip": "postcode"}``. No file is written again.
-        dropped_columns: The columns that an existing table loses; their values can no longer be read.
+        renamed_columns: New names for columns of an existing table, by their old names:
+            ``{"cust": "customer", "address.zip": "postcode"}``. No file is rewritten.
+        dropped_columns: Columns to drop from an existing table; their values can no longer be read.
 
     Example:
         >>> import headrace as hr
@@ -399,7 +399,7 @@ class Scope:
         return {"maintenance": checked_care(self.arguments, maintenance)}
 
     def changed_columns(self, renamed: Any, dropped: Any) -> dict[str, Any]:
-        """The checked changes of the columns of an existing table."""
+        """The checked arguments ``renamed_columns`` and ``dropped_columns``."""
         names = self.arguments.settings("renamed_columns", renamed)
         return {
             "renamed_columns": names,

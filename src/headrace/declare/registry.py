@@ -96,7 +96,7 @@ class Registry:
         renamed_columns: Mapping[str, str],
         dropped_columns: tuple[str, ...],
     ) -> None:
-        """Rename and drop columns of a streaming table that is declared now or later."""
+        """Rename and drop columns of a streaming table, which can be declared before or after this call."""
         self._changed.append((table, location, renamed_columns, dropped_columns))
 
     def add_flow(self, flow: Flow) -> None:
@@ -115,7 +115,7 @@ class Registry:
 
         Raises:
             ExpectationInvalidError: A function has expectations and declares no dataset.
-            TargetInvalidError: ``ALTER TABLE`` names something else than a streaming table.
+            TargetInvalidError: The name in an ``ALTER TABLE`` is not a declared streaming table.
         """
         datasets = dict(self._datasets)
         # Decorators run from the bottom to the top; a reader reads them from the top.

@@ -47,8 +47,8 @@ Settings = dict[str, Annotated[str, Field(strict=True)]]
 
 
 class _Part(BaseModel):
-    # The texts below the keys are the spec's page in the docs; `spec_schema` reads them. Pydantic would read
-    # them, and build each model, in every command.
+    # `spec_schema` takes the descriptions in the docs from the docstrings below the fields. Pydantic would
+    # read them, and build each model, in every command.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
@@ -160,8 +160,8 @@ class TableCareSpec(_Part):
     files"""
 
     closed_partitions: Duration | None = None
-    """only closed partitions are compacted: those whose day or hour ended at least this time ago, such as
-    ``1h``; by default, all partitions are compacted"""
+    """if set, only closed partitions are compacted: partitions whose day or hour ended at least this long
+    ago, such as ``1h``; by default, all partitions are compacted"""
 
     vacuum: Flag | None = None
     """whether ``headrace maintain`` and continuous runs delete old files; by default ``true``"""

@@ -53,7 +53,7 @@ def build_schema() -> dict[str, Any]:
 
 @cache
 def describe_fields() -> None:
-    """Gives the fields of the model the texts below them as descriptions."""
+    """Sets the docstring below each field of the spec's models as the description of the field."""
     texts: dict[type[BaseModel], dict[str, str]] = {}
     for node in ast.parse(inspect.getsource(spec_model)).body:
         if isinstance(node, ast.ClassDef):
@@ -66,7 +66,7 @@ def describe_fields() -> None:
 
 
 def _texts(model: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """The names of fields with the text below each."""
+    """The name of each field that has a docstring below it, with this docstring."""
     for field, below in pairwise(model.body):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str() as text)):

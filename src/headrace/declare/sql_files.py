@@ -49,7 +49,7 @@ _PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
 _REMEDIES = {
     "SCHEDULE": "start `headrace run` at these times",
     "TRIGGER": "run continuously: headrace run --continuous",
-    "REFRESH POLICY": "a view is computed as a whole",
+    "REFRESH POLICY": "each refresh computes the whole view",
     "CLUSTER BY AUTO": "name the columns: CLUSTER BY (columns)",
 }
 """What has the effect of a clause that is ignored."""
@@ -93,8 +93,8 @@ def declare_text(text: str, path: str, active: ActivePipeline, *, is_notebook: b
         text: The statements, each at the line and column that it has in the file.
         path: The file.
         active: The pipeline that is being loaded.
-        is_notebook: Whether the text is a notebook, or a cell of one. Queries are not run there, and are
-            noted.
+        is_notebook: Whether the text is a notebook, or a cell of one. Queries of a notebook are not run;
+            the plan has a note for each.
     """
     scope = _File(active)
     whole = SqlText(text, SourceLocation(path, 1, 1))

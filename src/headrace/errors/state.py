@@ -195,8 +195,8 @@ class RetentionTooShortError(RefusedError):
 class TableInUseError(RefusedError):
     """A table cannot be removed: it is declared, another pipeline has written it, or it has readers.
 
-    Only orphaned tables can be removed: tables that this pipeline has written, and that its last run did not
-    find in its files. `headrace tables --orphaned` lists them.
+    Only orphaned tables can be removed: tables that this pipeline has written, but that its files did not
+    declare in the last run. `headrace tables --orphaned` lists them.
     """
 
     code = "TABLE_IN_USE"

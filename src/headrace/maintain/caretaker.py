@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace.errors import HeadraceError
 from headrace.maintain.condition import (
     TableCondition,
-    choose_closed,
+    choose_closed_partitions,
     choose_partitions,
     examine_table,
     foldable_files,
     is_compaction_due,
 )
+from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
-from headrace.maintain.kept import KeptTable, tables_beside
 from headrace.maintain.log_cleanup import delete_log, plan_log_cleanup
 from headrace.maintain.record import load_care, record_care
 from headrace.maintain.requests import answer_request, find_requests, take_request
 from headrace.maintain.turns import Turns
-from headrace.maintain.vacuuming import BESIDE_S, check_vacuum, vacuum_table
+from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, vacuum_table
 from headrace.model.care import CarePolicy
 from headrace.model.durations import DAY_S
 from headrace.model.events import Emitter, OperationProgressed
@@ -49,13 +49,13 @@ _LOG_S = 3600.0
 """Seconds between two cleanups of a table's log."""
 _STOP_S = 10.0
 _POLL_S = 1.0
-"""The time between two looks for requests and for vacuums that are due."""
+"""How often the thread looks for requests and for due vacuums."""
 _TURN_S = 60.0
-"""A compaction that needs a pause between two batches waits so long for the end of the current one."""
+"""How long a compaction that needs a pause between two batches waits for the end of the current batch."""
 _CLOSED_LOOK_S = 300.0
-"""The time between two looks for partitions that have been closed."""
+"""How often a table is checked for newly closed partitions."""
 _VACUUM_LOOK_S = 60.0
-"""The maximum time between two looks at when a table was vacuumed last."""
+"""The maximum time between two checks whether the vacuum of a table is due."""
 _KEYS = "headrace.keys"
 
 
@@ -71,9 +71,9 @@ class _Table:
         cleaned_s: When its log was looked at last.
         wanted: The number of small files for which it is compacted.
         log_retention_s: How long its commits are kept.
-        closes_s: When the table is looked at for partitions that have been closed.
-        vacuum_look_s: When the time of its next vacuum is looked at again.
-        turns: Batches and compactions take turns.
+        closed_look_s: When the table is next checked for newly closed partitions.
+        vacuum_look_s: When the table is next checked for a due vacuum.
+        turns: Keeps batches and compactions apart.
     """
 
     version: int = -1
@@ -83,13 +83,13 @@ class _Table:
     cleaned_s: float = float("-inf")
     wanted: int = CarePolicy.small_files
     log_retention_s: float = CarePolicy.log_retention_s
-    closes_s: float = float("inf")
+    closed_look_s: float = float("inf")
     vacuum_look_s: float = 0.0
     turns: Turns = field(default_factory=Turns)
 
     @property
-    def has_moved(self) -> bool:
-        """Whether there are enough new commits for a look at its files."""
+    def has_new_commits(self) -> bool:
+        """Whether there are enough new commits to check the files of the table."""
         every = max(self.wanted // 2, 1) if self.looked >= 0 else 0
         return self.version >= 0 and self.version - self.looked >= every
 
@@ -97,10 +97,10 @@ class _Table:
 class Caretaker:
     """Compacts the tables that flows append to, cleans the logs of all tables, and vacuums them.
 
-    In a continuous update it works in a thread, beside the flows; in a triggered one at the end of the flows,
-    and vacuums nothing. Tables with changes by key are compacted by their flows, between two batches. In
-    both, the thread compacts tables for which `headrace maintain` asks. A failure is an event, and never
-    fails a flow.
+    In a continuous update, a thread does this while the flows run. In a triggered update, it is done after
+    the flows have ended, without vacuums. Tables with changes by key are compacted by their flows, between
+    two batches. In both kinds of update, the thread compacts tables at the request of `headrace maintain`. A
+    failure is reported as an event, and never fails a flow.
 
     Args:
         checkpointer: Writes Delta's checkpoints of the tables.
@@ -132,7 +132,7 @@ class Caretaker:
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._made: SparkSession | None = None
-        # The thread and the end of a triggered update use the same session.
+        # The thread, and the compactions at the end of a triggered update, use the same session.
         self._work = threading.Lock()
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> CarePolicy:
@@ -140,12 +140,12 @@ class Caretaker:
         return self._settings.maintenance.of(self._name(table), properties)
 
     def watch(self, table: Location) -> None:
-        """Take care of a table from now on, also before its next commit."""
+        """Maintain a table from now on, even before its next commit."""
         self._tables.setdefault(table, _Table())
         self._start()
 
     def turn(self, table: Location) -> AbstractContextManager[None]:
-        """Hold off compactions that need a pause between two batches, for the block."""
+        """Hold off compactions that need a pause between two batches, while the block runs."""
         return self._tables.setdefault(table, _Table()).turns.batch()
 
     def offer(self, table: Location, version: int, *, beside: bool) -> None:
@@ -153,20 +153,20 @@ class Caretaker:
         self._checkpointer.offer(table, version)
         known = self._tables.setdefault(table, _Table())
         known.version, known.beside = version, beside
-        if self._continuous and known.has_moved:
+        if self._continuous and known.has_new_commits:
             self._start()
             self._wake.set()
 
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
         """Report a compaction, or why it has failed."""
-        self._compacted(KeptTable(self._name(table)), done)
+        self._compacted(DatasetTable(self._name(table)), done)
 
-    def _compacted(self, kept: KeptTable, done: Compaction | Exception) -> None:
+    def _compacted(self, target: DatasetTable, done: Compaction | Exception) -> None:
         if isinstance(done, Exception):
-            self._report(kept, status="FAILED", error=_error_of(done))
+            self._report(target, status="FAILED", error=_error_of(done))
         elif done.removed:
-            record_care(self._settings.storage, kept.dataset, "compacted", done.to_json(), kept.role)
-            self._report(kept, duration_s=done.duration_s, outcome={"compacted": done.to_json()})
+            record_care(self._settings.storage, target.dataset, "compacted", done.to_json(), target.role)
+            self._report(target, duration_s=done.duration_s, outcome={"compacted": done.to_json()})
 
     def finish(self) -> None:
         """Take care of all tables, one after another, for a limited time."""
@@ -198,7 +198,7 @@ class Caretaker:
                     return
                 if str(self._name(table)) in asked:
                     self._serve(table, known)
-                if self._continuous and (known.has_moved or time.monotonic() >= known.closes_s):
+                if self._continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
                     self._look(table, known, beside=known.beside)
                 if self._continuous and time.monotonic() >= known.vacuum_look_s:
                     self._vacuum_if_due(table, known)
@@ -218,9 +218,9 @@ class Caretaker:
             known.wanted = min(policy.small_files, policy.commits or policy.small_files)
             known.log_retention_s = policy.log_retention_s
             if policy.closed_partitions_s is not None:
-                known.closes_s = time.monotonic() + _CLOSED_LOOK_S
+                known.closed_look_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
-            is_timed = known.closes_s < float("inf")
+            is_timed = known.closed_look_s < float("inf")
             if files is not None and files < known.floor + known.wanted and not (cleans or is_timed):
                 return
             snapshot = load_snapshot(table)
@@ -234,9 +234,9 @@ class Caretaker:
             _LOG.warning("%s was not maintained: %s", table, error)
 
     def _is_log_due(self, table: Location, known: _Table) -> bool:
-        """Whether the log of a table is looked at: once an hour, or once a day if runs are short.
+        """Whether the log of a table is checked now: once an hour, or once a day if runs are short.
 
-        With a retention below a few hours, it is looked at more often.
+        With a log retention below four hours, it is checked more often.
         """
         if time.monotonic() - known.cleaned_s < min(_LOG_S, known.log_retention_s / 4):
             return False
@@ -255,17 +255,22 @@ class Caretaker:
     def _compact_in_turn(
         self, table: Location, known: _Table, snapshot: TableSnapshot, policy: CarePolicy, *, beside: bool
     ) -> None:
-        """Compact a table beside its flow; closed partitions of a table with keys, while no batch runs."""
-        kept = KeptTable(self._name(table))
+        """Compact a table while its flow runs.
+
+        A table with keys is compacted here only if `closed_partitions` is set, between two batches.
+        """
+        target = DatasetTable(self._name(table))
         if _KEYS not in snapshot.properties:
             if beside:
-                self._compact(kept, table, snapshot, policy)
+                self._compact(target, table, snapshot, policy)
         elif policy.closed_partitions_s is not None and snapshot.partition_columns:
-            with known.turns.alone(_TURN_S, lambda: self._stopped) as is_free:
+            with known.turns.compaction(_TURN_S, lambda: self._stopped) as is_free:
                 if is_free:
-                    self._compact(kept, table, snapshot, policy)
+                    self._compact(target, table, snapshot, policy)
 
-    def _compact(self, kept: KeptTable, table: Location, snapshot: TableSnapshot, policy: CarePolicy) -> None:
+    def _compact(
+        self, target: DatasetTable, table: Location, snapshot: TableSnapshot, policy: CarePolicy
+    ) -> None:
         partitions = choose_partitions(snapshot, policy)
         # Groups of a clustered table that have this size are not written again with each compaction.
         cube = 2 * policy.target_bytes(snapshot.size_bytes)
@@ -274,65 +279,65 @@ class Caretaker:
                 done = compact_files(session, table, policy, partitions=partitions, cube_bytes=cube)
         except Exception as error:
             _LOG.warning("%s was not compacted: %s", table, error)
-            self._compacted(kept, error)
+            self._compacted(target, error)
         else:
-            self._compacted(kept, done)
+            self._compacted(target, done)
 
     def _compact_quarantine(self, table: Location, known: _Table) -> None:
-        """Compact the table of the rejected rows if it is due, while no batch can replace rows of it."""
-        kept = KeptTable(self._name(table), "quarantine")
-        path = kept.path(self._settings.storage)
+        """Compact the quarantine table if it is due, between two batches: a batch can replace its rows."""
+        target = DatasetTable(self._name(table), "quarantine")
+        path = target.path(self._settings.storage)
         try:
             files, _ = _checksum(path, newest_version(path))
             if files is None or files < CarePolicy.small_files:
                 return
             snapshot = load_snapshot(path)
-            policy = self._settings.maintenance.of(kept.dataset, snapshot.properties).beside
+            policy = self._settings.maintenance.of(target.dataset, snapshot.properties).for_secondary_tables
             if policy.compact and policy.auto and is_compaction_due(path, snapshot, policy):
-                with known.turns.alone(_TURN_S, lambda: self._stopped) as is_free:
+                with known.turns.compaction(_TURN_S, lambda: self._stopped) as is_free:
                     if is_free:
-                        self._compact(kept, path, snapshot, policy)
+                        self._compact(target, path, snapshot, policy)
         except Exception as error:
             _LOG.warning("%s was not maintained: %s", path, error)
 
     def _serve(self, table: Location, known: _Table) -> None:
-        """Compact a table because `headrace maintain` asks for it, while no batch of its flow runs."""
-        storage, kept = self._settings.storage, KeptTable(self._name(table))
-        request = take_request(storage, kept.dataset)
+        """Compact a table at the request of `headrace maintain`, between two batches if necessary."""
+        storage, target = self._settings.storage, DatasetTable(self._name(table))
+        request = take_request(storage, target.dataset)
         if request is None:
             return
         outcome: dict[str, Any]
         try:
             with self._work, self._pause(known) as is_free:
                 if not is_free:
-                    outcome = {"error": {"summary": f"no batch has ended within {_TURN_S:.0f} s"}}
+                    outcome = {"error": {"summary": f"the current batch did not end within {_TURN_S:.0f} s"}}
                 else:
                     snapshot = load_snapshot(table)
                     policy = self.policy(table, snapshot.properties)
-                    chosen = choose_closed(snapshot, policy)
+                    chosen = choose_closed_partitions(snapshot, policy)
                     with self._pool() as session:
                         done = compact_files(
                             session, table, policy, partitions=chosen, z_order=policy.z_order
                         )
-                    self._compacted(kept, done)
+                    self._compacted(target, done)
                     outcome = {"compacted": done.to_json()}
         except Exception as error:
             _LOG.warning("%s was not compacted: %s", table, error)
-            self._compacted(kept, error)
+            self._compacted(target, error)
             outcome = {"error": _error_of(error)}
         try:
-            answer_request(storage, kept.dataset, request, outcome)
+            answer_request(storage, target.dataset, request, outcome)
         except HeadraceError as error:
-            _LOG.warning("the compaction of %s was not reported: %s", table, error)
+            _LOG.warning("the request to compact %s was not answered: %s", table, error)
 
     def _pause(self, known: _Table) -> AbstractContextManager[bool]:
-        """A pause of the batches, if the table's flow cannot go on beside a compaction."""
+        """Hold off batches while the block runs, if the flow cannot commit during a compaction."""
         if known.beside:
             return nullcontext(True)
-        return known.turns.alone(_TURN_S, lambda: self._stopped)
+        return known.turns.compaction(_TURN_S, lambda: self._stopped)
 
     def _vacuum_if_due(self, table: Location, known: _Table) -> None:
-        """Vacuum a table, and the tables beside it, if the last time is long enough ago."""
+        """Vacuum a table, its quarantine and its tombstones, if the last vacuum is long enough ago."""
         known.vacuum_look_s = time.monotonic() + _VACUUM_LOOK_S
         storage, name = self._settings.storage, self._name(table)
         try:
@@ -353,32 +358,35 @@ class Caretaker:
             _LOG.warning("%s was not vacuumed: %s", table, error)
             return
         with self._work:
-            for kept in (KeptTable(name), *tables_beside(storage, name)):
+            for target in (DatasetTable(name), *secondary_tables(storage, name)):
                 if not self._stopped:
-                    self._vacuum(kept)
+                    self._vacuum(target)
 
-    def _vacuum(self, kept: KeptTable) -> None:
+    def _vacuum(self, target: DatasetTable) -> None:
         storage = self._settings.storage
         began = time.monotonic()
         try:
-            found = self._examine(kept)
-            if found.policy.retention_s < BESIDE_S or not (found.vacuum.expired or found.vacuum.held):
+            found = self._examine(target)
+            is_short = found.policy.retention_s < MIN_RETENTION_DURING_RUNS_S
+            if is_short or not (found.vacuum.expired or found.vacuum.held):
                 return
-            check_vacuum(kept, found)
-            if vacuum_table(storage, kept, found, lambda: self._examine(kept)):
+            check_vacuum(target, found)
+            if vacuum_table(storage, target, found, lambda: self._examine(target)):
                 outcome = {"vacuumed": found.vacuum.to_json()}
-                self._report(kept, duration_s=time.monotonic() - began, outcome=outcome)
+                self._report(target, duration_s=time.monotonic() - began, outcome=outcome)
         except Exception as error:
-            _LOG.warning("%s was not vacuumed: %s", kept.title, error)
-            self._report(kept, status="FAILED", error=_error_of(error))
+            _LOG.warning("%s was not vacuumed: %s", target.title, error)
+            self._report(target, status="FAILED", error=_error_of(error))
 
-    def _examine(self, kept: KeptTable) -> TableCondition:
+    def _examine(self, target: DatasetTable) -> TableCondition:
         storage = self._settings.storage
-        path = kept.path(storage)
+        path = target.path(storage)
         snapshot = load_snapshot(path)
-        policy = self._settings.maintenance.of(kept.dataset, snapshot.properties)
-        holders = find_holders(storage, kept.dataset, snapshot.table_id, kept.role)
-        return examine_table(path, policy if kept.role == "table" else policy.beside, holders, snapshot)
+        policy = self._settings.maintenance.of(target.dataset, snapshot.properties)
+        if target.role != "table":
+            policy = policy.for_secondary_tables
+        holders = find_holders(storage, target.dataset, snapshot.table_id, target.role)
+        return examine_table(path, policy, holders, snapshot)
 
     @contextmanager
     def _pool(self) -> Iterator[SparkSession]:
@@ -402,13 +410,13 @@ class Caretaker:
         if plan.files:
             delete_log(table, plan)
             record_care(storage, name, "log", plan.to_json())
-            self._report(KeptTable(name), outcome={"log": plan.to_json()})
+            self._report(DatasetTable(name), outcome={"log": plan.to_json()})
 
-    def _report(self, kept: KeptTable, *, status: Any = "COMPLETED", **more: Any) -> None:
-        if kept.role != "table" and "outcome" in more:
-            more["outcome"] = {"role": kept.role, **more["outcome"]}
+    def _report(self, target: DatasetTable, *, status: Any = "COMPLETED", **more: Any) -> None:
+        if target.role != "table" and "outcome" in more:
+            more["outcome"] = {"role": target.role, **more["outcome"]}
         event = OperationProgressed(
-            update=self._update, dataset=kept.dataset, operation="MAINTENANCE", status=status, **more
+            update=self._update, dataset=target.dataset, operation="MAINTENANCE", status=status, **more
         )
         self._emit(event)
 

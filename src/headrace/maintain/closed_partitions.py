@@ -1,4 +1,4 @@
-"""Partitions whose time is over: no new rows are expected in them, other than late ones."""
+"""Closed partitions: their day or hour has ended, so that only late rows still arrive."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Partition = tuple[tuple[str, str | None], ...]
 
 
 def closed_before(closed_s: float, now: datetime | None = None) -> Callable[[Partition], bool]:
-    """A condition that is true for partitions that ended at least so many seconds ago.
+    """Returns a function that tells whether a partition ended at least so many seconds ago.
 
     Args:
-        closed_s: The seconds.
+        closed_s: The minimum number of seconds since the end of the partition.
         now: The time; by default, the current time.
     """
     limit = (now or datetime.now(UTC)) - timedelta(seconds=closed_s)
@@ -32,11 +32,11 @@ def closed_before(closed_s: float, now: datetime | None = None) -> Callable[[Par
 
 
 def partition_end(values: Mapping[str, str | None]) -> datetime | None:
-    """When a partition ends, in UTC; ``None`` if its values have no time.
+    """The end of a partition in UTC; ``None`` if its values have no time.
 
     Times are recognised in columns with dates (``2026-11-20``), months (``2026-11``), hours
     (``2026-11-20 14`` or a timestamp), and in columns called year, month, day and hour, also beside a date.
-    A partition with several such columns ends with the latest.
+    A partition with several such columns ends at the latest of their ends.
     """
     ends = [end for value in values.values() if (end := _end_of(value)) is not None]
     named = {name.lower(): value for name, value in values.items()}
@@ -51,12 +51,12 @@ def partition_end(values: Mapping[str, str | None]) -> datetime | None:
 
 
 def _end_of(value: str | None) -> tuple[datetime, timedelta] | None:
-    """When the time of a value ends, and its length."""
+    """The end of the period that a value names, and the length of the period."""
     found = _TIME.fullmatch(value or "")
     if found is None:
         return None
     numbers = [int(one) for one in found.groups()[:4] if one is not None]
-    # A timestamp at midnight can be that of a day.
+    # A timestamp at midnight can stand for the whole day.
     if len(numbers) == 4 and numbers[3] == 0 and found[5] is not None:
         numbers.pop()
     end = _end(numbers)

@@ -135,15 +135,17 @@ def small_files(snapshot: TableSnapshot, policy: CarePolicy) -> Counter[Partitio
     return Counter(one.partition for one in snapshot.files if one.size < below)
 
 
-def choose_closed(snapshot: TableSnapshot, policy: CarePolicy) -> tuple[Mapping[str, str | None], ...]:
-    """The partitions that a compaction by command rewrites; empty for all partitions."""
+def choose_closed_partitions(
+    snapshot: TableSnapshot, policy: CarePolicy
+) -> tuple[Mapping[str, str | None], ...]:
+    """The partitions that `headrace maintain` compacts; empty for all partitions."""
     if policy.closed_partitions_s is None:
         return ()
     return choose_partitions(snapshot, policy, most=len(snapshot.files))
 
 
 def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
-    """The table with the files of closed partitions alone, if the policy compacts no others."""
+    """The snapshot with only the files of closed partitions, if the policy compacts only these."""
     if policy.closed_partitions_s is None or not snapshot.partition_columns:
         return snapshot
     is_closed = closed_before(policy.closed_partitions_s)
@@ -169,7 +171,7 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
     """
     foldable = foldable_files(snapshot, policy)
     if policy.closed_partitions_s is not None and snapshot.partition_columns:
-        # A closed partition gets no more files: it is compacted once, however few it has.
+        # A closed partition gets no more files, so it is compacted however few files it has.
         return foldable > 0
     if foldable >= policy.small_files:
         return True
@@ -180,12 +182,12 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
 def choose_partitions(
     snapshot: TableSnapshot, policy: CarePolicy, most: int = _PARTITIONS
 ) -> tuple[Mapping[str, str | None], ...]:
-    """The partitions that a compaction rewrites: those with most small files.
+    """The partitions that a compaction rewrites: those with the most small files.
 
     Args:
         snapshot: The table's newest version.
         policy: How it is cared for.
-        most: The largest number of partitions; the default is for compactions between two batches.
+        most: The maximum number of partitions; the default is for compactions between two batches.
 
     Returns:
         The partition values of each; empty for all partitions.

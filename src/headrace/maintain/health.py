@@ -164,8 +164,10 @@ def _at(care: Any, kind: str) -> datetime | None:
 def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holder]) -> Iterator[Remark]:
     policy, maintain = condition.policy, f"headrace maintain {name.short}"
     files = condition.snapshot.files if policy.closed_partitions_s is not None else ()
-    if files and not any(partition_end(dict(one.partition)) for one in files):
-        yield Remark(text="`closed_partitions` has no effect: no partition has a date or an hour")
+    if files and not condition.snapshot.partition_columns:
+        yield Remark(text="`closed_partitions` has no effect: the table has no partitions")
+    elif files and not any(partition_end(dict(one.partition)) for one in files):
+        yield Remark(text="`closed_partitions` prevents compaction: no partition has a date or an hour")
     if policy.compact and condition.needs_compaction:
         text = f"a compaction would save {condition.foldable:,} files"
         yield Remark(text=text, command=f"{maintain} --only optimize")
@@ -182,8 +184,8 @@ def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holde
             continue
         if holder.kind == "reader":
             until = now + timedelta(seconds=(holder.limit_s or 0.0) - lag)
-            text = f"reader {holder.name} has not read commits for {lag / DAY_S:.0f} days"
-            text = f"{text}; from {until:%Y-%m-%d} on, they are not kept for it"
+            text = f"reader {holder.name} has not read commits that are {lag / DAY_S:.0f} days old"
+            text = f"{text}; from {until:%Y-%m-%d} on, they are no longer kept for the reader"
             yield Remark(text=text, command=f"headrace pin {name.short} --reader {holder.name}")
             continue
         limit = policy.reader_lag_s if policy.cleans_log else min(policy.reader_lag_s, policy.log_retention_s)

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
-from headrace.maintain.foreign_readers import load_readers
-from headrace.maintain.kept import Role
+from headrace.maintain.dataset_tables import Role
 from headrace.maintain.pins import load_pins
+from headrace.maintain.registered_readers import load_readers
 from headrace.model.names import TableName
 from headrace.sources.delta.position import DeltaPosition
 from headrace.state.identity import find_checkpoints, load_identity
@@ -31,14 +31,14 @@ class Holder:
     """Needs the files and the log of a table from a version on.
 
     Args:
-        kind: A flow that reads the table, a pinned version, a registered reader that Headrace does not run,
-            or the ledger of a flow that writes it.
+        kind: A flow that reads the table, a pinned version, a registered reader of another system, or the
+            ledger of a flow that writes it.
         name: The name of the flow or reader, or the end of the pin.
         version: The version; `UNKNOWN` if it is not known.
         first_unread: The first version that it has not read yet; ``None`` for a pin.
         reads_all: Whether it needs all files of the version, and not only those of later commits.
         limit_s: The maximum lag of a registered reader.
-        passed: Whether it lags by more than that; then it needs older versions, and they are not kept.
+        passed: Whether it lags by more than this: versions that it has not read are then not kept.
     """
 
     kind: Literal["flow", "pin", "reader", "ledger"]
@@ -73,7 +73,7 @@ def find_holders(
         storage: The storage.
         table: The dataset.
         table_id: Delta's id of the table.
-        role: Whether it is the dataset's own table, or one beside it.
+        role: The dataset's own table, its quarantine table or its tombstone table.
 
     Raises:
         PinInvalidError: The file of the pins is damaged.
@@ -85,8 +85,8 @@ def find_holders(
         Holder(kind="pin", name=f"{one.until:%Y-%m-%d}", version=one.version, reads_all=True)
         for one in load_pins(storage, table)
     )
-    foreign = _foreign_readers(storage, table)
-    return (*_readers(storage, table_id), *pins, *foreign, *_ledgers(storage, table, table_id))
+    registered = _registered_readers(storage, table)
+    return (*_readers(storage, table_id), *pins, *registered, *_ledgers(storage, table, table_id))
 
 
 def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
@@ -95,7 +95,7 @@ def oldest_needed(holders: Iterable[Holder]) -> Holder | None:
 
 
 def lag_seconds(holder: Holder, table: Location, snapshot: TableSnapshot, now: datetime) -> float | None:
-    """How long ago the first rows were committed that a reader has not read; ``None`` if it has read all."""
+    """The age of the oldest rows that a reader has not read, in seconds; ``None`` if it has read all."""
     if holder.kind not in ("flow", "reader"):
         return None
     for version in snapshot.commits:
@@ -106,8 +106,8 @@ def lag_seconds(holder: Holder, table: Location, snapshot: TableSnapshot, now: d
     return None
 
 
-def _foreign_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
-    """The registered readers; each holds versions back up to its maximum lag."""
+def _registered_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
+    """The registered readers; each needs the versions since its last read, up to its maximum lag."""
     readers = load_readers(storage, table)
     if not readers:
         return
@@ -116,7 +116,7 @@ def _foreign_readers(storage: Storage, table: TableName) -> Iterator[Holder]:
     for one in readers:
         since_ms = (now_s - one.max_lag_s) * 1000
         recent = bisect_left(held, True, key=lambda at: load_commit(path, at).timestamp_ms >= since_ms)
-        # It reads this version, and all later commits.
+        # The newest version when the time of the maximum lag began.
         oldest = held[max(recent - 1, 0)] if held else 0
         yield Holder(
             kind="reader",

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError
-from headrace.maintain.kept import Role
+from headrace.maintain.dataset_tables import Role
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
 

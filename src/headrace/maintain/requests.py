@@ -1,7 +1,8 @@
-"""Compactions that a command asks a running flow for: the flow alone knows when no batch is running.
+"""Requests to compact a table whose flow is running: only its process knows when no batch runs.
 
-The command writes a request. The flow's process marks it as taken, compacts the table between two batches,
-and writes an answer. If that process ends, the command gets the flow's lease, and compacts the table itself.
+`headrace maintain` writes a request. The flow's process marks it as taken, compacts the table between two
+batches, and writes an answer. If that process ends, the command takes the flow's lease, and compacts the
+table itself.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ASKED, _TAKEN = "asked", "taken"
 
 
 def ask_flow(storage: Storage, table: TableName) -> str:
-    """Ask the process that feeds a table to compact it; returns the id of the request.
+    """Ask the process that runs the flow of a table to compact it; returns the id of the request.
 
     Raises:
         StorageUnwritableError: The storage cannot be written.
@@ -35,7 +36,7 @@ def find_requests(storage: Storage) -> frozenset[str]:
 
 
 def take_request(storage: Storage, table: TableName) -> str | None:
-    """Take a request over, and return its id; ``None`` if there is none, or if it was taken already."""
+    """Mark a request as taken, and return its id; ``None`` if there is none, or if it is already taken."""
     file = _request(storage, table)
     try:
         held = file.read_bytes()
@@ -66,7 +67,7 @@ def load_answer(storage: Storage, table: TableName, request: str) -> Mapping[str
 
 
 def withdraw_request(storage: Storage, table: TableName, request: str) -> None:
-    """Remove a request and its answer: nobody waits for it any more.
+    """Remove a request and its answer, because the command no longer waits.
 
     Raises:
         StorageUnwritableError: The storage cannot be written.
@@ -76,7 +77,7 @@ def withdraw_request(storage: Storage, table: TableName, request: str) -> None:
 
 
 def _remove(file: Location, request: str) -> None:
-    """Delete a file, unless it is of another request."""
+    """Delete a file, unless it belongs to another request."""
     try:
         found = file.read_json()
     except (OSError, ValueError):

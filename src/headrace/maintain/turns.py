@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 class Turns:
-    """The turns of one table: any number of batches at once, or one compaction."""
+    """Lets any number of batches of a table run at once, or one compaction."""
 
     def __init__(self) -> None:
         self._condition = threading.Condition()
@@ -18,7 +18,7 @@ class Turns:
 
     @contextmanager
     def batch(self) -> Iterator[None]:
-        """Hold off compactions for the block; first waits until none runs or waits."""
+        """Run a batch in the block: waits until no compaction runs or waits, then holds off compactions."""
         with self._condition:
             self._condition.wait_for(lambda: not self._is_alone)
             self._batches += 1
@@ -30,15 +30,15 @@ class Turns:
                 self._condition.notify_all()
 
     @contextmanager
-    def alone(self, within_s: float, stopped: Callable[[], bool] = lambda: False) -> Iterator[bool]:
-        """Hold off batches for the block; first waits until none runs.
+    def compaction(self, within_s: float, stopped: Callable[[], bool] = lambda: False) -> Iterator[bool]:
+        """Run a compaction in the block: holds off new batches, and waits for the end of those that run.
 
         Args:
-            within_s: The maximum seconds to wait. Meanwhile, no other batch begins.
-            stopped: Whether to wait no longer.
+            within_s: The maximum number of seconds to wait.
+            stopped: Returns whether to stop waiting.
 
         Yields:
-            Whether no batch runs; false if one still does.
+            Whether no batch runs. If false, a batch is still running or another compaction is.
         """
         deadline = time.monotonic() + within_s
         with self._condition:

@@ -1,4 +1,4 @@
-"""One vacuum of a table: it is checked, recorded, and then done."""
+"""The vacuum of a table: its check, its record, and the deletion of files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 from headrace.errors import ReaderLagsError, RetentionTooShortError
 from headrace.maintain.condition import TableCondition
+from headrace.maintain.dataset_tables import DatasetTable
 from headrace.maintain.holders import UNKNOWN, Holder, lag_seconds
-from headrace.maintain.kept import KeptTable
 from headrace.maintain.record import load_care, record_care
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.care import SAFE_RETENTION_S
@@ -16,23 +16,23 @@ from headrace.model.durations import duration_text
 from headrace.model.sizes import counted, size_text
 from headrace.storage.layout import Storage
 
-BESIDE_S = 3600.0
+MIN_RETENTION_DURING_RUNS_S = 3600.0
 """With a shorter retention, a vacuum could delete files that a running flow still reads."""
 
 
-def check_vacuum(kept: KeptTable, condition: TableCondition, remedies: Sequence[str] = ()) -> None:
+def check_vacuum(target: DatasetTable, condition: TableCondition, remedies: Sequence[str] = ()) -> None:
     """Check that a vacuum is allowed.
 
     Args:
-        kept: The table.
+        target: The table.
         condition: Its condition, with what the vacuum would delete.
-        remedies: How a short retention is allowed; by default, how the table's own one is.
+        remedies: How to allow a short retention; by default, how to allow it for the table's policy.
 
     Raises:
-        RetentionTooShortError: The retention is below 7 days, and nobody has allowed it.
-        ReaderLagsError: A flow has not read for a long time.
+        RetentionTooShortError: The retention is below 7 days, and the policy does not allow this.
+        ReaderLagsError: A flow has not read commits for longer than `reader_lag`.
     """
-    policy, name = condition.policy, kept.dataset
+    policy, name = condition.policy, target.dataset
     if policy.retention_s < SAFE_RETENTION_S and not policy.allow_short_retention:
         raise RetentionTooShortError(
             f"a retention of {duration_text(policy.retention_s)} is below {duration_text(SAFE_RETENTION_S)}",
@@ -50,28 +50,29 @@ def check_vacuum(kept: KeptTable, condition: TableCondition, remedies: Sequence[
             continue
         lag = lag_seconds(holder, condition.table, condition.snapshot, now)
         if lag is not None and lag > policy.reader_lag_s:
-            raise _lags(kept, holder, lag, condition)
+            raise _lags(target, holder, lag, condition)
 
 
 def vacuum_table(
-    storage: Storage, kept: KeptTable, condition: TableCondition, examine: Callable[[], TableCondition]
+    storage: Storage, target: DatasetTable, condition: TableCondition, examine: Callable[[], TableCondition]
 ) -> bool:
-    """Delete the files that nobody needs any more; returns whether there were any.
+    """Delete the files that no reader needs any more; returns whether there were any.
 
     Args:
         storage: The storage.
-        kept: The table.
-        condition: Its condition, with what is to be deleted.
+        target: The table.
+        condition: Its condition, with the files to delete.
         examine: Looks at the table again.
 
     Raises:
         StorageUnwritableError: A file cannot be deleted.
     """
-    # First it writes what can no longer be pinned, then it reads the pins again.
-    before = load_care(storage, kept.dataset, kept.role).get("vacuumed", {}).get("readable_from", 0)
+    # The oldest version that can still be pinned is recorded before the pins are read again: a version that
+    # is pinned meanwhile is either kept here, or refused by `headrace pin`.
+    before = load_care(storage, target.dataset, target.role).get("vacuumed", {}).get("readable_from", 0)
     readable_from = max(int(before), condition.vacuum.readable_from)
     outcome = {**condition.vacuum.to_json(), "readable_from": readable_from}
-    record_care(storage, kept.dataset, "vacuumed", outcome, kept.role)
+    record_care(storage, target.dataset, "vacuumed", outcome, target.role)
     allowed = {one.path for one in examine().vacuum.expired}
     expired = [one for one in condition.vacuum.expired if one.path in allowed]
     delete_stored(condition.table, expired)
@@ -83,16 +84,16 @@ def files_text(number: int, size: int) -> str:
     return f"{counted(number, 'file')} ({size_text(size)})"
 
 
-def _lags(kept: KeptTable, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:
+def _lags(target: DatasetTable, holder: Holder, lag_s: float, condition: TableCondition) -> ReaderLagsError:
     is_unknown = holder.version == UNKNOWN
     at = "to an unknown version" if is_unknown else f"up to version {(holder.first_unread or 1) - 1}"
-    held, short = condition.vacuum, kept.dataset.short
+    held, short = condition.vacuum, target.dataset.short
     return ReaderLagsError(
-        f"flow {holder.name} has commits of {short} to read that are {duration_text(lag_s)} old; the limit "
+        f"flow {holder.name} has not read commits of {short} that are {duration_text(lag_s)} old; the limit "
         f"(`reader_lag`) is {duration_text(condition.policy.reader_lag_s)}",
         facts=(
             f"it has read {at}; the table is at version {condition.snapshot.version}",
-            f"for it, {files_text(len(held.held), held.held_bytes)} are kept",
+            f"kept for the flow: {files_text(len(held.held), held.held_bytes)}",
             "no file was deleted",
         ),
         remedies=(
@@ -100,5 +101,5 @@ def _lags(kept: KeptTable, holder: Holder, lag_s: float, condition: TableConditi
             f"or ignore the flow; it may need a full refresh later:   headrace maintain {short} "
             f"--ignore-reader {holder.name}",
         ),
-        params={"table": str(kept.dataset), "flow": holder.name, "lag_s": round(lag_s)},
+        params={"table": str(target.dataset), "flow": holder.name, "lag_s": round(lag_s)},
     )

@@ -45,10 +45,10 @@ class CarePolicy:
         target_file_size: The bytes of a compacted file; ``None`` chooses them by the size of the table.
         deleted_ratio: Files are rewritten if deletion vectors hide a larger part of their rows.
         z_order: The columns by which ``headrace maintain`` orders rows when it compacts.
-        closed_partitions_s: Only partitions whose day or hour has ended so long ago are compacted, each as
-            soon as that makes any file fewer; ``None`` compacts all partitions.
+        closed_partitions_s: Only partitions whose day or hour ended at least this long ago are compacted,
+            each as soon as this reduces its number of files; ``None`` compacts all partitions.
         vacuum: Whether old files are deleted.
-        vacuum_every_s: The time between two vacuums of a continuous run.
+        vacuum_every_s: The time between two vacuums in a continuous run.
         retention_s: How long files are kept that are no longer part of the table.
         log_retention_s: How long the commits of the table's log are kept.
         cleans_log: Whether Headrace deletes old commits; else Delta does, or nobody.
@@ -73,8 +73,8 @@ class CarePolicy:
     allow_short_retention: bool = False
 
     @property
-    def beside(self) -> CarePolicy:
-        """The policy of the tables beside a table: its columns and commits mean nothing there."""
+    def for_secondary_tables(self) -> CarePolicy:
+        """The policy for quarantine and tombstone tables, without the keys that are only for the table."""
         return replace(self, z_order=(), closed_partitions_s=None, commits=None)
 
     def target_bytes(self, table_bytes: int) -> int:

@@ -27,8 +27,8 @@ class StreamingTable:
         maintenance: How the table is cared for, by the names of `CarePolicy`.
         sink: Where the rows go, if the table is a sink, which only records the batches.
         can_be_view: Whether a query that reads no stream makes it a materialized view, as in Lakeflow.
-        renamed_columns: The new names of columns that an existing table has under other names.
-        dropped_columns: The columns that an existing table loses.
+        renamed_columns: New names for columns of an existing table, by their old names.
+        dropped_columns: Columns to drop from an existing table.
     """
 
     name: TableName

@@ -28,7 +28,7 @@ def parse_duration(value: Any) -> float:
 
 
 def seconds_or_none(value: Any) -> float | None:
-    """The seconds of a duration with a unit, or ``None`` if the value is none."""
+    """The seconds of a duration with a unit, or ``None`` if the value is not such a duration."""
     found = _TEXT.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None

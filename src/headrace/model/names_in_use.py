@@ -12,27 +12,28 @@ from headrace.model.names import is_own_catalog
 
 @dataclass(frozen=True)
 class NamesInUse:
-    """Where names with one or two parts begin.
+    """The catalog and the schema that complete names with one or two parts.
 
     Args:
-        catalog: The catalog that ``USE CATALOG`` has set; ``None`` for the pipeline's.
-        schema: The schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's.
+        catalog: The catalog that ``USE CATALOG`` has set; ``None`` for the pipeline's catalog.
+        schema: The schema that ``USE SCHEMA`` has set; ``None`` for the pipeline's schema.
     """
 
     catalog: str | None = None
     schema: str | None = None
 
     def qualified(self, parts: tuple[str, ...]) -> tuple[str, ...]:
-        """A name with the schema and the catalog in use."""
+        """Returns the parts of a name, completed with the schema and the catalog in use."""
         if len(parts) == 1 and self.schema is not None:
             parts = (self.schema, *parts)
         return (self.catalog, *parts) if self.catalog is not None and len(parts) == 2 else parts
 
     def used(self, catalog: str | None, schema: str | None, own_catalog: str | None) -> NamesInUse:
-        """The names after a ``USE``.
+        """Returns the catalog and the schema in use after a ``USE`` statement.
 
         Args:
-            catalog: The catalog, if the statement names one; the schema is then its schema ``default``.
+            catalog: The catalog, if the statement names one. Its default schema is then used, unless the
+                statement names a schema.
             schema: The schema, if the statement names one.
             own_catalog: The pipeline's catalog.
         """
@@ -47,13 +48,13 @@ _names: ContextVar[NamesInUse | None] = ContextVar("headrace_names_in_use", defa
 
 
 def names_in_use() -> NamesInUse:
-    """The names in use at this line of the file that is being loaded."""
+    """The catalog and the schema in use at this line of the file that is being loaded."""
     return _names.get() or NamesInUse()
 
 
 @contextmanager
 def separate_names() -> Iterator[None]:
-    """Let the code within, a file, begin without a ``USE``, and forget its own at its end."""
+    """Load a file in the block: earlier ``USE`` statements do not apply to it, nor its own to later files."""
     token = _names.set(NamesInUse())
     try:
         yield

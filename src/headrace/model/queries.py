@@ -22,7 +22,7 @@ class PythonQuery:
         location: The line of its ``def``.
         declared: The globals of the modules that it uses, as they were at its declaration, by the id
             of the module's dictionary.
-        names: The catalog and the schema of its names.
+        names: The catalog and the schema that complete the names in the query.
     """
 
     function: Callable[[], Any]
@@ -65,7 +65,7 @@ class SqlQuery:
         prefix: What Spark gets before these characters.
         edits: The values of parameters in the statement.
         calls: The table functions of the query.
-        names: The catalog and the schema of its names.
+        names: The catalog and the schema that complete the names in the query.
         then: What makes the rows of the flow from the rows of the query; ``None`` if they are the same.
     """
 

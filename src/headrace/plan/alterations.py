@@ -14,7 +14,7 @@ from headrace.plan.properties import COORDINATES, KEYS, REPLAYABLE, TIMESTAMP
 from headrace.sinks.delta.table import as_nullable
 
 MAPPING = "delta.columnMapping.mode"
-"""``name``: the files of a table have names of their own for its columns, so that names can change."""
+"""With ``name``, data files have their own column names: a column is renamed without rewriting files."""
 WIDENING = "delta.enableTypeWidening"
 
 COORDINATE_PROPERTIES = (COORDINATES, TIMESTAMP, REPLAYABLE)
@@ -120,12 +120,12 @@ def find_alterations(
 
 
 def widens(*properties: Mapping[str, str]) -> bool:
-    """Whether one of several sets of table properties lets columns get wider types."""
+    """Whether one of the given sets of table properties enables type widening."""
     return any(one.get(WIDENING, "").lower() == "true" for one in properties)
 
 
 def column_names(dataset: StreamingTable | MaterializedView, held: columns.Schema) -> columns.Schema:
-    """The columns of a table after the renames and drops that its declaration asks for."""
+    """The columns of a table after the renames and drops of its declaration."""
     renamed, dropped = _pending(dataset, held)
     return columns.altered(held, dict(renamed), dropped)
 
@@ -145,7 +145,7 @@ def _pending(
 
 
 def _follows(key: str, value: str, dataset: StreamingTable | MaterializedView, held: TableMetadata) -> bool:
-    """Whether a property names the same columns of coordinates as before, by their new names."""
+    """Whether a property of record coordinates names the same columns as before, after renames."""
     before = held.properties.get(key)
     if key not in COORDINATE_PROPERTIES or before is None or isinstance(dataset, MaterializedView):
         return False

@@ -167,7 +167,7 @@ def _alterations(
         new_clustering=stored.new_clustering(dataset.cluster_by) if dataset.cluster_by else (),
     )
     for old, new in wanted.renamed:
-        text = f"renames the column {old} to {new}; no file is written again"
+        text = f"renames the column {old} to {new}; no file is rewritten"
         yield Change(kind="alter", dataset=name, part="column", name=old, text=text)
     for column in wanted.dropped:
         text = f"drops the column {column}; its values can no longer be read"
@@ -182,7 +182,7 @@ def _alterations(
         if key != KIND:
             text = f"sets {key} = {value}" + (f" (was {before})" if before is not None else "")
             if readers := cannot_read(key, value) if key in (MAPPING, WIDENING) else ():
-                text += f"; {' and '.join(readers)} cannot read the table with it"
+                text += f"; {' and '.join(readers)} cannot read a table with this property"
             yield Change(kind="alter", dataset=name, part="property", name=key, text=text)
     for key in wanted.removed:
         text = f"unsets {key}: the query's rows have no such column"
@@ -228,7 +228,7 @@ def _column_changes(
         yield Change(kind=kind, dataset=name, part="column", name=column, text=text)
     for column, now, before in different:
         if can_widen and columns.is_wider(now, before):
-            text = f"widens the column {column} from {before} to {now}; no file is written again"
+            text = f"widens the column {column} from {before} to {now}; no file is rewritten"
             yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     for column in absent:
         if replaced:
@@ -236,7 +236,9 @@ def _column_changes(
             yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
         else:
             text = f"keeps the column {column}, which the query no longer returns; it is NULL in new rows"
-            text += f'. To change this: dropped_columns=["{column}"], or renamed_columns={{"{column}": ..}}'
+            text += (
+                f'. To drop or rename it: dropped_columns=["{column}"] or renamed_columns={{"{column}": ..}}'
+            )
             yield Change(kind="keep", dataset=name, part="column", name=column, text=text)
 
 

@@ -76,7 +76,7 @@ def same_type(left: Any, right: Any) -> bool:
 
 
 def is_wider(now: str, before: str) -> bool:
-    """Whether Delta can change a column to a type that has all values of the old one (type widening).
+    """Whether Delta can change a column to a wider type without a rewrite (type widening).
 
     Args:
         now: The new type as DDL.
@@ -100,7 +100,7 @@ _WIDER: Mapping[str, tuple[str, ...]] = {
     "DATE": ("TIMESTAMP_NTZ",),
 }
 _AS_DECIMAL = {"TINYINT": (10, 0), "SMALLINT": (10, 0), "INT": (10, 0), "BIGINT": (20, 0)}
-"""The digits before and after the point that Delta asks for."""
+"""The digits before and after the point that Delta requires of a decimal for these types."""
 
 
 def _decimal(text: str) -> tuple[int, int] | None:
@@ -199,12 +199,12 @@ def merged(schemas: Iterable[Schema]) -> Schema:
 
 
 def refused_changes(now: Schema, before: Schema, *, widens: bool = False) -> list[tuple[str, str, str]]:
-    """The columns of a table whose type a run does not change: the name, the new type and the table's.
+    """The columns with another type, which a run does not change: name, new type and type in the table.
 
     Args:
         now: The columns of the queries.
         before: The columns of the table.
-        widens: Whether the table can get wider types.
+        widens: Whether type widening is enabled for the table.
     """
     return [
         one

@@ -52,7 +52,7 @@ _VARYING = {
 """Functions with other values in each refresh. To Spark the clock is deterministic."""
 _CASE_WHEN = "CASE WHEN"
 _MOST_CASES = 6
-"""With more, Spark's JSON of a plan can be too large: each level of nesting doubles it."""
+"""With more CASE WHEN, Spark's JSON of a plan can be too large: each level of nesting doubles it."""
 
 _FILES = re.compile(r"\bRelation \[")
 """A relation of files has no name, and Spark's text does not contain the paths."""
@@ -62,7 +62,8 @@ _FILES = re.compile(r"\bRelation \[")
 class Node:
     """A node of a plan or of an expression, as Spark's ``TreeNode.toJSON`` gives it.
 
-    In a plan with many CASE WHEN, `fields` has only what is used here, and a CASE WHEN has no children.
+    In a plan with many CASE WHEN, `fields` has only the fields that this module uses, and a CASE WHEN has no
+    children.
     """
 
     kind: str

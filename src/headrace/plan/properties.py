@@ -53,7 +53,7 @@ KEYED_TABLE_DEFAULTS: Final[Mapping[str, str]] = {
 MATERIALIZED_VIEW_DEFAULTS: Final[Mapping[str, str]] = {
     # Each refresh replaces all files, so the log of a view is short to replay.
     "delta.checkpointInterval": "100",
-    # Delta would delete commits that a pinned version needs.
+    # Otherwise, Delta would delete commits that a pinned version needs.
     LOG_CLEANUP: "false",
 }
 
@@ -122,7 +122,7 @@ def check_delta_properties(session: SparkSession, dataset: StreamingTable | Mate
         if key.lower().startswith("delta.") and not _is_ours(key)
     }
     for key, value in given.items():
-        # A retention of the log is compared with the retention of the files.
+        # Delta compares the retention of the log with the retention of the files.
         checked = {key: value} if key.lower() != LOG_RETENTION.lower() else given
         try:
             one = jvm.PythonUtils.toScalaMap(checked)

@@ -55,7 +55,7 @@ def find_unreadable(
 
 
 def cannot_read(key: str, value: str) -> tuple[str, ...]:
-    """The readers that cannot read a table with a property."""
+    """The names of the readers that cannot read a table with a property."""
     return tuple(
         reader
         for reader, found in _CANNOT_READ.items()

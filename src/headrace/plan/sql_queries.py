@@ -87,16 +87,16 @@ def use_in_python(interception: Interception, session: SparkSession, text: str) 
     """Set the catalog and the schema for the rest of a Python file, as ``USE`` does in an SQL file.
 
     Raises:
-        ActionInQueryError: A query function calls it.
-        SqlInvalidError: The statement is wrong.
+        ActionInQueryError: A query function runs the statement.
+        SqlInvalidError: The statement is not valid.
     """
     location = caller(interception.root)
     shown = " ".join(text.split())
     if not isinstance(interception.mode, Loading):
         raise ActionInQueryError(
-            f"a query calls spark.sql({shown!r}), which would change the names of other queries",
+            f"a query calls spark.sql({shown!r}), which would change what names mean in other queries",
             location=location,
-            remedies=["move the call out of the function, above the declarations that it is for"],
+            remedies=["move the call out of the function, above the declarations that it applies to"],
             params={"action": shown},
         )
     statement = parse_statement(Cursor(SqlText(text, location)))

@@ -282,11 +282,9 @@ def check_declared(
 
 
 def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iterator[HeadraceError]:
-    """The queries return the new names of renamed columns, and no old names or dropped columns."""
-    gone = {
-        old: f"renamed_columns has the new name `{new}` for it" for old, new in table.renamed_columns.items()
-    }
-    gone |= dict.fromkeys(table.dropped_columns, "dropped_columns has it")
+    """Errors for queries that lack new names of renamed columns, or return old names or dropped columns."""
+    gone = {old: f"renamed_columns renames it to `{new}`" for old, new in table.renamed_columns.items()}
+    gone |= dict.fromkeys(table.dropped_columns, "dropped_columns drops it")
     for path, reason in gone.items():
         if columns.find(schema, path) is not None:
             yield SchemaMismatchError(
@@ -294,7 +292,7 @@ def check_changed_columns(table: StreamingTable, schema: columns.Schema) -> Iter
                 location=table.location,
                 remedies=[
                     "change the query",
-                    "or remove the entry: the table has been changed by an earlier run",
+                    "or remove the entry, if an earlier run has applied it",
                 ],
                 params={"dataset": str(table.name), "columns": [path]},
             )

@@ -84,7 +84,7 @@ class Engine:
             self._running = None
 
     def choose_jvm(self, *, shared: bool) -> None:
-        """Choose for the next use of Spark whether it may be in an engine, the JVM that commands share."""
+        """Choose whether the next use of Spark may be in an engine, the JVM that commands share."""
         self._is_shared = shared
         if not shared and self._running is not None and self._running.in_engine:
             self.close()

@@ -1,4 +1,4 @@
-"""Tables of a pipeline that its files declare no longer: listed, and removed on request."""
+"""Orphaned tables: a pipeline has written them, but its files no longer declare them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from headrace.errors import TableInUseError
 from headrace.maintain.checkpoints import measure
+from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import find_holders
-from headrace.maintain.kept import KeptTable, tables_beside
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.properties import PIPELINE
@@ -24,9 +24,9 @@ class OrphanedTable:
 
     Args:
         name: The table.
-        folders: What a removal deletes, in this order: a removal that was interrupted can be repeated.
+        folders: The folders that a removal deletes, in an order that lets an interrupted removal be repeated.
         files: The number of files in them.
-        size_bytes: Their bytes.
+        size_bytes: Their size.
     """
 
     name: TableName
@@ -44,14 +44,14 @@ class OrphanedTable:
 
 
 def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
-    """The tables that this pipeline has written, and that its last run did not find in its files.
+    """The tables that this pipeline has written, but that its files did not declare in the last run.
 
     Args:
         settings: The settings of the pipeline.
     """
     storage = settings.storage
     declared: set[TableName] = set()
-    # A pipeline in the storage, as of `headrace ingest`, has a record of its own.
+    # A pipeline that is defined in the storage, such as one of `headrace ingest`, has its own plan record.
     for file in storage.plans.list_files():
         if not file.endswith("last.json"):
             continue
@@ -59,7 +59,7 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
             tables = (storage.plans / file).read_json()["tables"]
             declared |= {TableName(str(schema), str(name)) for schema, name in tables}
         except (OSError, ValueError, KeyError, TypeError):
-            # Nobody knows what it declares: the next run records it.
+            # The tables that the pipeline declares are unknown until its next run records them.
             return ()
     if not declared:
         return ()
@@ -73,7 +73,7 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
-    """What a removal of a table deletes.
+    """The folders and files that a removal of a table deletes.
 
     Args:
         settings: The settings of the pipeline.
@@ -87,7 +87,7 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
         raise TableInUseError(
             f"{name.short} cannot be removed: it is not an orphaned table of this pipeline",
             facts=(
-                "orphaned tables were written by this pipeline, and are no longer declared in its files",
+                "orphaned tables were written by this pipeline, but its files no longer declare them",
                 "nothing was removed",
             ),
             remedies=(
@@ -109,12 +109,12 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
             remedies=("remove these readers first",),
             params={"table": str(name), "readers": readers},
         )
-    beside = [one.path(storage) for one in tables_beside(storage, name)]
+    secondary = [one.path(storage) for one in secondary_tables(storage, name)]
     folders = (
         storage.checkpoints(name),
         storage.ledger(name, "x").parent,
         storage.snapshots(name),
-        *beside,
+        *secondary,
         table,
     )
     sizes = [measure(one) for one in folders]
@@ -143,8 +143,8 @@ def remove_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable
     with held_leases(storage, [name]):
         for folder in found.folders:
             folder.delete_folder()
-        for kept in (KeptTable(name), KeptTable(name, "quarantine"), KeptTable(name, "tombstones")):
-            storage.care(name, kept.role).delete()
-        for file in (storage.pins(name), storage.foreign_readers(name)):
+        for one in (DatasetTable(name), DatasetTable(name, "quarantine"), DatasetTable(name, "tombstones")):
+            storage.care(name, one.role).delete()
+        for file in (storage.pins(name), storage.registered_readers(name)):
             file.delete()
     return found

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from headrace.errors import PinInvalidError
-from headrace.maintain.foreign_readers import (
-    ForeignReader,
+from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
+from headrace.maintain.record import load_care
+from headrace.maintain.registered_readers import (
+    RegisteredReader,
     add_reader,
     load_readers,
     remove_reader,
 )
-from headrace.maintain.pins import Pin, add_pin, find_pins, load_pins, remove_pins
-from headrace.maintain.record import load_care
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.observe.read import find_dataset
@@ -54,7 +54,7 @@ class Pins:
         name = self._name(table)
         storage = self.settings.storage
         chosen = self._chosen(name, version)
-        # The files of a version that is pinned already were not deleted.
+        # A version that is already pinned still has its files.
         is_kept = any(one.version == chosen for one in load_pins(storage, name))
         pin = Pin(table=name, version=chosen, until=datetime.now(UTC) + timedelta(seconds=seconds))
         # A vacuum writes what it deletes, and reads the pins then: one of the two sees the other.
@@ -78,7 +78,7 @@ class Pins:
         """
         return remove_pins(self.settings.storage, self._name(table), version)
 
-    def readers(self, table: str | None = None) -> tuple[ForeignReader, ...]:
+    def readers(self, table: str | None = None) -> tuple[RegisteredReader, ...]:
         """The registered readers of a table, or of all tables of the storage.
 
         Raises:
@@ -90,18 +90,20 @@ class Pins:
 
     def add_reader(
         self, table: str, reader: str, version: int | None, max_lag_s: float | None
-    ) -> ForeignReader:
-        """Register a reader that Headrace does not run, or record what it has read.
+    ) -> RegisteredReader:
+        """Register a reader of another system, or record the version that it has read.
 
         Args:
             table: The table.
             reader: The name of the reader.
             version: The last version that it has read; by default the newest.
-            max_lag_s: Commits and files that are older are not kept for it; ``None`` keeps the known limit.
+            max_lag_s: Seconds after which commits and files are no longer kept for the reader; ``None`` keeps
+                the present value.
 
         Raises:
             TableUnknownError: There is no such table.
-            PinInvalidError: The table does not have the version any more, or a new reader has no limit.
+            PinInvalidError: The table does not have the version any more, or a new reader has no
+                maximum lag.
         """
         name = self._name(table)
         known = {one.name: one for one in load_readers(self.settings.storage, name)}
@@ -113,11 +115,13 @@ class Pins:
                 params={"table": str(name), "reader": reader},
             )
         lag_s = known[reader].max_lag_s if max_lag_s is None else max_lag_s
-        found = ForeignReader(table=name, name=reader, version=self._chosen(name, version), max_lag_s=lag_s)
+        found = RegisteredReader(
+            table=name, name=reader, version=self._chosen(name, version), max_lag_s=lag_s
+        )
         add_reader(self.settings.storage, found)
         return found
 
-    def remove_reader(self, table: str, reader: str) -> tuple[ForeignReader, ...]:
+    def remove_reader(self, table: str, reader: str) -> tuple[RegisteredReader, ...]:
         """Remove a registered reader, and return it.
 
         Raises:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOverrides:
-    """How a pipeline runs on rows in place of its sources.
+    """How a pipeline runs on given rows instead of its sources.
 
     Args:
         running: A session with a catalog of its own, into which the pipeline registers its tables.
@@ -58,7 +58,7 @@ class PlanQueries:
         settings: The settings, with the broker's address.
         plan: The plan.
         session: Gives the pipeline's session.
-        overrides: How the pipeline runs on rows in place of its sources, if it does.
+        overrides: How the pipeline runs on given rows instead of its sources, if it does.
     """
 
     settings: ProjectSettings

@@ -11,14 +11,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
-from headrace.maintain.condition import TableCondition, choose_closed, examine_table
+from headrace.maintain.condition import TableCondition, choose_closed_partitions, examine_table
+from headrace.maintain.dataset_tables import DatasetTable, Role, secondary_tables
 from headrace.maintain.holders import find_holders
-from headrace.maintain.kept import KeptTable, Role, tables_beside
 from headrace.maintain.log_cleanup import delete_log
-from headrace.maintain.old_checkpoints import ReplacedCheckpoint, find_replaced
 from headrace.maintain.record import record_care
+from headrace.maintain.replaced_checkpoints import ReplacedCheckpoint, find_replaced
 from headrace.maintain.requests import ask_flow, load_answer, withdraw_request
-from headrace.maintain.vacuuming import BESIDE_S, check_vacuum, files_text, vacuum_table
+from headrace.maintain.vacuuming import MIN_RETENTION_DURING_RUNS_S, check_vacuum, files_text, vacuum_table
 from headrace.model.care import CarePolicy
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -36,7 +36,7 @@ _LOG = logging.getLogger(__name__)
 CareStep = Literal["optimize", "vacuum", "log", "checkpoints"]
 STEPS: tuple[CareStep, ...] = ("optimize", "vacuum", "log", "checkpoints")
 WAIT_S = 300.0
-"""How long a command waits by default for a running flow that compacts a table."""
+"""How long a command waits by default for a running flow to compact a table."""
 _POLL_S = 0.2
 
 
@@ -49,8 +49,8 @@ class CareOptions:
         dry_run: Whether nothing is changed.
         retention_s: The retention of files, in place of that of each table.
         allow_short_retention: Whether the retention may be below 7 days.
-        ignore_readers: The flows and readers whose positions do not count.
-        wait_s: How long to wait for a running flow that compacts its table.
+        ignore_readers: The flows and readers for which no files and commits are kept.
+        wait_s: How long to wait for a running flow to compact its table.
     """
 
     steps: Sequence[str] = STEPS
@@ -79,7 +79,7 @@ class TableCare:
 
     Args:
         table: The dataset.
-        role: Whether it is the dataset's own table, or one beside it.
+        role: The dataset's own table, its quarantine table or its tombstone table.
         before: Its condition before; ``None`` if it could not be read.
         after: Its condition after.
         steps: What was done; with a dry run, what is due.
@@ -89,7 +89,7 @@ class TableCare:
         duration_s: The time that the work has taken.
         conflicts: How often the compaction was repeated because another writer had committed.
         by_flow: Whether the running flow of the table has compacted it.
-        replaced: The checkpoints of its flows that were removed; with a dry run, that would be removed.
+        replaced: The replaced checkpoints of its flows that were removed, or that a dry run would remove.
     """
 
     table: TableName
@@ -106,13 +106,13 @@ class TableCare:
     replaced: tuple[ReplacedCheckpoint, ...] = ()
 
     @property
-    def kept(self) -> KeptTable:
-        """The table."""
-        return KeptTable(self.table, self.role)
+    def target(self) -> DatasetTable:
+        """The table, by its dataset and its role."""
+        return DatasetTable(self.table, self.role)
 
     def lines(self) -> Iterator[str]:
         """What was done, with files and bytes before and after: one line for each fact."""
-        name, before, after = self.kept.title, self.before, self.after
+        name, before, after = self.target.title, self.before, self.after
         if before and after and self.dry_run:
             yield from (f"{name}  {line}" for line in _due_lines(before, self.steps))
             for one in self.replaced:
@@ -132,7 +132,7 @@ class TableCare:
                 yield f"{name}  {_held_line(after)}"
             if "vacuum" in self.steps:
                 for reader in after.vacuum.passed:
-                    yield f"{name}  {reader} lags by more than its limit; older files are not kept for it"
+                    yield f"{name}  {reader} exceeds its maximum lag; older files are not kept for it"
         if self.warning is not None:
             yield f"{name}  {self.warning}"
 
@@ -182,28 +182,28 @@ class TableKeeper:
         Args:
             names: The tables; those that do not exist are left out.
             report: Takes the result of each table at once.
-            is_stopped: Whether no further table is begun.
+            is_stopped: Returns whether to stop before the next table.
         """
         found: list[TableCare] = []
         storage = self.settings.storage
         for name in names:
             if is_table(storage.table(name)):
-                for kept in (KeptTable(name), *tables_beside(storage, name)):
+                for target in (DatasetTable(name), *secondary_tables(storage, name)):
                     if is_stopped is not None and is_stopped():
                         return tuple(found)
-                    found.append(self._keep(kept))
+                    found.append(self._keep(target))
                     report(found[-1])
         return tuple(found)
 
-    def _keep(self, kept: KeptTable) -> TableCare:
-        name = kept.title
-        care = TableCare(table=kept.dataset, role=kept.role, dry_run=self.options.dry_run)
+    def _keep(self, target: DatasetTable) -> TableCare:
+        name = target.title
+        care = TableCare(table=target.dataset, role=target.role, dry_run=self.options.dry_run)
         try:
-            condition = self._examine(kept)
+            condition = self._examine(target)
             care = replace(care, before=condition, after=condition)
-            due = self._due(kept, condition)
+            due = self._due(target, condition)
             if self.options.dry_run:
-                found = tuple(self._replaced(kept, condition))
+                found = tuple(self._replaced(target, condition))
                 return self._judged(replace(care, steps=due, replaced=found), condition)
             care = self._work(care, condition) if due else care
         except HeadraceError as error:
@@ -214,29 +214,31 @@ class TableKeeper:
             care = replace(care, warning=f"not maintained: {type(error).__name__}: {reason}")
         return care
 
-    def _examine(self, kept: KeptTable) -> TableCondition:
+    def _examine(self, target: DatasetTable) -> TableCondition:
         storage = self.settings.storage
-        path = kept.path(storage)
+        path = target.path(storage)
         snapshot = load_snapshot(path)
-        policy = self.options.applied_to(self.settings.maintenance.of(kept.dataset, snapshot.properties))
+        policy = self.options.applied_to(self.settings.maintenance.of(target.dataset, snapshot.properties))
+        if target.role != "table":
+            policy = policy.for_secondary_tables
         ignored = self.options.ignore_readers
         holders = [
             one
-            for one in find_holders(storage, kept.dataset, snapshot.table_id, kept.role)
+            for one in find_holders(storage, target.dataset, snapshot.table_id, target.role)
             if one.kind not in ("flow", "reader") or one.name not in ignored
         ]
-        return examine_table(path, policy if kept.role == "table" else policy.beside, holders, snapshot)
+        return examine_table(path, policy, holders, snapshot)
 
-    def _replaced(self, kept: KeptTable, condition: TableCondition) -> Iterator[ReplacedCheckpoint]:
-        """The replaced checkpoints of a table's flows, after the retention of the log."""
-        if kept.role == "table" and "checkpoints" in self.options.steps:
+    def _replaced(self, target: DatasetTable, condition: TableCondition) -> Iterator[ReplacedCheckpoint]:
+        """The checkpoints of a table's flows that were replaced longer ago than the retention of the log."""
+        if target.role == "table" and "checkpoints" in self.options.steps:
             since = datetime.now(UTC) - timedelta(seconds=condition.policy.log_retention_s)
-            yield from find_replaced(self.settings.storage, kept.dataset, condition.snapshot, since)
+            yield from find_replaced(self.settings.storage, target.dataset, condition.snapshot, since)
 
-    def _due(self, kept: KeptTable, condition: TableCondition) -> tuple[CareStep, ...]:
+    def _due(self, target: DatasetTable, condition: TableCondition) -> tuple[CareStep, ...]:
         policy = condition.policy
         due = {
-            "checkpoints": any(self._replaced(kept, condition)),
+            "checkpoints": any(self._replaced(target, condition)),
             "optimize": policy.compact and condition.needs_compaction,
             "vacuum": policy.vacuum and (condition.needs_vacuum or bool(condition.vacuum.held)),
             "log": condition.needs_log_cleanup,
@@ -247,33 +249,33 @@ class TableKeeper:
         """The result of a dry run, with the refusal of its vacuum."""
         if "vacuum" in care.steps:
             try:
-                self._check_vacuum(care.kept, condition)
+                self._check_vacuum(care.target, condition)
             except HeadraceError as error:
                 return replace(care, warning=f"not vacuumed: {error.summary}", error=error)
         return care
 
     def _work(self, care: TableCare, condition: TableCondition) -> TableCare:
         """Do what is due: under the leases of the table's flows, or else what can run beside them."""
-        kept, storage = care.kept, self.settings.storage
-        due = self._due(kept, condition)
+        target, storage = care.target, self.settings.storage
+        due = self._due(target, condition)
         with ExitStack() as leases:
             try:
-                leases.enter_context(held_leases(storage, [kept.dataset]))
+                leases.enter_context(held_leases(storage, [target.dataset]))
             except SecondDriverError as error:
-                if condition.policy.retention_s < BESIDE_S:
+                if condition.policy.retention_s < MIN_RETENTION_DURING_RUNS_S:
                     raise
-                # A running flow compacts the tables beside its own by itself.
-                if "optimize" in due and kept.role == "table":
+                # The running process compacts the quarantine and tombstone tables without a request.
+                if "optimize" in due and target.role == "table":
                     handed = self._hand_over(care, error)
                     if handed is None:
                         return self._work(care, condition)
                     care = handed
                 due = tuple(one for one in due if one not in ("optimize", "checkpoints"))
             else:
-                if kept.role == "table":
-                    self._fold_ledgers(kept.dataset, condition)
-                condition = self._examine(kept)
-                due = self._due(kept, condition)
+                if target.role == "table":
+                    self._fold_ledgers(target.dataset, condition)
+                condition = self._examine(target)
+                due = self._due(target, condition)
             if not due:
                 return care
             return self._logged(care, due)
@@ -282,7 +284,7 @@ class TableKeeper:
         """Let the process that runs the table's flow compact it, between two batches.
 
         Returns:
-            ``None`` if that process has ended meanwhile: its leases are free.
+            The result; ``None`` if that process has ended, so that its leases are free.
         """
         storage, name = self.settings.storage, care.table
         began = time.monotonic()
@@ -291,7 +293,7 @@ class TableKeeper:
             while (waited_s := time.monotonic() - began) < self.options.wait_s:
                 answer = load_answer(storage, name, request)
                 if answer is not None and "compacted" in answer:
-                    after = self._examine(care.kept)
+                    after = self._examine(care.target)
                     return replace(care, steps=("optimize",), by_flow=True, after=after, duration_s=waited_s)
                 if answer is not None:
                     why = answer.get("error", {}).get("summary")
@@ -305,13 +307,13 @@ class TableKeeper:
         return replace(care, warning=f"not compacted: {running.summary}; {within}")
 
     def _logged(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
-        """Do what is due, and write it to the event log."""
+        """Do the steps that are due, and write an event to the event log."""
         try:
             with logged_operation(self.settings, new_update(), "MAINTENANCE", [care.table]) as outcome:
                 care = self._do(care, due)
                 outcome.update({key: value for key, value in care.to_json().items() if key != "table"})
                 if care.error is not None:
-                    # For the event log: what was done before the refusal stays in the result.
+                    # The event log gets the error; the result keeps the steps that were done before it.
                     raise care.error
         except HeadraceError as error:
             if error is not care.error:
@@ -319,41 +321,41 @@ class TableKeeper:
         return care
 
     def _do(self, care: TableCare, due: Sequence[CareStep]) -> TableCare:
-        kept, storage = care.kept, self.settings.storage
-        name, role = kept.dataset, kept.role
-        path, began = kept.path(storage), time.monotonic()
+        target, storage = care.target, self.settings.storage
+        name, role = target.dataset, target.role
+        path, began = target.path(storage), time.monotonic()
         if "optimize" in due:
-            found = self._examine(kept)
-            policy, chosen = found.policy, choose_closed(found.snapshot, found.policy)
+            found = self._examine(target)
+            policy, chosen = found.policy, choose_closed_partitions(found.snapshot, found.policy)
             session = self.engine.session()
             done = compact_files(session, path, policy, partitions=chosen, z_order=policy.z_order)
             record_care(storage, name, "compacted", done.to_json(), role)
             care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
-        condition = self._examine(kept)
+        condition = self._examine(target)
         if "vacuum" in due:
             try:
-                self._check_vacuum(kept, condition)
+                self._check_vacuum(target, condition)
             except HeadraceError as error:
                 care = replace(care, warning=f"not vacuumed: {error.summary}", error=error)
             else:
-                if vacuum_table(storage, kept, condition, lambda: self._examine(kept)):
+                if vacuum_table(storage, target, condition, lambda: self._examine(target)):
                     care = replace(care, steps=(*care.steps, "vacuum"))
         if "log" in due and condition.log.files:
             delete_log(path, condition.log)
             record_care(storage, name, "log", condition.log.to_json(), role)
             care = replace(care, steps=(*care.steps, "log"))
         if "checkpoints" in due:
-            replaced = tuple(self._replaced(kept, condition))
+            replaced = tuple(self._replaced(target, condition))
             for one in replaced:
                 one.path.delete_folder()
             care = replace(care, steps=(*care.steps, "checkpoints"), replaced=replaced)
         duration_s = care.duration_s + time.monotonic() - began
-        return replace(care, after=self._examine(kept), duration_s=duration_s)
+        return replace(care, after=self._examine(target), duration_s=duration_s)
 
-    def _check_vacuum(self, kept: KeptTable, condition: TableCondition) -> None:
+    def _check_vacuum(self, target: DatasetTable, condition: TableCondition) -> None:
         given = self.options.retention_s
-        short = f"allow it: repeat the command with --allow-short-retention, for {kept.dataset.short} alone"
-        check_vacuum(kept, condition, () if given is None else (short,))
+        short = f"allow it: repeat the command for {target.dataset.short} only, with --allow-short-retention"
+        check_vacuum(target, condition, () if given is None else (short,))
 
     def _fold_ledgers(self, name: TableName, condition: TableCondition) -> None:
         """Give the ledgers the commits that they do not have yet: nothing waits for them then."""

@@ -71,7 +71,7 @@ class Updates:
         how = log or LogSettings.of()
         settings = self.settings
         update = new_update()
-        # For as long as it runs, a continuous update would take memory and a place in an engine.
+        # A continuous update does not end by itself: it would take memory from the commands of an engine.
         self._engine.choose_jvm(shared=not continuous)
         if not (continuous or datasets or remedies.flows or self._engine.is_running):
             found = find_up_to_date(settings, lambda: self._engine.reachable(start=True).kafka)

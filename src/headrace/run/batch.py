@@ -79,7 +79,7 @@ class BatchFunction:
         reporter: Reports each batch.
         check: Checks the flow's whole table after each batch, also after one that is repeated.
         state: The state of the batches, for the flow's thread.
-        turn: Holds off compactions between two batches while a batch runs.
+        turn: Makes a context that holds off compactions while a batch runs.
     """
 
     planned: PlannedFlow

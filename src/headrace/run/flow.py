@@ -151,9 +151,9 @@ class FlowRunner:
                 self.progress.late += late.rows
 
     def _source_settings(self, opened: OpenedFlow) -> dict[str, str]:
-        """The settings with which the sources are read on."""
+        """The Spark settings with which the flow continues to read its sources."""
         systems = self.opener.surveyor.systems
-        # Spark reads the range of the last batch again when a query starts.
+        # When a query starts, Spark reads the range of the last batch again.
         before = -1 if opened.checkpoint is None else opened.checkpoint.last_planned - 1
         held = load_offsets(opened.path, before) if before >= 0 else ()
         found: dict[str, str] = {}

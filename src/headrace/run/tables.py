@@ -206,8 +206,8 @@ def alter(
             location=table.location,
             facts=[f"columns to change: {', '.join(changed)}", "no row was read or written"],
             remedies=[
-                "remove the column from renamed_columns, or dropped_columns",
-                f"or read everything again:   headrace full-refresh {table.name.short}",
+                "remove the column from renamed_columns or dropped_columns",
+                f"or read all records again:   headrace full-refresh {table.name.short}",
             ],
             params={"dataset": str(table.name), "columns": changed},
         ) from error
@@ -266,7 +266,7 @@ def _refuse_taken_names(stage: OpenTableStage, state: TableState) -> None:
                 facts=("nothing was read or written",),
                 remedies=(
                     f"drop the old column:   dropped_columns={[old]}",
-                    f"or read everything again:   headrace full-refresh {table.name.short}",
+                    f"or read all records again:   headrace full-refresh {table.name.short}",
                 ),
                 params={"dataset": str(table.name), "columns": [old, to]},
             )

@@ -96,7 +96,7 @@ def flow_target(
 
 
 def _shared(path: Location) -> SharedTable:
-    """What the flows of this process share that change the rows of a table."""
+    """The state that all flows of this process share that change rows of the table."""
     return _shared_tables().of(path)
 
 

@@ -198,7 +198,7 @@ class ViewRunner:
             rows.settle()
             committed = writer.commit()
         self._register()
-        # A compaction beside the next refresh would fail it.
+        # A compaction during the next refresh would make the refresh fail.
         self._carer.offer(self._settings.storage.table(view.name), committed.version, beside=False)
         self._emit(
             ViewRefreshed(

@@ -45,7 +45,7 @@ def default_master() -> str:
 
 def find_named_master(context: SparkContext) -> str | None:
     """Returns the master that the user named for a running session, or None if Headrace chose it."""
-    # `getConf` copies each setting by a call of its own.
+    # `getConf` copies the settings with one JVM call for each.
     return None if context._jsc.sc().conf().contains(_MASTER_CHOSEN) else context.master
 
 

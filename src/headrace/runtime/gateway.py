@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 
 
 def import_pyspark() -> None:
-    """Imports PySpark, while the JVM starts; it then needs fewer imports and calls."""
+    """Imports PySpark while the JVM starts, and patches it to need fewer imports and JVM calls."""
     import pyspark.java_gateway
     import pyspark.sql  # noqa: F401
 

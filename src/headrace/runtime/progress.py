@@ -10,7 +10,7 @@ from contextlib import contextmanager
 _PLAIN_INTERVAL_S = 5.0
 
 FETCHING = threading.Event()
-"""Set while the progress of a download is on the terminal."""
+"""Set while the terminal shows the progress of a download."""
 
 Shown = Callable[[int, int, int, int], None]
 

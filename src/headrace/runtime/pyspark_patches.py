@@ -1,4 +1,4 @@
-"""Patches of PySpark and Py4J that save imports and calls of the JVM; results stay the same."""
+"""Patches of PySpark and Py4J that save imports and JVM calls, and do not change results."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def install() -> None:
     from pyspark.sql.functions import builtin
     from pyspark.sql.types import NumpyArrayConverter, NumpyScalarConverter
 
-    # For the first argument of a call that is not a plain value, PySpark would import NumPy and pandas to
-    # find out whether it is one of NumPy's: a second of each command.
+    # To find out whether the first argument that is not a plain value is a NumPy value, PySpark would import
+    # NumPy and pandas. This takes a second in each command.
     NumpyScalarConverter.can_convert = _is_numpy_scalar
     NumpyArrayConverter.can_convert = _is_numpy_array
     functions.lit = builtin.lit = _light_literal(builtin.lit)
@@ -42,7 +42,7 @@ def _is_numpy_array(self: object, obj: object) -> bool:
 
 
 def _light_literal(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns `lit` for PySpark; its own imports PySpark's test tools, and with them pandas."""
+    """Returns a replacement for `lit`: the original imports PySpark's test tools, and with them pandas."""
     from pyspark.sql import Column
     from pyspark.sql.functions import builtin
 
@@ -59,16 +59,16 @@ def _light_literal(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _kept(original: _Get) -> _Get:
-    """Returns the method by which Py4J looks up a name; each package, class and method is looked up once.
+    """Returns a replacement for a name lookup of Py4J that looks up each package, class and method once.
 
-    ``jvm.org.apache.spark.sql.SparkSession.active`` is seven calls of the JVM, each time.
+    The original needs seven JVM calls for each ``jvm.org.apache.spark.sql.SparkSession.active``.
     """
     from py4j.java_gateway import JavaClass, JavaMember, JavaPackage
 
     @functools.wraps(original)
     def get(self: Any, name: str) -> Any:
         found = original(self, name)
-        # A name that is not found is a package to Py4J: it can become a class by a jar that is added.
+        # Py4J returns a package for an unknown name. A jar that is added later can make it a class.
         is_package = isinstance(found, JavaPackage) and name.islower()
         if is_package or isinstance(found, JavaClass | JavaMember) or name == _SINGLETON:
             self.__dict__[name] = found

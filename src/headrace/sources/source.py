@@ -176,10 +176,10 @@ class Source(ABC):
         return None
 
     def settings(self, position: Position | None, systems: Systems) -> Mapping[str, str]:
-        """The settings of Spark with which a query reads on.
+        """The Spark settings with which a query continues to read the source.
 
         Args:
-            position: Where the query starts to read; ``None`` where its options say.
+            position: Where the query starts to read; ``None`` if its options define this.
             systems: The systems.
         """
         return {}

@@ -106,8 +106,8 @@ class Storage:
         """The file with the versions of a table that are kept."""
         return self.root / "pins" / f"{dataset}.json"
 
-    def foreign_readers(self, dataset: TableName) -> Location:
-        """The file with the registered readers of a table that Headrace does not run."""
+    def registered_readers(self, dataset: TableName) -> Location:
+        """The file with the registered readers of a table."""
         return self.root / "pins" / "readers" / f"{dataset}.json"
 
     def care(self, dataset: TableName, role: str = "table") -> Location:
@@ -115,19 +115,19 @@ class Storage:
 
         Args:
             dataset: The dataset.
-            role: ``table``, or which table beside it: ``quarantine`` or ``tombstones``.
+            role: ``table`` for the dataset's own table, ``quarantine`` or ``tombstones``.
         """
         folder = self.root / "care"
         return (folder if role == "table" else folder / role) / f"{dataset}.json"
 
     @property
     def care_requests(self) -> Location:
-        """The compactions that `headrace maintain` asks running flows for."""
+        """The folder of the requests of `headrace maintain` to running flows, to compact their tables."""
         return self.root / "care" / "requests"
 
     @property
     def care_answers(self) -> Location:
-        """What the flows have answered."""
+        """The folder of the answers to these requests."""
         return self.root / "care" / "answers"
 
     def checkpoints(self, dataset: TableName) -> Location:

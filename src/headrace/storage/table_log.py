@@ -102,7 +102,7 @@ def newest_version(table: Location) -> int:
 
 def is_table(table: Location) -> bool:
     """Whether the table has a commit: a process that is killed at its creation can leave an empty log."""
-    # Batches ask for it, and a long log takes long to list.
+    # Each batch checks this, and listing a long log is slow.
     return commit_file(table, 0).exists() or last_checkpoint(table) >= 0 or bool(versions(table))
 
 

@@ -94,8 +94,8 @@ class AlterColumns:
     Args:
         name: The parts of the name.
         location: The name's location.
-        renamed: The new names of columns.
-        dropped: The columns that the table loses.
+        renamed: The new names of columns, by their old names.
+        dropped: The columns to drop.
     """
 
     name: tuple[str, ...]
@@ -476,7 +476,7 @@ def _alter(cursor: Cursor) -> AlterColumns:
     else:
         raise cursor.unsupported(
             f"ALTER TABLE .. {cursor.token.value.upper()} in an SQL file",
-            "change the CREATE statement; ALTER TABLE has RENAME COLUMN and DROP COLUMN",
+            "change the CREATE statement; ALTER TABLE can only RENAME COLUMN and DROP COLUMN",
         )
     if not cursor.done:
         raise cursor.unexpected("the end of the statement")

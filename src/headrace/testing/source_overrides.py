@@ -32,7 +32,7 @@ _NOWHERE = KafkaConnection({"bootstrap.servers": "127.0.0.1:9"})
 
 _SETTINGS = {
     "spark.sql.shuffle.partitions": "1",
-    # To generate and compile code for a query takes longer than to interpret it for a few rows.
+    # For a few rows, interpreting a query is faster than generating and compiling code for it.
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
@@ -173,7 +173,7 @@ def _run(
 
 
 def _opened(settings: ProjectSettings, keep: Keep) -> RunningSpark:
-    # `_configure` sets those of a test: the JVM is shared.
+    # `_configure` sets the settings of `_SETTINGS` in the session, so that all tests can share one JVM.
     own = {key: value for key, value in settings.configuration.items() if _SETTINGS.get(key) != value}
     conf = {key: value for key, value in own.items() if key.startswith("spark.")}
     running = open_spark(settings.name, conf=conf, master=settings.master, memory=settings.memory)

@@ -13,7 +13,7 @@ from headrace.verify.delta_log import DataFile, TableLog
 
 _READERS = 8
 _PART = 64
-"""The files of one task: with a task for each file, 50,000 files took 800 MB."""
+"""The number of files in a task. With one task for each file, 50,000 files took 800 MB of memory."""
 DECODED_BYTES = 256 << 20
 """The strings of the newest files are decoded, up to so many bytes of files in each table. It takes about
 a second; without a bound, `verify` would read the whole of a large table at each run."""

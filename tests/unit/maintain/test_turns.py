@@ -21,14 +21,14 @@ def test_a_compaction_and_batches_never_run_at_once() -> None:
 
     def compact() -> None:
         asked.set()
-        with turns.alone(DEADLINE_S) as is_free:
+        with turns.compaction(DEADLINE_S) as is_free:
             assert is_free
             order.append("compaction")
 
     first = threading.Thread(target=batch, args=("first",))
     first.start()
     assert in_batch.wait(DEADLINE_S)
-    with turns.alone(0.01) as is_free:
+    with turns.compaction(0.01) as is_free:
         assert not is_free
     other = threading.Thread(target=compact)
     other.start()

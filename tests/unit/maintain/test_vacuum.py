@@ -12,11 +12,16 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from headrace.maintain.condition import TableCondition, choose_closed, choose_partitions, examine_table
-from headrace.maintain.foreign_readers import ForeignReader, add_reader, remove_reader
+from headrace.maintain.condition import (
+    TableCondition,
+    choose_closed_partitions,
+    choose_partitions,
+    examine_table,
+)
 from headrace.maintain.holders import UNKNOWN, find_holders, lag_seconds
 from headrace.maintain.log_cleanup import delete_log
 from headrace.maintain.pins import Pin, add_pin, load_pins, remove_pins
+from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
 from headrace.maintain.vacuum import delete_stored
 from headrace.model.care import CarePolicy
 from headrace.model.names import TableName
@@ -177,7 +182,7 @@ def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: De
 
     def register(version: int, days: float) -> TableCondition:
         add_reader(
-            desk.storage, ForeignReader(table=ORDERS, name="bi", version=version, max_lag_s=days * 86400)
+            desk.storage, RegisteredReader(table=ORDERS, name="bi", version=version, max_lag_s=days * 86400)
         )
         return desk.examine()
 
@@ -213,7 +218,7 @@ def test_only_closed_partitions_are_compacted_each_once(tmp_path: Path) -> None:
     assert due() == []
     # A late row.
     write_deltalake(str(path), pa.table({"id": [9], "day": [days[2]]}), mode="append")
-    assert due() == [days[2]] and choose_closed(load_snapshot(path), policy) == ({"day": days[2]},)
+    assert due() == [days[2]] and choose_closed_partitions(load_snapshot(path), policy) == ({"day": days[2]},)
 
 
 def test_the_log_is_cleaned_up_to_what_readers_and_ledger_need(desk: Desk) -> None:

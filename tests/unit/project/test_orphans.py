@@ -12,7 +12,7 @@ from deltalake import write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.errors import TableInUseError
-from headrace.maintain.foreign_readers import ForeignReader, add_reader, remove_reader
+from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.project.engine import Engine
@@ -64,7 +64,7 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     with pytest.raises(TableInUseError) as caught:
         remove_orphaned(settings, ORDERS)
     assert "nothing was removed" in caught.value.facts
-    add_reader(storage, ForeignReader(table=OLD, name="bi", version=0, max_lag_s=60))
+    add_reader(storage, RegisteredReader(table=OLD, name="bi", version=0, max_lag_s=60))
     with pytest.raises(TableInUseError) as caught:
         load_orphaned(settings, OLD)
     assert caught.value.params["readers"] == ["bi"]

@@ -49,7 +49,7 @@ _STEPS = ("optimize", "vacuum", "log", "checkpoints")
     "--every",
     callback=parse_time,
     metavar="TIME",
-    help="Repeat at this interval until stopped, such as 1h.",
+    help="Repeat at this interval, such as 1h, until stopped.",
 )
 @click.option(
     "--wait",
@@ -57,7 +57,7 @@ _STEPS = ("optimize", "vacuum", "log", "checkpoints")
     show_default=True,
     callback=parse_time,
     metavar="TIME",
-    help="How long to wait for a running flow that compacts its table.",
+    help="How long to wait for a running flow to compact its table.",
 )
 def command(
     invocation: Invocation,
@@ -75,9 +75,9 @@ def command(
     Without TABLE, the command maintains all tables of the storage. The key `maintenance` in the spec sets
     when a step is necessary. The command keeps files and commits that a flow of the storage, a pinned version
     or the ledger still needs. If the flow of a table runs in another process, that process compacts the table
-    between two batches; if it ends meanwhile, the command compacts the table itself. The command starts Spark
-    only for compaction. With --every, Ctrl-C or SIGTERM ends the command after the current table. The exit
-    code is 1 if a table could not be maintained.
+    between two batches; if it ends before that, the command compacts the table itself. The command starts
+    Spark only for compaction. With --every, Ctrl-C or SIGTERM ends the command after the current table. The
+    exit code is 1 if a table could not be maintained.
     """
     from headrace.project.table_care import STEPS, CareOptions
 
@@ -113,17 +113,17 @@ def _repeat(
     show: Callable[[TableCare], None],
     every_s: float,
 ) -> Result:
-    """Maintain the tables again and again, until a signal comes."""
-    from headrace.cli.watching import ending
+    """Maintain the tables at an interval, until SIGINT or SIGTERM."""
+    from headrace.cli.watching import stopping_on_signals
     from headrace.run.stop import StopSignal
 
     output, stop = invocation.output, StopSignal()
     if every_s <= 0:
         raise click.UsageError("--every must be longer than 0 s")
-    with ending(stop) as received:
+    with stopping_on_signals(stop) as received:
         while not stop.requested:
             began = time.monotonic()
-            # Spark is not kept between two rounds: an hour is longer than its start.
+            # Spark stops after each round: its start takes little of an interval.
             with invocation.pipeline() as pipeline:
                 found = pipeline.maintain(tables, options=options, report=show, stop=stop)
             if output.is_json:

@@ -14,8 +14,8 @@ from headrace.cli.verb import Invocation, verb
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.maintain.foreign_readers import ForeignReader
     from headrace.maintain.pins import Pin
+    from headrace.maintain.registered_readers import RegisteredReader
 
 
 @verb(
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @click.option(
     "--reader",
     metavar="NAME",
-    help="Register a reader that Headrace does not run, or record that it has read up to the version.",
+    help="Register a reader of another system, or record the version up to which it has read.",
 )
 @click.option(
     "--max-lag",
@@ -67,8 +67,8 @@ def command(
     """Keep a version of a table readable for a time, or register a reader of another system.
 
     `headrace maintain` keeps the files of a pinned version, and the part of the log that is needed to read
-    it. For a registered reader, it keeps what was committed or removed after the version that the reader has
-    read, up to the maximum lag. `VACUUM` in other engines ignores pins and readers.
+    it. For a registered reader, it keeps the version that the reader has read, and all later versions, up to
+    the maximum lag. `VACUUM` in other engines ignores pins and readers.
     """
     if shows and (remove or seconds is not None or version is not None or reader is not None):
         raise click.UsageError("--list takes no other option")
@@ -77,9 +77,9 @@ def command(
     if table is None and not shows:
         raise click.UsageError("name a table, or list the pins with --list")
     if max_lag is not None and (reader is None or remove):
-        raise click.UsageError("--max-lag needs --reader, and does not go with --remove")
+        raise click.UsageError("--max-lag needs --reader, and cannot be combined with --remove")
     if reader is not None and seconds is not None:
-        raise click.UsageError("--for is for pins; a reader has --max-lag")
+        raise click.UsageError("--for sets the time of a pin; use --max-lag for a reader")
     if not shows and not remove and seconds is None and reader is None:
         raise click.UsageError("say how long with --for, such as --for 30d")
     with invocation.pipeline() as pipeline:
@@ -94,7 +94,7 @@ def command(
         assert table is not None
         if reader is not None and remove:
             gone = pins.remove_reader(table, reader)
-            text = f"{table}  reader {reader} is not registered any more" if gone else "No such reader."
+            text = f"{table}  reader {reader} is no longer registered" if gone else "No such reader."
             return Result(data={"removed": [one.to_json() for one in gone]}, text=text)
         if reader is not None:
             known = pins.add_reader(table, reader, version, max_lag)
@@ -111,14 +111,17 @@ def command(
     return Result(data={"pinned": pin.to_json()}, text=text)
 
 
-def _listed(found: Sequence[Pin], readers: Sequence[ForeignReader]) -> str:
+def _listed(found: Sequence[Pin], readers: Sequence[RegisteredReader]) -> str:
     lines = [
         f"{one.table.short}  version {one.version}  until {one.until:%Y-%m-%d %H:%M} UTC" for one in found
     ]
-    return "\n".join([*lines, *map(_reader_line, readers)]) or "No version is pinned."
+    return (
+        "\n".join([*lines, *map(_reader_line, readers)])
+        or "No version is pinned, and no reader is registered."
+    )
 
 
-def _reader_line(one: ForeignReader) -> str:
+def _reader_line(one: RegisteredReader) -> str:
     from headrace.model.durations import duration_text
 
     lag = duration_text(one.max_lag_s)

@@ -36,8 +36,8 @@ def command(invocation: Invocation, table: str | None, orphaned: bool, remove: b
     """List the tables of the storage, or describe one table.
 
     A description shows columns, types, comments, keys, layout and properties. `headrace status` shows rows
-    and lag. The command starts no Spark. An orphaned table was written by this pipeline, and its last run did
-    not find it in its files.
+    and lag. The command starts no Spark. A table is orphaned if this pipeline has written it, but its files
+    did not declare it in the last run.
     """
     from headrace.project.orphans import find_orphaned
     from headrace.project.tables import describe_table, list_tables

@@ -43,7 +43,7 @@ _MEMORY_SHARE = 0.04
 """With less free memory than both, an engine without commands ends."""
 
 _GRACE_S = 2.0
-"""An engine that has just become idle waits for the next command of a script."""
+"""How long an idle engine waits for the next command of a script, even if memory is short."""
 
 _HEAP_SHARE = 0.6
 """An engine that keeps more of its heap without a command ends: something leaks."""
@@ -261,12 +261,12 @@ def _idle_limit_s() -> float:
 
 
 def is_over_when_idle(idle_s: float, available: int, total: int, *, is_lost: bool) -> bool:
-    """Whether an engine that no command uses ends now.
+    """Whether an idle engine ends now.
 
     Args:
-        idle_s: For how many seconds no command has used it.
-        available: The bytes of memory that the machine has left.
-        total: The bytes of memory of the machine.
+        idle_s: The seconds since a command used it last.
+        available: The available memory of the machine in bytes.
+        total: The memory of the machine in bytes.
         is_lost: Whether no command can find it any more.
     """
     is_short = available < max(_MEMORY_NEEDED, _MEMORY_SHARE * total)

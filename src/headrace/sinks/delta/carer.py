@@ -24,7 +24,7 @@ class TableCarer(Protocol):
         ...
 
     def watch(self, table: Location) -> None:
-        """Take care of a table from now on, also before its next commit.
+        """Maintain a table from now on, even before its next commit.
 
         Args:
             table: The table's folder.
@@ -32,7 +32,7 @@ class TableCarer(Protocol):
         ...
 
     def turn(self, table: Location) -> AbstractContextManager[None]:
-        """Hold off compactions that need a pause between two batches, for the block.
+        """Hold off compactions that need a pause between two batches, while the block runs.
 
         Args:
             table: The table's folder.

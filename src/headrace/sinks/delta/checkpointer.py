@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERY = 100
-"""Commits between two checkpoints: what a reader has to replay at most, besides what is new."""
+"""Commits between two checkpoints, unless the checkpoints of the table take long: a reader replays few."""
 MOST = 900
-"""The maximum number of commits between two checkpoints of a table whose checkpoints take long. Delta writes
-one within a commit after 1000."""
+"""The maximum number of commits between two checkpoints of a table whose checkpoints take long. After 1,000,
+Delta itself writes one within a commit."""
 _SHARE = 20
-"""A checkpoint names all files, and those of the last week: writing them takes a twentieth of the time."""
+"""After a checkpoint, the pause is so many times as long as its writing: a checkpoint lists all files, also
+those that were removed in the last week, and takes long for a large table."""
 
 _POOL = "headrace-maintenance"
 _LOG = logging.getLogger(__name__)

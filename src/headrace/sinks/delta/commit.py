@@ -390,7 +390,7 @@ def commit_refresh(
 def commit_replacement(
     spark: SparkSession, transaction: Any, files: WrittenFiles, stamp: RefreshStamp, counts: BatchCounts
 ) -> int:
-    """Commit the files of a refresh, and the removal of the files before, through Delta's own transaction.
+    """Commit the files of a refresh, and the removal of the previous files, in one Delta transaction.
 
     Returns:
         The version of the commit.

@@ -52,7 +52,7 @@ def fold_files(
     if not (policy.compact and policy.auto) or foldable < policy.small_files:
         return
     if policy.closed_partitions_s is not None and snapshot.metadata().partitionColumns().nonEmpty():
-        # The carer compacts closed partitions.
+        # `Caretaker` compacts closed partitions.
         return
     try:
         done = compact_files(session, table, policy)

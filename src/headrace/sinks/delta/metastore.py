@@ -1,6 +1,7 @@
-"""What a Hive metastore shows of a table: columns, comment and properties, as the Delta log has them.
+"""Copies the columns, the comment and the properties of a table from its Delta log to a Hive metastore.
 
-Spark reads them from the log. Delta leaves them out of the metastore, where catalog browsers look for them.
+Spark reads them from the log. Delta does not write them to the metastore, where catalog browsers look for
+them.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _LOG = logging.getLogger(__name__)
 
 
 def publish_table(spark: SparkSession, name: TableName, path: Location) -> None:
-    """Bring the entry of a registered table up to date, if the session's catalog is a Hive metastore.
+    """Update the entry of a registered table, if the session's catalog is a Hive metastore.
 
-    Writes nothing if nothing has changed. A failure is only logged: the table is found by its name anyway.
+    Writes nothing if nothing has changed. A failure is only logged: queries find the table without it.
 
     Args:
         spark: A session.
@@ -33,7 +34,7 @@ def publish_table(spark: SparkSession, name: TableName, path: Location) -> None:
     try:
         _publish(spark, name, path)
     except Exception as error:
-        _LOG.warning("the metastore entry of %s was not brought up to date: %s", name, error)
+        _LOG.warning("the metastore entry of %s was not updated: %s", name, error)
 
 
 def _publish(spark: SparkSession, name: TableName, path: Location) -> None:
@@ -47,7 +48,7 @@ def _publish(spark: SparkSession, name: TableName, path: Location) -> None:
     held = dict(as_java(entry.properties()))
     same_columns = entry.schema().json() == metadata.schema().json()
     if not same_columns or not wanted.items() <= held.items():
-        # Delta's own writer of such entries, which is off by default.
+        # Delta's own code to update an entry; Delta does not call it by default.
         writer = jvm.org.apache.spark.sql.delta.hooks.UpdateCatalog(entry)
         writer.updateSchema(spark._jsparkSession, snapshot)
         writer.updateProperties(spark._jsparkSession, snapshot)

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 _MOST_FILES = 100
-"""Each file of a view costs a few calls of the JVM; with more files Delta's own writer is faster."""
+"""Each file of a view takes a few JVM calls; with more files, Delta's own writer is faster."""
 
 
 _MOST_COMMITS = 5
-"""How many commits are searched for the last refresh; after a refresh, only properties change."""
+"""How many of the newest commits are searched for the last refresh; later commits change only properties."""
 
 _ADDED = '{"add"'
 _FILE_LINES = (_ADDED, '{"remove"')
@@ -97,7 +97,7 @@ class _Replacer:
             transaction = delta_log(session, target.path).startTransaction()
             files = _replaced_files(rows.accepted, transaction, target)
             if files is not None:
-                # A commit of other rows meanwhile is a conflict.
+                # A concurrent commit of other rows is then a conflict.
                 transaction.readWholeTable()
                 written = write_files(transaction, rows.accepted)
                 for file in files:
@@ -141,8 +141,8 @@ class _Replacer:
 def _replaced_files(rows: DataFrame, transaction: Any, target: ReplaceTarget) -> list[Any] | None:
     """The files of a view, in the JVM, if Headrace can replace them without Delta's public writer.
 
-    The log names them if its newest commit with files is a refresh. Delta's writer would compute them by a
-    Spark job over the whole log.
+    If the newest commit with files is a refresh, it lists all files of the view. Delta's writer would compute
+    them with a Spark job over the whole log.
 
     Returns:
         ``None`` if Delta's public writer is needed.
@@ -177,7 +177,7 @@ def _lines_of_files(table: Location, version: int) -> list[str] | None:
             added = [line for line in found if line.startswith(_ADDED)]
             return added if is_refresh and len(found) < 2 * _MOST_FILES else None
         if not load_commit(table, number).engine.startswith("Apache-Spark"):
-            # Another writer can format the lines in another way.
+            # Another writer can format the lines differently.
             return None
     return None
 

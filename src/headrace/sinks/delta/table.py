@@ -69,7 +69,7 @@ def read_state(spark: SparkSession, path: Location) -> TableState:
     def transactions(found: Any) -> dict[str, int]:
         return {action["appId"]: action["version"] for action in read_scala(spark, found)}
 
-    # Delta computes the table's whole state for them: a Spark job for each new version.
+    # For the transactions, Delta computes the table's whole state: a Spark job for each new version.
     state = TableState(
         version=snapshot.version(),
         table_id=metadata["id"],
@@ -111,7 +111,7 @@ class _Computed(Mapping[str, int]):
 
 
 def read_scala(spark: SparkSession, value: Any) -> Any:
-    """A collection of Delta's in the JVM as Python values, by one call instead of some for each element."""
+    """A Scala collection as Python values, with one JVM call instead of several for each element."""
     jvm: Any = spark.sparkContext._jvm
     return json.loads(jvm.org.apache.spark.sql.delta.util.JsonUtils.mapper().writeValueAsString(value))
 
@@ -238,9 +238,9 @@ def alter_table(
     cluster_by: tuple[str, ...] = (),
     committed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Bring a table's properties up to date, change its columns, cluster it anew.
+    """Change the properties, the columns and the clustering of a table.
 
-    Each change of a column is a commit. After a crash, the changes that are missing can be made again.
+    Each change of a column is a commit. After a crash, another call can make the missing changes.
 
     Args:
         spark: A session.

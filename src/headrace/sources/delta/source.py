@@ -57,7 +57,7 @@ _CHANGES_COLUMNS = frozenset({"RENAME COLUMN", "DROP COLUMNS", "CHANGE COLUMN", 
 _READS_OLD_NAMES = (
     "spark.databricks.delta.streaming.unsafeReadOnIncompatibleColumnMappingSchemaChanges.enabled"
 )
-"""With it, a stream reads rows from before a change of columns with the columns of today, as a batch does."""
+"""With this setting, a stream reads older rows with the current columns, as a batch query does."""
 _SLOW_S = 1.0
 """A batch that is shorter is not worth a look at how much is left."""
 _COUNTED = 500
@@ -186,7 +186,7 @@ class DeltaSource(Source):
 
     def settings(self, position: Position | None, systems: Systems) -> Mapping[str, str]:
         if self.reads_feed:
-            # Delta refuses a change feed across a change of columns.
+            # Delta refuses to read a change feed across a change of columns.
             return {}
         path = self.table_location
         properties = systems.read_table(path).properties

@@ -214,7 +214,7 @@ class KafkaCluster:
             try:
                 return self._list_once(specs)
             except (KafkaException, TimeoutError) as error:
-                # A topic that was created just now, or that is moving, has no leader for a moment.
+                # A partition that was just created, or that is moving, has no leader for a moment.
                 if not _passes(error) or time.monotonic() > deadline:
                     raise self._failed(error) from error
             time.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""The Delta tables that are cared for: those of datasets, and those beside them."""
+"""The Delta tables of a dataset: its own table, its quarantine table and its tombstone table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.storage.location import Location
 from headrace.storage.table_log import is_table
 
 Role = Literal["table", "quarantine", "tombstones"]
-_BESIDE: tuple[Role, ...] = ("quarantine", "tombstones")
+_SECONDARY: tuple[Role, ...] = ("quarantine", "tombstones")
 
 
 @dataclass(frozen=True)
-class KeptTable:
+class DatasetTable:
     """A Delta table of a storage.
 
     Args:
@@ -29,7 +29,7 @@ class KeptTable:
 
     @property
     def title(self) -> str:
-        """The name for people."""
+        """The name in messages."""
         return self.dataset.short if self.role == "table" else f"{self.dataset.short} ({self.role})"
 
     def path(self, storage: Storage) -> Location:
@@ -44,9 +44,9 @@ class KeptTable:
                 assert_never(self.role)
 
 
-def tables_beside(storage: Storage, dataset: TableName) -> Iterator[KeptTable]:
-    """The tables that a dataset has besides its own."""
-    for role in _BESIDE:
-        kept = KeptTable(dataset, role)
-        if is_table(kept.path(storage)):
-            yield kept
+def secondary_tables(storage: Storage, dataset: TableName) -> Iterator[DatasetTable]:
+    """The quarantine table and the tombstone table of a dataset, if they exist."""
+    for role in _SECONDARY:
+        one = DatasetTable(dataset, role)
+        if is_table(one.path(storage)):
+            yield one

@@ -1,4 +1,4 @@
-"""The argument ``path`` of tables: all tables are below the pipeline's storage."""
+"""Checks the argument ``path`` of tables: all tables are stored in the pipeline's storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_path(call: str, path: Any) -> None:
     because programs that read the path do not find the rows.
 
     Raises:
-        FeatureUnsupportedError: The path has a table, which other programs would go on reading.
+        FeatureUnsupportedError: A table exists at the path; programs that read it would find no new rows.
     """
     arguments = arguments_of(call)
     text = arguments.text("path", path)
@@ -38,12 +38,15 @@ def check_path(call: str, path: Any) -> None:
             f"{call}: `{name.short}` cannot be stored in {text}, which already has a table",
             location=arguments.location,
             facts=[
-                f"tables are below the storage of the pipeline: {shown}",
+                f"tables are stored in the pipeline's storage; this table in {shown}",
                 "programs that read the other table would find no new rows",
             ],
-            remedies=[f"let them read {own}, and remove `path`", f"or map the path in the spec:   {entry}"],
+            remedies=[
+                f"let these programs read {own}, and remove `path`",
+                f"or map the path in the spec:   {entry}",
+            ],
             params={"argument": "path", "path": text},
         )
-    text = f"`{name.short}` is stored in {shown} below the storage, not in {text}"
-    remedy = f"let readers of that path read {own}; for reads in this pipeline:   {entry}"
+    text = f"`{name.short}` is stored in {shown} of the storage, not in {text}"
+    remedy = f"let other programs read {own}; for queries of this pipeline, add to the spec:   {entry}"
     active.registry.add_note(Note(level="warning", text=text, location=arguments.location, remedy=remedy))

@@ -1,4 +1,4 @@
-"""Checkpoints that a newer checkpoint of the same flow has replaced: nobody reads them any more."""
+"""Checkpoints that a newer checkpoint of the same flow has replaced, and that no run reads any more."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReplacedCheckpoint:
         path: The folder of the checkpoint.
         replaced: When the newest checkpoint of the flow was opened.
         files: The number of its files.
-        size_bytes: Their bytes.
+        size_bytes: The size of its files.
     """
 
     flow: str
@@ -50,8 +50,8 @@ def find_replaced(
 ) -> Iterator[ReplacedCheckpoint]:
     """The checkpoints of a table's flows that were replaced before a time.
 
-    A flow whose newest checkpoint the table does not name keeps all its checkpoints: the newest may be one
-    that a process has not finished.
+    If the table's properties do not name the newest checkpoint of a flow, all checkpoints of the flow are
+    kept: a process may have created the newest one and not finished.
 
     Args:
         storage: The storage.

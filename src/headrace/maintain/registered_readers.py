@@ -1,4 +1,4 @@
-"""Readers that Headrace does not run, such as other engines: registered with a version and a maximum lag."""
+"""Registered readers: readers of other systems, with the version that they have read and a maximum lag."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from headrace.storage.layout import Storage
 
 
 @dataclass(frozen=True, kw_only=True)
-class ForeignReader:
+class RegisteredReader:
     """A registered reader of a table.
 
     Args:
         table: The table.
-        name: Its name.
+        name: The name of the reader.
         version: The last version that it has read.
-        max_lag_s: Commits that are older are not kept for it.
+        max_lag_s: Seconds after which commits are no longer kept for the reader.
     """
 
     table: TableName
@@ -35,18 +35,18 @@ class ForeignReader:
         }
 
 
-def load_readers(storage: Storage, table: TableName) -> tuple[ForeignReader, ...]:
+def load_readers(storage: Storage, table: TableName) -> tuple[RegisteredReader, ...]:
     """The registered readers of a table, by name.
 
     Raises:
-        PinInvalidError: Their file is damaged.
-        OSError: It cannot be read.
+        PinInvalidError: The file of the readers is damaged.
+        OSError: The file cannot be read.
     """
-    file = storage.foreign_readers(table)
+    file = storage.registered_readers(table)
     try:
         held = file.read_json()
         found = [
-            ForeignReader(
+            RegisteredReader(
                 table=table,
                 name=str(one["reader"]),
                 version=int(one["version"]),
@@ -69,8 +69,8 @@ def load_readers(storage: Storage, table: TableName) -> tuple[ForeignReader, ...
     return tuple(sorted(found, key=lambda one: one.name))
 
 
-def add_reader(storage: Storage, reader: ForeignReader) -> None:
-    """Register a reader, or change what is known of it.
+def add_reader(storage: Storage, reader: RegisteredReader) -> None:
+    """Register a reader, or replace its entry.
 
     Raises:
         StorageUnwritableError: The storage cannot be written.
@@ -79,7 +79,7 @@ def add_reader(storage: Storage, reader: ForeignReader) -> None:
     _write(storage, reader.table, [*others, reader])
 
 
-def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[ForeignReader, ...]:
+def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[RegisteredReader, ...]:
     """Remove a reader, and return it.
 
     Raises:
@@ -92,5 +92,5 @@ def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[Foreig
     return removed
 
 
-def _write(storage: Storage, table: TableName, readers: list[ForeignReader]) -> None:
-    storage.foreign_readers(table).replace_json([one.to_json() for one in readers])
+def _write(storage: Storage, table: TableName, readers: list[RegisteredReader]) -> None:
+    storage.registered_readers(table).replace_json([one.to_json() for one in readers])
