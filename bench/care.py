@@ -170,7 +170,7 @@ def _read(folder: Path) -> tuple[int, float, float, float]:
         seconds = []
         for _ in range(1 + _READS):
             began = time.monotonic()
-            rows = spark.read.format("delta").load(str(place))
+            rows = spark.read.format("delta").load(str(folder))
             rows.selectExpr("count(*)", "max(name)", "sum(length(name))").collect()
             seconds.append(time.monotonic() - began)
     finally:
