@@ -216,3 +216,23 @@ def test_a_column_that_came_later_is_part_of_the_history(table: Table) -> None:
         Version(1, 15, 30, "A"),
         Version(1, 30, None, "A"),
     }
+
+
+def test_a_struct_that_grows_grows_in_the_hidden_events(table: Table) -> None:
+    from pyspark.sql import functions as F
+
+    table.spark.sql(f"ALTER TABLE delta.`{table.path}` ADD COLUMNS (place STRUCT<city: STRING>)")
+    place = F.struct(F.lit("Basel").alias("city"))
+    changes = [Change(0, 1, 10, "upsert", "A"), Change(1, 1, 20, "upsert", "A")]
+    table.apply_rows(table.changes(changes).withColumn("place", place))
+    table.spark.sql(f"ALTER TABLE delta.`{table.path}` ADD COLUMNS (place.country STRING)")
+    place = F.struct(F.lit("Basel").alias("city"), F.lit("CH").alias("country"))
+    changes = [Change(2, 1, 30, "upsert", "B"), Change(3, 1, 15, "upsert", "B")]
+    table.apply_rows(table.changes(changes).withColumn("place", place))
+    found = table.spark.read.format("delta").load(str(table.path)).select("__START_AT", "value", "place.*")
+    assert sorted(map(tuple, found.collect())) == [
+        (10, "A", "Basel", None),
+        (15, "B", "Basel", "CH"),
+        (20, "A", "Basel", None),
+        (30, "B", "Basel", "CH"),
+    ]

@@ -281,7 +281,7 @@ def test_the_kept_schema_takes_up_new_fields_on_request_and_can_be_given(
     result = hr.ingest(given, overrides={"kafka.bootstrap.servers": desk.bootstrap})
     assert (result.topic.mode, result.columns) == ("upsert", {"id": "INT", "at": "TIMESTAMP"})
     assert [(flow.rows, flow.error) for flow in result.update.flows] == [(1, None)]
-    assert [care.steps for care in result.maintenance] == [()]
+    assert all(care.steps == () for care in result.maintenance)
     assert desk.rows(given) == []
 
 
@@ -369,6 +369,12 @@ def test_once_ends_with_compaction_and_vacuum_which_readers_and_proof_do_not_not
     downstream.close()
 
 
+def steps_of_table(events: list[dict[str, Any]]) -> list[list[str]]:
+    """What maintenance did to the table itself, for each event about it."""
+    found = [one["maintenance"] for one in events if "maintenance" in one]
+    return [one["steps"] for one in found if one["role"] == "table"]
+
+
 def test_compaction_and_vacuum_keep_the_keys_of_an_upserted_table(
     desk: Desk, topic: Callable[..., str], spark: SparkSession
 ) -> None:
@@ -378,11 +384,11 @@ def test_compaction_and_vacuum_keep_the_keys_of_an_upserted_table(
     desk.ingest(name, "--mode", "upsert", "--no-optimize")
     desk.produce(name, [("k1", {"id": 100}), ("k2", None)])
     events = desk.ingest(name)
-    assert [one["maintenance"]["steps"] for one in events if "maintenance" in one] == [["optimize"]]
+    assert steps_of_table(events) == [["optimize"]]
     _keep_no_old_files(spark, desk, name)
     desk.produce(name, [("k1", {"id": 101}), ("k3", None), ("k11", {"id": 11})])
     events = desk.ingest(name)
-    assert [one["maintenance"]["steps"] for one in events if "maintenance" in one] == [["optimize", "vacuum"]]
+    assert steps_of_table(events) == [["optimize", "vacuum"]]
     desk.produce(name, [("k1", {"id": 102}), ("k4", None)])
     desk.ingest(name, "--no-optimize")
     assert sorted(row["id"] for row in desk.rows(name)) == [0, *range(5, 20), 102]

@@ -17,6 +17,7 @@ from headrace.model.changes import (
     COLUMN_SEQUENCES,
     DELETE,
     END,
+    FEED_COLUMNS,
     OPERATION,
     SEQUENCE,
     START,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 _RECORD = "_source"
 """The struct that our readers add. The table does not get it, unless ``column_list`` names it."""
 
-_FEED = ("_change_type", "_commit_version", "_commit_timestamp")
 """The columns that a change data feed adds."""
 
 
@@ -179,7 +179,7 @@ def _kept(rows: DataFrame, columns: ChangeColumns) -> list[str]:
     """The columns of the source that become columns of the table."""
     if columns.included is not None:
         return [_find(rows, one) for one in columns.included]
-    excluded = {_find(rows, one) for one in columns.excluded} | {_RECORD, *_FEED}
+    excluded = {_find(rows, one) for one in columns.excluded} | {_RECORD, *FEED_COLUMNS}
     return [name for name in rows.columns if name not in excluded]
 
 

@@ -44,7 +44,8 @@ from headrace.syntax.statements import (
 )
 from headrace.syntax.tokens import Cursor, SqlTokenError, Token, split_statements, tokenize
 
-_DECLARES = frozenset({"CREATE", "APPLY", "AUTO", "SET", "USE", "ALTER"})
+_DECLARES = frozenset({"CREATE", "APPLY", "AUTO", "SET", "USE"})
+"""What the statements of a notebook are read for; the plan has a note for each other one."""
 _PARAMETER = re.compile(r"\$\{\s*([\w.:-]+)\s*\}")
 _REMEDIES = {
     "SCHEDULE": "start `headrace run` at these times",

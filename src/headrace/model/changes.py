@@ -19,6 +19,9 @@ END: Final = "__END_AT"
 """The columns of a table with histories (SCD type 2): the sequence with which a row begins, and that of the
 next row or of the delete; NULL for the current row."""
 
+FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
+"""The columns of a change feed that the table does not have."""
+
 OPERATION: Final = "_cdc_operation"
 """The column of a change record that says what it does; the table does not have it."""
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from headrace.model.care import CARE_PROPERTY
 from headrace.model.declarations import MaterializedView, StreamingTable
 from headrace.plan import columns
-from headrace.plan.properties import COORDINATES, KEYS, REPLAYABLE, TIMESTAMP
+from headrace.plan.properties import COORDINATES, KEYS, REPLAYABLE, TIMESTAMP, keys_of
 from headrace.sinks.delta.table import as_nullable
 
 MAPPING = "delta.columnMapping.mode"
@@ -112,7 +112,9 @@ def find_alterations(
         else tuple(
             (name, now)
             for name, now, was in columns.conflicts(schema, before)
-            if (now, was) not in columns.WIDENED and columns.is_wider(now, was)
+            if (now, was) not in columns.WIDENED
+            and columns.is_wider(now, was)
+            and name not in keys_of(held.properties)
         ),
         new_columns=() if is_view else tuple(columns.new_fields(layout_schema(dataset, schema), before)),
         cluster_by=new_clustering,

@@ -13,7 +13,7 @@ from headrace.model.sizes import counted, size_text
 from headrace.plan import columns
 from headrace.plan.alterations import MAPPING, WIDENING, column_names, find_alterations, widens
 from headrace.plan.names import shown
-from headrace.plan.properties import KIND
+from headrace.plan.properties import KIND, keys_of
 from headrace.plan.readers import cannot_read
 from headrace.plan.stages import (
     Change,
@@ -174,7 +174,8 @@ def _alterations(
         yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     held = column_names(dataset, stored.schema)
     can_widen = not replaced and widens(properties, stored.properties)
-    yield from _column_changes(schema, held, replaced=replaced, can_widen=can_widen, name=name)
+    keys = keys_of(stored.properties)
+    yield from _column_changes(schema, held, replaced=replaced, can_widen=can_widen, keys=keys, name=name)
     if wanted.comment:
         yield Change(kind="alter", dataset=name, part="comment", text="sets its comment")
     for key, value in wanted.properties.items():
@@ -209,7 +210,13 @@ def _has_rows(stored: StoredTable, path: Location) -> bool:
 
 
 def _column_changes(
-    schema: columns.Schema, stored: columns.Schema, *, replaced: bool, can_widen: bool, name: TableName
+    schema: columns.Schema,
+    stored: columns.Schema,
+    *,
+    replaced: bool,
+    can_widen: bool,
+    keys: tuple[str, ...],
+    name: TableName,
 ) -> Iterator[Change]:
     absent = columns.missing(stored, schema)
     for path, field in columns.new_fields(schema, stored):
@@ -217,17 +224,17 @@ def _column_changes(
         text = f"adds the column {column} {columns.type_text(field['type'])}"
         yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     different = columns.conflicts(schema, stored)
-    refused = [] if replaced else columns.refused_changes(schema, stored, widens=can_widen)
+    refused = [] if replaced else columns.refused_changes(schema, stored, widens=can_widen, keys=keys)
     for column, now, before in different if replaced else refused:
         # A run refuses to append rows with other types.
         kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
         how = "" if replaced else f"; `headrace full-refresh {shown(name)}` changes it"
-        if not replaced and columns.is_wider(now, before):
+        if not replaced and columns.is_wider(now, before) and column not in keys:
             how += f", or the table property {WIDENING} = true"
         text = f"the column {column} is {before} in the table and {now} in the query{how}"
         yield Change(kind=kind, dataset=name, part="column", name=column, text=text)
     for column, now, before in different:
-        if can_widen and columns.is_wider(now, before):
+        if can_widen and columns.is_wider(now, before) and column not in keys:
             text = f"widens the column {column} from {before} to {now}; no file is rewritten"
             yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     for column in absent:

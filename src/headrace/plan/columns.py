@@ -198,19 +198,22 @@ def merged(schemas: Iterable[Schema]) -> Schema:
     return {"type": "struct", "fields": list(columns.values())}
 
 
-def refused_changes(now: Schema, before: Schema, *, widens: bool = False) -> list[tuple[str, str, str]]:
+def refused_changes(
+    now: Schema, before: Schema, *, widens: bool = False, keys: Iterable[str] = ()
+) -> list[tuple[str, str, str]]:
     """The columns with another type, which a run does not change: name, new type and type in the table.
 
     Args:
         now: The columns of the queries.
         before: The columns of the table.
         widens: Whether type widening is enabled for the table.
+        keys: The key columns, which keep their types: the table of deleted keys has them, too.
     """
     return [
         one
         for one in conflicts(now, before)
         if one[1:] not in WIDENED
-        and not (widens and is_wider(*one[1:]))
+        and not (widens and is_wider(*one[1:]) and one[0] not in keys)
         and not has_grown(find_column(now, one[0])["type"], find_column(before, one[0])["type"])  # type: ignore[index]
     ]
 

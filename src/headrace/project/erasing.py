@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
-from headrace.contracts.replayed import ID, rows_of_json
+from headrace.contracts.replayed import ID, PROBLEM, rows_of_json
 from headrace.errors import ReadConditionInvalidError
 from headrace.model.care import CarePolicy
 from headrace.model.changes import SEQUENCE
@@ -216,6 +216,12 @@ class Eraser:
                         f"{dataset.short}, quarantine  {count:,} records were never decoded, so the "
                         f"condition cannot be checked: headrace quarantine show {dataset.short}"
                     )
+                if count := self._rejected(session, dataset).where(f"{PROBLEM} IS NOT NULL").count():
+                    notes.append(
+                        f"{dataset.short}, quarantine  {counted(count, 'row')} have columns or types that "
+                        "the table does not have, so the condition may miss them: "
+                        f"headrace quarantine show {dataset.short}"
+                    )
 
     def _matching(self, session: SparkSession, dataset: TableName, part: Part, where: str) -> DataFrame:
         """The rows of a quarantine or of tombstones that a condition on the dataset's columns matches.
@@ -224,18 +230,23 @@ class Eraser:
         """
         from pyspark.sql import functions as F
 
-        rows = session.read.format("delta").load(str(self._side(dataset, part)))
-        table = self._settings.storage.table(dataset)
         if part == "quarantine":
-            schema = session.read.format("delta").load(str(table)).schema
-            return rows_of_json(rows.where("row IS NOT NULL"), schema).where(where).select(ID)
+            return self._rejected(session, dataset).where(where).select(ID)
+        rows = session.read.format("delta").load(str(self._side(dataset, part)))
         names = [name for name in rows.columns if name.startswith("key_")]
         if ROW in rows.columns:
             found = rows.select(F.struct(*names, SEQUENCE).alias("__headrace_found"), f"{ROW}.*").where(where)
             return found.select("__headrace_found.*")
-        keys = keys_of(self._engine.read_table(table).properties)
+        keys = keys_of(self._engine.read_table(self._settings.storage.table(dataset)).properties)
         named = (rows[name].alias(key) for name, key in zip(names, keys, strict=True))
         return rows.select(*names, *named).where(where).select(*names)
+
+    def _rejected(self, session: SparkSession, dataset: TableName) -> DataFrame:
+        """The rejected rows of a dataset, with the columns of its table, `ID` and `PROBLEM`."""
+        storage = self._settings.storage
+        rows = session.read.format("delta").load(str(storage.quarantine(dataset)))
+        schema = session.read.format("delta").load(str(storage.table(dataset))).schema
+        return rows_of_json(rows.where("row IS NOT NULL"), schema)
 
     def _execute(self, session: SparkSession, step: ErasureStep) -> int:
         match step.part:

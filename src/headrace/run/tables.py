@@ -113,6 +113,7 @@ def check_table(
         return TableOpening()
     if not emptied:
         _refuse_taken_names(stage, state)
+        _refuse_other_history(stage, state)
         _refuse_other_types(stage, state)
         _refuse_other_keys(stage, state)
     alterations = find_alterations(
@@ -254,18 +255,41 @@ def _refuse_other_files(table: StreamingTable, path: Location) -> None:
         )
 
 
+def _refuse_other_history(stage: OpenTableStage, state: TableState) -> None:
+    """Refuse to rename or drop a column of a table with histories: its hidden events have it, too."""
+    table = stage.table
+    if not keeps_history(state.properties) or column_names(table, state.schema) == state.schema:
+        return
+    changed = [*table.renamed_columns, *table.dropped_columns]
+    raise SchemaMismatchError(
+        f"{table.name.short} keeps the history of each key: its columns cannot be renamed or dropped",
+        location=table.location,
+        facts=(
+            f"columns to change: {', '.join(changed)}",
+            "late records need events that no row shows, and these have the old columns",
+            "nothing was read or written",
+        ),
+        remedies=(
+            "keep the column, and give it the other name in a view over the table",
+            f"or read everything again:   headrace full-refresh {table.name.short}",
+        ),
+        params={"dataset": str(table.name), "columns": changed},
+    )
+
+
 def _refuse_taken_names(stage: OpenTableStage, state: TableState) -> None:
     """Refuse to rename a column if the table has both names."""
     table = stage.table
+    held = columns.altered(state.schema, {}, table.dropped_columns)
     for old, new in table.renamed_columns.items():
         to = columns.sibling(old, new)
-        if columns.find(state.schema, old) is not None and columns.find(state.schema, to) is not None:
+        if columns.find(held, old) is not None and columns.find(held, to) is not None:
             raise SchemaMismatchError(
                 f"{table.name.short}: {old} cannot be renamed to {new}: the table has both columns",
                 location=table.location,
                 facts=("nothing was read or written",),
                 remedies=(
-                    f"drop the old column:   dropped_columns={[old]}",
+                    f"drop the old column with its values:   dropped_columns={[old]}",
                     f"or read all records again:   headrace full-refresh {table.name.short}",
                 ),
                 params={"dataset": str(table.name), "columns": [old, to]},
@@ -276,7 +300,8 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     name = stage.table.name
     held = column_names(stage.table, state.schema)
     can_widen = widens(stage.properties, state.properties)
-    if conflicts := columns.refused_changes(stage.schema, held, widens=can_widen):
+    keys = keys_of(state.properties)
+    if conflicts := columns.refused_changes(stage.schema, held, widens=can_widen, keys=keys):
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         is_inferred = bool(keys_of(stage.properties)) and stage.table.schema is None
         raise SchemaMismatchError(
@@ -287,7 +312,7 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
                 "cast the columns in the query",
                 *(
                     [f"or let Delta widen them, with the table property {WIDENING} = true"]
-                    if all(columns.is_wider(now, was) for _, now, was in conflicts)
+                    if all(columns.is_wider(now, was) and one not in keys for one, now, was in conflicts)
                     else []
                 ),
                 *(

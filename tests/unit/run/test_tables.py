@@ -120,6 +120,29 @@ def test_columns_of_another_type_are_refused_unless_the_table_is_emptied(storage
         check(storage, state(schema=schema(id="string")), stage=keyed)
 
 
+def test_keys_keep_their_type_and_histories_their_columns(storage: Storage) -> None:
+    """The tables of deleted keys and of hidden events have these columns, too."""
+    wide = replace(STAGE, properties={"delta.enableTypeWidening": "true"})
+    held = schema(id="integer")
+    assert check(storage, state(schema=held), stage=wide).alterations.widened == (("id", "BIGINT"),)
+    merged = {"headrace.keys": '["id"]'}
+    with pytest.raises(SchemaMismatchError) as caught:
+        check(storage, state(schema=held, properties=merged), stage=wide)
+    assert not any("let Delta widen" in one for one in caught.value.remedies)
+
+    history = {**merged, "headrace.scd_type": "2"}
+    renamed = replace(
+        STAGE,
+        table=replace(STAGE.table, renamed_columns={"cust": "customer"}),
+        schema=schema(id="long", customer="string"),
+        properties=history,
+    )
+    before, after = schema(id="long", cust="string"), schema(id="long", customer="string")
+    with pytest.raises(SchemaMismatchError, match="keeps the history"):
+        check(storage, state(schema=before, properties=history), stage=renamed)
+    assert not check(storage, state(schema=after, properties=history), stage=renamed).alterations.renamed
+
+
 def test_an_emptied_table_may_have_other_types(storage: Storage) -> None:
     assert not check(storage, state(schema=schema(id="string")), emptied=True).creates
 

@@ -58,7 +58,7 @@ class HiddenEvents(Tombstones):
     def _adapt(self, session: SparkSession, changes: DataFrame) -> None:
         """Give the events the columns and types that the table has now."""
         from pyspark.sql import functions as F
-        from pyspark.sql.types import StructType
+        from pyspark.sql.types import StructField, StructType
 
         held = session.read.format("delta").load(str(self.path))
         wanted = changes.select(*self._carried(changes)).schema[ROW].dataType
@@ -66,15 +66,13 @@ class HiddenEvents(Tombstones):
         assert isinstance(wanted, StructType)
         if as_nullable(found.jsonValue()) == as_nullable(wanted.jsonValue()):
             return
-        names = {name.casefold() for name in found.names}
-        fields = [
-            (F.col(f"{ROW}.{quoted_column(one.name)}") if one.name.casefold() in names else F.lit(None))
-            .cast(one.dataType)
-            .alias(one.name)
-            for one in wanted.fields
-        ]
+        # In a union, structs get the fields that they lack; a cast would refuse them.
+        types = [StructField(one.name, wanted if one.name == ROW else one.dataType) for one in held.schema]
+        both = session.createDataFrame([], StructType(types)).unionByName(held, allowMissingColumns=True)
+        fields = [F.col(f"{ROW}.{quoted_column(one.name)}").cast(one.dataType) for one in wanted.fields]
+        named = (field.alias(one.name) for field, one in zip(fields, wanted.fields, strict=True))
         (
-            held.withColumn(ROW, F.struct(*fields))
+            both.withColumn(ROW, F.struct(*named))
             .write.format("delta")
             .mode("overwrite")
             .option("overwriteSchema", "true")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.errors import SourceLocation, UpstreamMissingError
+from headrace.model.changes import FEED_COLUMNS
 from headrace.model.declarations import StreamingFlow
 from headrace.model.names import TableName
 from headrace.model.ranges import Position, SourceRange
@@ -213,8 +214,14 @@ class DeltaSource(Source):
         from pyspark.sql import functions as F
 
         schema = read.session.read.format("delta").load(self.path).schema
-        row = F.from_json(F.col("value").cast("string"), schema, {**ROW_JSON, "mode": "FAILFAST"})
-        return records.select(row.alias("row")).select("row.*")
+        value = F.col("value").cast("string")
+        # The table may have renamed or dropped columns since: their values would be lost without a word.
+        known = F.array(*map(F.lit, [*schema.fieldNames(), *FEED_COLUMNS]))
+        unknown = F.array_except(F.json_object_keys(value), known)
+        problem = F.concat(F.lit(f"{self.path} has no column "), F.array_join(unknown, ", "))
+        row = F.from_json(value, schema, {**ROW_JSON, "mode": "FAILFAST"})
+        checked = F.when(F.size(unknown) > 0, F.raise_error(problem)).otherwise(row)
+        return records.select(checked.alias("row")).select("row.*")
 
     def owns(self) -> Column:
         from pyspark.sql import functions as F
