@@ -192,16 +192,23 @@ class Caretaker:
         while not self._stopped:
             self._wake.wait(_POLL_S)
             self._wake.clear()
-            asked = find_requests(self._settings.storage)
-            for table, known in list(self._tables.items()):
-                if self._stopped:
-                    return
-                if str(self._name(table)) in asked:
-                    self._serve(table, known)
-                if self._continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
-                    self._look(table, known, beside=known.beside)
-                if self._continuous and time.monotonic() >= known.vacuum_look_s:
-                    self._vacuum_if_due(table, known)
+            try:
+                self._maintain_tables()
+            except Exception as error:
+                # A storage that cannot be read or written now may be whole again later.
+                _LOG.warning("tables were not maintained: %s", error)
+
+    def _maintain_tables(self) -> None:
+        asked = find_requests(self._settings.storage)
+        for table, known in list(self._tables.items()):
+            if self._stopped:
+                return
+            if str(self._name(table)) in asked:
+                self._serve(table, known)
+            if self._continuous and (known.has_new_commits or time.monotonic() >= known.closed_look_s):
+                self._look(table, known, beside=known.beside)
+            if self._continuous and time.monotonic() >= known.vacuum_look_s:
+                self._vacuum_if_due(table, known)
 
     def _look(self, table: Location, known: _Table, *, beside: bool) -> None:
         """Take care of one table, if it is due."""
@@ -315,12 +322,15 @@ class Caretaker:
                     snapshot = load_snapshot(table)
                     policy = self.policy(table, snapshot.properties)
                     chosen = choose_closed_partitions(snapshot, policy)
-                    with self._pool() as session:
-                        done = compact_files(
-                            session, table, policy, partitions=chosen, z_order=policy.z_order
-                        )
-                    self._compacted(target, done)
-                    outcome = {"compacted": done.to_json()}
+                    if chosen is None:
+                        outcome = {"error": {"summary": "no closed partition needs a compaction"}}
+                    else:
+                        with self._pool() as session:
+                            done = compact_files(
+                                session, table, policy, partitions=chosen, z_order=policy.z_order
+                            )
+                        self._compacted(target, done)
+                        outcome = {"compacted": done.to_json()}
         except Exception as error:
             _LOG.warning("%s was not compacted: %s", table, error)
             self._compacted(target, error)

@@ -137,11 +137,18 @@ def small_files(snapshot: TableSnapshot, policy: CarePolicy) -> Counter[Partitio
 
 def choose_closed_partitions(
     snapshot: TableSnapshot, policy: CarePolicy
-) -> tuple[Mapping[str, str | None], ...]:
-    """The partitions that `headrace maintain` compacts; empty for all partitions."""
-    if policy.closed_partitions_s is None:
+) -> tuple[Mapping[str, str | None], ...] | None:
+    """The partitions that `headrace maintain` compacts; empty for all, ``None`` if none needs it."""
+    if policy.closed_partitions_s is None or not snapshot.partition_columns:
         return ()
+    if has_renamed_partitions(snapshot) or not foldable_files(snapshot, policy):
+        return None
     return choose_partitions(snapshot, policy, most=len(snapshot.files))
+
+
+def has_renamed_partitions(snapshot: TableSnapshot) -> bool:
+    """Whether the log has other names for the partition columns than a query: column mapping is on."""
+    return bool(snapshot.partition_columns) and "columnMapping" in snapshot.features
 
 
 def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
@@ -172,7 +179,7 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
     foldable = foldable_files(snapshot, policy)
     if policy.closed_partitions_s is not None and snapshot.partition_columns:
         # A closed partition gets no more files, so it is compacted however few files it has.
-        return foldable > 0
+        return foldable > 0 and not has_renamed_partitions(snapshot)
     if foldable >= policy.small_files:
         return True
     wanted = policy.commits
@@ -193,8 +200,7 @@ def choose_partitions(
         The partition values of each; empty for all partitions.
     """
     snapshot, all_files = _closed_files(snapshot, policy), snapshot.files
-    if not snapshot.partition_columns or "columnMapping" in snapshot.features:
-        # With column mapping, the log has other names than a query.
+    if not snapshot.partition_columns or has_renamed_partitions(snapshot):
         return ()
     masked = {one.partition for one in snapshot.files if _is_mostly_deleted(one, policy)}
     small = small_files(snapshot, policy)

@@ -70,8 +70,10 @@ def add_pin(storage: Storage, pin: Pin) -> None:
     Raises:
         StorageUnwritableError: The storage cannot be written.
     """
-    others = [one for one in load_pins(storage, pin.table) if one.version != pin.version]
-    _write(storage, pin.table, [*others, pin])
+    load_pins(storage, pin.table)
+    storage.pins(pin.table).update_json(
+        lambda held: [*(one for one in held or () if one["version"] != pin.version), pin.to_json()]
+    )
 
 
 def remove_pins(storage: Storage, table: TableName, version: int | None) -> tuple[Pin, ...]:
@@ -80,12 +82,10 @@ def remove_pins(storage: Storage, table: TableName, version: int | None) -> tupl
     Raises:
         StorageUnwritableError: The storage cannot be written.
     """
-    held = load_pins(storage, table)
-    removed = tuple(one for one in held if version in (None, one.version))
+    removed = tuple(one for one in load_pins(storage, table) if version in (None, one.version))
+    versions = {one.version for one in removed}
     if removed:
-        _write(storage, table, [one for one in held if one not in removed])
+        storage.pins(table).update_json(
+            lambda held: [one for one in held or () if one["version"] not in versions]
+        )
     return removed
-
-
-def _write(storage: Storage, table: TableName, pins: list[Pin]) -> None:
-    storage.pins(table).replace_json([one.to_json() for one in pins])

@@ -17,15 +17,22 @@ Care = Literal["compacted", "vacuumed", "log", "log_look", "vacuum_look"]
 def record_care(
     storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
 ) -> None:
-    """Record what was done to a table just now; a storage that cannot be written is left as it is."""
+    """Record what was done to a table just now.
+
+    Raises:
+        StorageUnwritableError: A vacuum cannot be recorded. Other records are only information.
+    """
     at = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def change(held: Any) -> dict[str, Any]:
+        return {**(held if isinstance(held, dict) else {}), care: {"at": at, **outcome}}
+
     try:
-        storage.care(table, role).replace_json(
-            {**load_care(storage, table, role), care: {"at": at, **outcome}}
-        )
+        storage.care(table, role).update_json(change)
     except HeadraceError:
-        # It is information for people; the care itself is done.
-        return
+        if care == "vacuumed":
+            # `headrace pin` refuses versions by this record.
+            raise
 
 
 def load_care(storage: Storage, table: TableName, role: Role = "table") -> Mapping[str, Any]:

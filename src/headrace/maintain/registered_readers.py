@@ -75,8 +75,10 @@ def add_reader(storage: Storage, reader: RegisteredReader) -> None:
     Raises:
         StorageUnwritableError: The storage cannot be written.
     """
-    others = [one for one in load_readers(storage, reader.table) if one.name != reader.name]
-    _write(storage, reader.table, [*others, reader])
+    load_readers(storage, reader.table)
+    storage.registered_readers(reader.table).update_json(
+        lambda held: [*(one for one in held or () if one["reader"] != reader.name), reader.to_json()]
+    )
 
 
 def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[RegisteredReader, ...]:
@@ -85,12 +87,9 @@ def remove_reader(storage: Storage, table: TableName, name: str) -> tuple[Regist
     Raises:
         StorageUnwritableError: The storage cannot be written.
     """
-    held = load_readers(storage, table)
-    removed = tuple(one for one in held if one.name == name)
+    removed = tuple(one for one in load_readers(storage, table) if one.name == name)
     if removed:
-        _write(storage, table, [one for one in held if one.name != name])
+        storage.registered_readers(table).update_json(
+            lambda held: [one for one in held or () if one["reader"] != name]
+        )
     return removed
-
-
-def _write(storage: Storage, table: TableName, readers: list[RegisteredReader]) -> None:
-    storage.registered_readers(table).replace_json([one.to_json() for one in readers])

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SourceLocation
@@ -108,6 +109,7 @@ def record_plan(plan: Plan, declarations: Declarations, schema_files: Mapping[st
     record = {
         "headrace": 1,
         "pipeline": plan.project.name,
+        "at": datetime.now(UTC).isoformat(),
         "digest": digest,
         "schema_files": dict(schema_files),
         "flows": flows,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from headrace.errors import TableInUseError
@@ -15,6 +16,7 @@ from headrace.plan.properties import PIPELINE
 from headrace.plan.stored import load_stored
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
+from headrace.storage.table_log import load_commit, newest_version
 from headrace.storage.table_snapshot import load_snapshot
 
 
@@ -51,13 +53,18 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
     """
     storage = settings.storage
     declared: set[TableName] = set()
+    recorded = datetime.max.replace(tzinfo=UTC)
     # A pipeline that is defined in the storage, such as one of `headrace ingest`, has its own plan record.
     for file in storage.plans.list_files():
         if not file.endswith("last.json"):
             continue
         try:
-            tables = (storage.plans / file).read_json()["tables"]
-            declared |= {TableName(str(schema), str(name)) for schema, name in tables}
+            record = (storage.plans / file).read_json()
+            if record["pipeline"] != settings.name:
+                # Of two pipelines that share a storage, only the last one that ran has a record.
+                continue
+            recorded = min(recorded, datetime.fromisoformat(record["at"]))
+            declared |= {TableName(str(schema), str(name)) for schema, name in record["tables"]}
         except (OSError, ValueError, KeyError, TypeError):
             # The tables that the pipeline declares are unknown until its next run records them.
             return ()
@@ -69,7 +76,14 @@ def find_orphaned(settings: ProjectSettings) -> tuple[TableName, ...]:
         if name not in declared
         and (stored := load_stored(storage, name)) is not None
         and stored.properties.get(PIPELINE) == settings.name
+        # A run of selected datasets does not record what the files declare.
+        and _last_written(storage.table(name)) < recorded
     )
+
+
+def _last_written(table: Location) -> datetime:
+    """The time of a table's newest commit."""
+    return datetime.fromtimestamp(load_commit(table, newest_version(table)).timestamp_ms / 1000, UTC)
 
 
 def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
@@ -98,15 +112,19 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
         )
     table = storage.table(name)
     readers = [
-        one.name
+        str(one)
         for one in find_holders(storage, name, load_snapshot(table).table_id)
-        if one.kind in ("flow", "reader") and one.first_unread != 0
+        if one.kind == "pin" or (one.kind != "ledger" and one.first_unread != 0)
     ]
     if readers:
         raise TableInUseError(
-            f"{name.short} cannot be removed: {readers[0]} reads it",
-            facts=(f"its readers: {', '.join(readers)}", "nothing was removed"),
-            remedies=("remove these readers first",),
+            f"{name.short} cannot be removed: {readers[0]} needs it",
+            facts=(f"it is needed by {', '.join(readers)}", "nothing was removed"),
+            remedies=(
+                "let the flows read another table, or remove their declarations and checkpoints",
+                f"remove its pins and registered readers:   headrace pin {name.short} --remove"
+                " --version N, or --reader NAME",
+            ),
             params={"table": str(name), "readers": readers},
         )
     secondary = [one.path(storage) for one in secondary_tables(storage, name)]

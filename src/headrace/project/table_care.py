@@ -327,10 +327,11 @@ class TableKeeper:
         if "optimize" in due:
             found = self._examine(target)
             policy, chosen = found.policy, choose_closed_partitions(found.snapshot, found.policy)
-            session = self.engine.session()
-            done = compact_files(session, path, policy, partitions=chosen, z_order=policy.z_order)
-            record_care(storage, name, "compacted", done.to_json(), role)
-            care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
+            if chosen is not None:
+                session = self.engine.session()
+                done = compact_files(session, path, policy, partitions=chosen, z_order=policy.z_order)
+                record_care(storage, name, "compacted", done.to_json(), role)
+                care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
         condition = self._examine(target)
         if "vacuum" in due:
             try:
@@ -340,6 +341,9 @@ class TableKeeper:
             else:
                 if vacuum_table(storage, target, condition, lambda: self._examine(target)):
                     care = replace(care, steps=(*care.steps, "vacuum"))
+        if "log" in due:
+            # A reader or a pin may have come during the vacuum.
+            condition = self._examine(target)
         if "log" in due and condition.log.files:
             delete_log(path, condition.log)
             record_care(storage, name, "log", condition.log.to_json(), role)

@@ -7,7 +7,8 @@ works with `Location`, which has the methods of a path and no method that only a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,6 +200,30 @@ class Location:
             StorageUnwritableError: The storage refuses it.
         """
         self.replace(json.dumps(value))
+
+    def update_json(self, change: Callable[[Any], Any]) -> None:
+        """Change the JSON value of a file; a change of another process at the same time is not lost.
+
+        Args:
+            change: Gives the new value from the present one, which is ``None`` if the file is missing or
+                is not JSON. It may be called several times.
+
+        Raises:
+            StorageUnwritableError: The storage refuses it.
+        """
+        while True:
+            try:
+                held = self.read_bytes()
+            except FileNotFoundError:
+                held = None
+            try:
+                value = None if held is None else json.loads(held)
+            except ValueError:
+                value = None
+            text = json.dumps(change(value))
+            if self.create(text) if held is None else self.swap(held, text):
+                return
+            time.sleep(0.01)
 
     def swap(self, expected: bytes, text: str) -> bool:
         """Replace the file if its content is still the expected one, and return whether that was so.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
@@ -12,6 +13,7 @@ from deltalake import write_deltalake
 
 from headrace.declare.spec import load_project
 from headrace.errors import TableInUseError
+from headrace.maintain.pins import Pin, add_pin, remove_pins
 from headrace.maintain.registered_readers import RegisteredReader, add_reader, remove_reader
 from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
@@ -59,7 +61,14 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     storage = settings.storage
     # The pipeline has not run since these records exist.
     assert find_orphaned(settings) == ()
-    storage.last_plan(settings.root).replace_json({"tables": [["default", "orders"]]})
+    now = datetime.now(UTC)
+    record = {"pipeline": "shop", "at": now.isoformat(), "tables": [["default", "orders"]]}
+    # A run of this table alone has not recorded what the files declare since; another pipeline has no say.
+    before = {**record, "at": (now - timedelta(hours=1)).isoformat()}
+    for other in ({**record, "pipeline": "another"}, before):
+        storage.last_plan(settings.root).replace_json(other)
+        assert find_orphaned(settings) == ()
+    storage.last_plan(settings.root).replace_json(record)
     assert find_orphaned(settings) == (OLD,)
     with pytest.raises(TableInUseError) as caught:
         remove_orphaned(settings, ORDERS)
@@ -67,8 +76,12 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     add_reader(storage, RegisteredReader(table=OLD, name="bi", version=0, max_lag_s=60))
     with pytest.raises(TableInUseError) as caught:
         load_orphaned(settings, OLD)
-    assert caught.value.params["readers"] == ["bi"]
+    assert caught.value.params["readers"] == ["reader bi"]
     remove_reader(storage, OLD, "bi")
+    add_pin(storage, Pin(table=OLD, version=0, until=now + timedelta(days=1)))
+    with pytest.raises(TableInUseError, match="the pin of version 0"):
+        load_orphaned(settings, OLD)
+    remove_pins(storage, OLD, 0)
     found = remove_orphaned(settings, OLD)
     assert len(found.folders) == 3 and found.size_bytes > 0
     left = [str(one) for one in Path(str(storage.root)).rglob("*old*") if one.suffix != ".json"]
