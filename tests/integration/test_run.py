@@ -315,8 +315,18 @@ def test_a_stop_leaves_a_batch_that_has_not_begun_to_the_next_start(shop: Shop) 
     shop.check(silver=True)
 
 
+CONSTANT = """
+import headrace as hr
+from headrace import spark
+
+@hr.materialized_view
+def constant():
+    return spark.range(3)
+"""
+
+
 def test_views_follow_their_inputs_in_a_continuous_run(shop: Shop) -> None:
-    shop.write(BRONZE, SILVER)
+    shop.write(BRONZE, SILVER, CONSTANT)
     shop.produce(30)
 
     def sales() -> int:
@@ -330,6 +340,7 @@ def test_views_follow_their_inputs_in_a_continuous_run(shop: Shop) -> None:
         shop.produce(30)
         until(lambda: sales() == 60, "gold counts the later sales")
         assert len(shop.happened(ViewRefreshed)) > refreshed
+        until(lambda: shop.versions().get("constant", -1) >= 0, "the view without inputs is computed")
     shop.check(silver=True)
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from queue import SimpleQueue
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from headrace.cli.output import Output, Result
 from headrace.model.durations import duration_text
 from headrace.observe.display import Display, open_display
 from headrace.observe.events import event_to_json
+from headrace.runtime.signals import handling_signals
 
 if TYPE_CHECKING:
     from headrace.model.events import Event
@@ -101,20 +102,17 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
         careful: Whether the first one stops the update also before its first event.
     """
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     # A handler runs in the middle of anything, and so may not take the display's lock itself.
     notes: SimpleQueue[str | None] = SimpleQueue()
     writer = threading.Thread(target=_write_notes, args=(notes, watch), name="headrace-signals", daemon=True)
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        at_once = before[signal.Signals(number)]
+    def handle(number: int, otherwise: Callable[[], object]) -> None:
         if received or not (careful or watch.started):
             notes.put(_ABORTING if received else _NOT_BEGUN)
             if received:
                 stop.abort()
             received.append(number)
-            if callable(at_once):
-                at_once(number, frame)
+            otherwise()
             return
         received.append(number)
         again = "press Ctrl-C again" if number == signal.SIGINT else "send the signal again"
@@ -122,13 +120,10 @@ def stopping(stop: StopSignal, watch: Watch, *, careful: bool = False) -> Iterat
         stop.request()
 
     writer.start()
-    for number in before:
-        signal.signal(number, handle)
     try:
-        yield received
+        with handling_signals(handle):
+            yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         notes.put(None)
         writer.join(_NOTES_S)
 
@@ -141,22 +136,15 @@ def stopping_on_signals(stop: StopSignal) -> Iterator[list[int]]:
         The numbers of the received signals.
     """
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        at_once = before[signal.Signals(number)]
-        if received and callable(at_once):
-            at_once(number, frame)
+    def handle(number: int, otherwise: Callable[[], object]) -> None:
+        if received:
+            otherwise()
         received.append(number)
         stop.request()
 
-    for number in before:
-        signal.signal(number, handle)
-    try:
+    with handling_signals(handle):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _write_notes(notes: SimpleQueue[str | None], watch: Watch) -> None:

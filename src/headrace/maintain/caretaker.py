@@ -109,6 +109,7 @@ class Caretaker:
         emit: Takes the events.
         update: The update's id.
         continuous: Whether the update is continuous.
+        stopping: Returns whether the update stops: no compaction begins then that batches wait for.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Caretaker:
         emit: Emitter,
         update: str,
         continuous: bool,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._checkpointer = checkpointer
         self._session = session
@@ -127,6 +129,7 @@ class Caretaker:
         self._emit = emit
         self._update = update
         self._continuous = continuous
+        self._stopping = stopping
         self._tables: dict[Location, _Table] = {}
         self._wake = threading.Event()
         self._stopped = False
@@ -146,7 +149,7 @@ class Caretaker:
 
     def turn(self, table: Location) -> AbstractContextManager[None]:
         """Hold off compactions that need a pause between two batches, while the block runs."""
-        return self._tables.setdefault(table, _Table()).turns.batch()
+        return self._tables.setdefault(table, _Table()).turns.batch(self._is_ending)
 
     def offer(self, table: Location, version: int, *, beside: bool) -> None:
         """Take note of a commit; returns at once."""
@@ -160,6 +163,9 @@ class Caretaker:
     def compacted(self, table: Location, done: Compaction | Exception) -> None:
         """Report a compaction, or why it has failed."""
         self._compacted(DatasetTable(self._name(table)), done)
+
+    def _is_ending(self) -> bool:
+        return self._stopped or self._stopping()
 
     def _compacted(self, target: DatasetTable, done: Compaction | Exception) -> None:
         if isinstance(done, Exception):
@@ -201,7 +207,7 @@ class Caretaker:
     def _maintain_tables(self) -> None:
         asked = find_requests(self._settings.storage)
         for table, known in list(self._tables.items()):
-            if self._stopped:
+            if self._is_ending():
                 return
             if str(self._name(table)) in asked:
                 self._serve(table, known)
@@ -271,7 +277,7 @@ class Caretaker:
             if beside:
                 self._compact(target, table, snapshot, policy)
         elif policy.closed_partitions_s is not None and snapshot.partition_columns:
-            with known.turns.compaction(_TURN_S, lambda: self._stopped) as is_free:
+            with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
                 if is_free:
                     self._compact(target, table, snapshot, policy)
 
@@ -301,7 +307,7 @@ class Caretaker:
             snapshot = load_snapshot(path)
             policy = self._settings.maintenance.of(target.dataset, snapshot.properties).for_secondary_tables
             if policy.compact and policy.auto and is_compaction_due(path, snapshot, policy):
-                with known.turns.compaction(_TURN_S, lambda: self._stopped) as is_free:
+                with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
                     if is_free:
                         self._compact(target, path, snapshot, policy)
         except Exception as error:
@@ -344,7 +350,7 @@ class Caretaker:
         """Hold off batches while the block runs, if the flow cannot commit during a compaction."""
         if known.beside:
             return nullcontext(True)
-        return known.turns.compaction(_TURN_S, lambda: self._stopped)
+        return known.turns.compaction(_TURN_S, self._is_ending)
 
     def _vacuum_if_due(self, table: Location, known: _Table) -> None:
         """Vacuum a table, its quarantine and its tombstones, if the last vacuum is long enough ago."""

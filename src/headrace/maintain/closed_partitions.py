@@ -56,7 +56,7 @@ def _end_of(value: str | None) -> tuple[datetime, timedelta] | None:
     if found is None:
         return None
     numbers = [int(one) for one in found.groups()[:4] if one is not None]
-    # A timestamp at midnight can stand for the whole day.
+    # A column truncated to days has timestamps at midnight, which mean the whole day.
     if len(numbers) == 4 and numbers[3] == 0 and found[5] is not None:
         numbers.pop()
     end = _end(numbers)

@@ -17,7 +17,7 @@ Care = Literal["compacted", "vacuumed", "log", "log_look", "vacuum_look"]
 def record_care(
     storage: Storage, table: TableName, care: Care, outcome: Mapping[str, Any], role: Role = "table"
 ) -> None:
-    """Record what was done to a table just now.
+    """Record what was done to a table, with the current time.
 
     Raises:
         StorageUnwritableError: A vacuum cannot be recorded. Other records are only information.

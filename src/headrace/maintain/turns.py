@@ -17,10 +17,15 @@ class Turns:
         self._is_alone = False
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Run a batch in the block: waits until no compaction runs or waits, then holds off compactions."""
+    def batch(self, stopped: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Run a batch in the block: waits until no compaction runs or waits, then holds off compactions.
+
+        Args:
+            stopped: Returns whether to stop waiting, because a batch that begins now is refused anyway.
+        """
         with self._condition:
-            self._condition.wait_for(lambda: not self._is_alone)
+            while self._is_alone and not stopped():
+                self._condition.wait(0.1)
             self._batches += 1
         try:
             yield

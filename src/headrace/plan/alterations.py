@@ -108,22 +108,27 @@ def find_alterations(
         renamed=renamed,
         dropped=dropped,
         widened=()
-        if is_view or not widens(properties, held.properties)
-        else tuple(
-            (name, now)
-            for name, now, was in columns.conflicts(schema, before)
-            if (now, was) not in columns.WIDENED
-            and columns.is_wider(now, was)
-            and name not in keys_of(held.properties)
-        ),
+        if is_view
+        else tuple((name, now) for name, now, _ in find_widened(schema, properties, before, held)),
         new_columns=() if is_view else tuple(columns.new_fields(layout_schema(dataset, schema), before)),
         cluster_by=new_clustering,
     )
 
 
-def widens(*properties: Mapping[str, str]) -> bool:
-    """Whether one of the given sets of table properties enables type widening."""
-    return any(one.get(WIDENING, "").lower() == "true" for one in properties)
+def find_widened(
+    schema: columns.Schema, properties: Mapping[str, str], before: columns.Schema, held: TableMetadata
+) -> list[tuple[str, str, str]]:
+    """The columns that get a wider type: name, new type and type in the table; none without type widening.
+
+    Args:
+        schema: The columns of the queries.
+        properties: The table properties that the table should have.
+        before: The columns of the table, after renames and drops.
+        held: The table as it is.
+    """
+    if not any(one.get(WIDENING, "").lower() == "true" for one in (properties, held.properties)):
+        return []
+    return columns.widened(schema, before, keys_of(held.properties))
 
 
 def column_names(dataset: StreamingTable | MaterializedView, held: columns.Schema) -> columns.Schema:

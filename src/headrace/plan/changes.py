@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, assert_never
 
@@ -11,7 +11,7 @@ from headrace.model.durations import duration_text
 from headrace.model.names import TableName
 from headrace.model.sizes import counted, size_text
 from headrace.plan import columns
-from headrace.plan.alterations import MAPPING, WIDENING, column_names, find_alterations, widens
+from headrace.plan.alterations import MAPPING, WIDENING, column_names, find_alterations
 from headrace.plan.names import shown
 from headrace.plan.properties import KIND, keys_of
 from headrace.plan.readers import cannot_read
@@ -173,9 +173,9 @@ def _alterations(
         text = f"drops the column {column}; its values can no longer be read"
         yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     held = column_names(dataset, stored.schema)
-    can_widen = not replaced and widens(properties, stored.properties)
-    keys = keys_of(stored.properties)
-    yield from _column_changes(schema, held, replaced=replaced, can_widen=can_widen, keys=keys, name=name)
+    could = columns.widened(schema, held, keys_of(stored.properties))
+    changed = [one for one in could if one[:2] in wanted.widened]
+    yield from _column_changes(schema, held, replaced=replaced, widened=changed, wider=could, name=name)
     if wanted.comment:
         yield Change(kind="alter", dataset=name, part="comment", text="sets its comment")
     for key, value in wanted.properties.items():
@@ -214,29 +214,29 @@ def _column_changes(
     stored: columns.Schema,
     *,
     replaced: bool,
-    can_widen: bool,
-    keys: tuple[str, ...],
+    widened: Sequence[tuple[str, str, str]],
+    wider: Sequence[tuple[str, str, str]],
     name: TableName,
 ) -> Iterator[Change]:
+    """What happens to columns: ``widened`` get a wider type, ``wider`` could get one."""
     absent = columns.missing(stored, schema)
     for path, field in columns.new_fields(schema, stored):
         column = ".".join(path)
         text = f"adds the column {column} {columns.type_text(field['type'])}"
         yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     different = columns.conflicts(schema, stored)
-    refused = [] if replaced else columns.refused_changes(schema, stored, widens=can_widen, keys=keys)
+    refused = [] if replaced else columns.refused_changes(schema, stored, widened)
     for column, now, before in different if replaced else refused:
         # A run refuses to append rows with other types.
         kind: Literal["alter", "keep"] = "alter" if replaced else "keep"
         how = "" if replaced else f"; `headrace full-refresh {shown(name)}` changes it"
-        if not replaced and columns.is_wider(now, before) and column not in keys:
+        if not replaced and (column, now, before) in wider:
             how += f", or the table property {WIDENING} = true"
         text = f"the column {column} is {before} in the table and {now} in the query{how}"
         yield Change(kind=kind, dataset=name, part="column", name=column, text=text)
-    for column, now, before in different:
-        if can_widen and columns.is_wider(now, before) and column not in keys:
-            text = f"widens the column {column} from {before} to {now}; no file is rewritten"
-            yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
+    for column, now, before in widened:
+        text = f"widens the column {column} from {before} to {now}; no file is rewritten"
+        yield Change(kind="alter", dataset=name, part="column", name=column, text=text)
     for column in absent:
         if replaced:
             text = f"drops the column {column}"

@@ -198,22 +198,37 @@ def merged(schemas: Iterable[Schema]) -> Schema:
     return {"type": "struct", "fields": list(columns.values())}
 
 
+def widened(now: Schema, before: Schema, keys: Iterable[str]) -> list[tuple[str, str, str]]:
+    """The columns that Delta can change to a wider type: name, new type and type in the table.
+
+    Args:
+        now: The columns of the queries.
+        before: The columns of the table.
+        keys: The key columns, which keep their types: the table of deleted keys has them, too.
+    """
+    return [
+        (name, to, was)
+        for name, to, was in conflicts(now, before)
+        if (to, was) not in WIDENED and name not in keys and is_wider(to, was)
+    ]
+
+
 def refused_changes(
-    now: Schema, before: Schema, *, widens: bool = False, keys: Iterable[str] = ()
+    now: Schema, before: Schema, allowed: Iterable[tuple[str, str, str]] = ()
 ) -> list[tuple[str, str, str]]:
     """The columns with another type, which a run does not change: name, new type and type in the table.
 
     Args:
         now: The columns of the queries.
         before: The columns of the table.
-        widens: Whether type widening is enabled for the table.
-        keys: The key columns, which keep their types: the table of deleted keys has them, too.
+        allowed: Columns of `widened` that a run changes, because type widening is enabled.
     """
+    changed = set(allowed)
     return [
         one
         for one in conflicts(now, before)
         if one[1:] not in WIDENED
-        and not (widens and is_wider(*one[1:]) and one[0] not in keys)
+        and one not in changed
         and not has_grown(find_column(now, one[0])["type"], find_column(before, one[0])["type"])  # type: ignore[index]
     ]
 

@@ -242,6 +242,7 @@ class Engine:
 
         running = self.opened()
         sessions = _sessions(running, settings)
+        stop = stop or StopSignal()
         return UpdateContext(
             update=update,
             mode="continuous" if continuous else "triggered",
@@ -253,7 +254,7 @@ class Engine:
             systems=self.systems(settings, publishes=settings.consumer_groups),
             emit=emit,
             heart=Heart(),
-            stop=stop or StopSignal(),
+            stop=stop,
             carer=Caretaker(
                 checkpointer=LogCheckpointer(running.spark),
                 session=lambda: sessions({}),
@@ -261,6 +262,7 @@ class Engine:
                 emit=emit,
                 update=update,
                 continuous=continuous,
+                stopping=lambda: stop.requested,
             ),
             remedies=remedies,
             log_file=running.log_file,

@@ -387,9 +387,13 @@ class Pipeline(StoredPipeline):
         left_out = {"optimize": not optimize, "vacuum": not vacuum}
         names = [find_dataset(name, self.settings) for name in datasets]
         chosen = (options or CareOptions()).without([name for name, is_out in left_out.items() if is_out])
-        keeper = TableKeeper(settings=self.settings, engine=self._engine, options=chosen)
-        is_stopped = None if stop is None else lambda: stop.requested
-        return keeper.keep(names or self.settings.storage.find_tables(), report, is_stopped)
+        keeper = TableKeeper(
+            settings=self.settings,
+            engine=self._engine,
+            options=chosen,
+            is_stopped=lambda: stop is not None and stop.requested,
+        )
+        return keeper.keep(names or self.settings.storage.find_tables(), report)
 
     @property
     def quarantine(self) -> Quarantine:

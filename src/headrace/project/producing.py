@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Protocol
 
 from headrace.errors import HeadraceError, RecordInvalidError
 from headrace.model.connections import KafkaConnection
 from headrace.model.sizes import counted
+from headrace.runtime.signals import handling_signals
 from headrace.sources.kafka.cluster import KafkaCluster
 from headrace.sources.kafka.producer import Delivered, TopicProducer
 from headrace.sources.record_lines import Record
@@ -195,21 +194,11 @@ def _stoppable() -> Iterator[_Stop]:
     """SIGINT and SIGTERM stop sending; a second signal stops waiting for the broker, a third ends the
     process."""
     stop = _Stop()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def handle(number: int, frame: FrameType | None) -> None:
-        at_once: Callable[..., Any] | int | None = before[signal.Signals(number)]
-        if stop.hurried and callable(at_once):
-            at_once(number, frame)
+    def handle(number: int, otherwise: Callable[[], object]) -> None:
+        if stop.hurried:
+            otherwise()
         stop.request(number)
 
-    for number in before:
-        signal.signal(number, handle)
-    try:
+    with handling_signals(handle):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

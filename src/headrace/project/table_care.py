@@ -165,31 +165,31 @@ class TableKeeper:
         settings: The settings of the pipeline.
         engine: Starts Spark if a table is compacted.
         options: What may be done.
+        is_stopped: Returns whether to stop before the next table, and to stop waiting for a running flow.
     """
 
     settings: ProjectSettings
     engine: Engine
     options: CareOptions = field(default_factory=CareOptions)
+    is_stopped: Callable[[], bool] = lambda: False
 
     def keep(
         self,
         names: Sequence[TableName],
         report: Callable[[TableCare], None] = lambda _: None,
-        is_stopped: Callable[[], bool] | None = None,
     ) -> tuple[TableCare, ...]:
         """Take care of tables where that is due.
 
         Args:
             names: The tables; those that do not exist are left out.
             report: Takes the result of each table at once.
-            is_stopped: Returns whether to stop before the next table.
         """
         found: list[TableCare] = []
         storage = self.settings.storage
         for name in names:
             if is_table(storage.table(name)):
                 for target in (DatasetTable(name), *secondary_tables(storage, name)):
-                    if is_stopped is not None and is_stopped():
+                    if self.is_stopped():
                         return tuple(found)
                     found.append(self._keep(target))
                     report(found[-1])
@@ -300,6 +300,8 @@ class TableKeeper:
                     return replace(care, warning=f"not compacted by its running flow: {why}")
                 if not has_driver(storage, name):
                     return None
+                if self.is_stopped():
+                    return replace(care, warning=f"not compacted: {running.summary}")
                 time.sleep(_POLL_S)
         finally:
             withdraw_request(storage, name, request)

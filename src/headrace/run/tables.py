@@ -22,8 +22,8 @@ from headrace.plan.alterations import (
     TableAlterations,
     column_names,
     find_alterations,
+    find_widened,
     layout_schema,
-    widens,
 )
 from headrace.plan.evaluate import shortened
 from headrace.plan.properties import KEYS, keeps_history, keys_of
@@ -299,9 +299,8 @@ def _refuse_taken_names(stage: OpenTableStage, state: TableState) -> None:
 def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
     name = stage.table.name
     held = column_names(stage.table, state.schema)
-    can_widen = widens(stage.properties, state.properties)
-    keys = keys_of(state.properties)
-    if conflicts := columns.refused_changes(stage.schema, held, widens=can_widen, keys=keys):
+    allowed = find_widened(stage.schema, stage.properties, held, state)
+    if conflicts := columns.refused_changes(stage.schema, held, allowed):
         found = [f"{column} is {was} in the table and {now} in the query" for column, now, was in conflicts]
         is_inferred = bool(keys_of(stage.properties)) and stage.table.schema is None
         raise SchemaMismatchError(
@@ -312,7 +311,7 @@ def _refuse_other_types(stage: OpenTableStage, state: TableState) -> None:
                 "cast the columns in the query",
                 *(
                     [f"or let Delta widen them, with the table property {WIDENING} = true"]
-                    if all(columns.is_wider(now, was) and one not in keys for one, now, was in conflicts)
+                    if conflicts == columns.widened(stage.schema, held, keys_of(state.properties))
                     else []
                 ),
                 *(

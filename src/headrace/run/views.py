@@ -125,10 +125,13 @@ class ViewRunner:
         return self._settings.view_interval_s if trigger is None else trigger.interval_s
 
     def has_moved(self) -> bool:
-        """Whether an input has a new version, or the last refresh failed; reads nothing but file names."""
+        """Whether the view was not refreshed yet, an input has a new version, or the last refresh failed.
+
+        Reads nothing but file names.
+        """
         now = {name: newest_version(self._settings.storage.table(name)) for name in self.inputs}
-        failed = self.result is not None and self.result.outcome == "failed"
-        return all(version >= 0 for version in now.values()) and (failed or now != self._seen)
+        is_due = self.result is None or self.result.outcome == "failed" or now != self._seen
+        return is_due and all(version >= 0 for version in now.values())
 
     @property
     def state(self) -> FeedState:
@@ -193,7 +196,12 @@ class ViewRunner:
         session = self._session(dict(self._flow.spark_conf))
         session.sparkContext.setLocalProperty("spark.scheduler.pool", str(view.name))
         df = with_declared_columns(self._build(session, self._flow), self._planned.schema)
-        with writer, refresh_jobs(session, str(view.name)), self._split.begin(df, stamp) as rows:
+        with (
+            self._carer.turn(self._settings.storage.table(view.name)),
+            writer,
+            refresh_jobs(session, str(view.name)),
+            self._split.begin(df, stamp) as rows,
+        ):
             writer.write(rows)
             rows.settle()
             committed = writer.commit()

@@ -44,3 +44,14 @@ def test_batches_of_several_flows_run_at_once() -> None:
     turns = Turns()
     with turns.batch(), turns.batch():
         pass
+
+
+def test_what_stops_waits_for_no_compaction() -> None:
+    turns, is_stopping = Turns(), threading.Event()
+    with turns.compaction(DEADLINE_S) as is_free:
+        assert is_free
+        is_stopping.set()
+        with turns.batch(is_stopping.is_set):
+            pass
+    with turns.batch(), turns.compaction(DEADLINE_S, is_stopping.is_set) as is_free:
+        assert not is_free

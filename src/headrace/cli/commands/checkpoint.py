@@ -10,7 +10,7 @@ import click
 
 from headrace.cli.output import Result
 from headrace.cli.verb import Invocation, VerbGroup, verb
-from headrace.model.sizes import counted
+from headrace.model.sizes import counted, size_text
 
 if TYPE_CHECKING:
     from headrace.maintain.checkpoints import FlowCheckpoint
@@ -106,7 +106,7 @@ for _verb in (show, validate, repair):
 
 
 def _shown(found: FlowCheckpoint) -> Iterator[str]:
-    said = found.to_json()
+    facts = found.to_json()
     yield f"{found.flow}  writes {found.dataset.short}"
     if found.identity is None:
         yield f"  damaged     see: headrace checkpoint validate {found.flow}"
@@ -119,14 +119,14 @@ def _shown(found: FlowCheckpoint) -> Iterator[str]:
     for source in found.sources:
         position = "an unknown position" if source.position is None else json.dumps(source.position.to_json())
         yield f"  source      {source.title} continues at {position}"
-    if said["watermark"] is not None:
-        yield f"  watermark   {said['watermark']}"
+    if facts["watermark"] is not None:
+        yield f"  watermark   {facts['watermark']}"
     for one in found.state:
         yield (
             f"  state       operator {one.operator}: {counted(one.partitions, 'partition')}, "
-            f"{counted(one.files, 'file')}, {one.size_bytes:,} bytes"
+            f"{counted(one.files, 'file')}, {size_text(one.size_bytes)}"
         )
-    yield f"  files       {counted(said['files'], 'file')}, {said['size_bytes']:,} bytes in {found.path}"
+    yield f"  files       {counted(facts['files'], 'file')}, {size_text(facts['size_bytes'])} in {found.path}"
     if found.replaced:
         yield f"  replaced    {counted(len(found.replaced), 'earlier checkpoint')} of this flow"
 

@@ -94,7 +94,11 @@ def command(
         assert table is not None
         if reader is not None and remove:
             gone = pins.remove_reader(table, reader)
-            text = f"{table}  reader {reader} is no longer registered" if gone else "No such reader."
+            text = (
+                f"{table}  reader {reader} is no longer registered"
+                if gone
+                else f"{table} has no reader {reader}"
+            )
             return Result(data={"removed": [one.to_json() for one in gone]}, text=text)
         if reader is not None:
             known = pins.add_reader(table, reader, version, max_lag)
