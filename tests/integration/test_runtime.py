@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,10 +13,12 @@ from pyspark.sql import SparkSession
 from headrace.errors import ConnectUnsupportedError, SparkStartError
 from headrace.runtime import aot, session
 from headrace.runtime.defaults import build_settings
+from headrace.runtime.engine.choice import belongs_to_session
 from headrace.runtime.fetch import ensure_jars
 from headrace.runtime.java import find_java
 from headrace.runtime.jvm import build_command, start_jvm
 from headrace.runtime.session import RunningSpark, open_spark
+from headrace.sinks.delta.transaction import iterate
 
 
 def test_the_session_has_delta_kafka_and_the_settings_of_the_design(running_spark: RunningSpark) -> None:
@@ -27,6 +30,20 @@ def test_the_session_has_delta_kafka_and_the_settings_of_the_design(running_spar
     # A setting of the caller's overrides ours.
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
     assert spark.sparkContext.uiWebUrl is None
+
+
+def test_the_settings_that_a_session_cannot_take_are_those_of_the_engine(running_spark: RunningSpark) -> None:
+    jvm: Any = running_spark.spark._jvm
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    # Delta registers its settings when this class is loaded.
+    jvm.java.lang.Class.forName("org.apache.spark.sql.delta.sources.DeltaSQLConf$", True, loader)
+    settings = getattr(getattr(jvm.org.apache.spark.sql.internal, "SQLConf$"), "MODULE$")
+    static = set(
+        filter(settings.isStaticConfigKey, (str(one.key()) for one in iterate(settings.getConfigEntries())))
+    )
+    assert len(static) > 30
+    assert [name for name in static if belongs_to_session(name)] == []
+    assert belongs_to_session("spark.sql.ansi.enabled")
 
 
 def test_delta_and_pandas_work_with_this_python(running_spark: RunningSpark, tmp_path: Path) -> None:

@@ -50,11 +50,13 @@ def test_settings_of_a_session_share_an_engine_and_those_of_the_jvm_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = choose()
-    sessions = choose(**{"spark.sql.shuffle.partitions": "3"})
-    assert sessions.key == usual.key
-    assert sessions.overrides == {"spark.sql.shuffle.partitions": "3"}
+    for setting in ("spark.sql.shuffle.partitions", "spark.sql.ansi.enabled", "spark.sql.catalog.mine"):
+        sessions = choose(**{setting: "3"})
+        assert sessions.key == usual.key
+        assert sessions.overrides == {setting: "3"}
     others = {
         choose(**{"spark.jars": "a.jar"}).key,
+        choose(**{"spark.sql.warehouse.dir": "somewhere"}).key,
         choose(**{"spark.hadoop.fs.s3a.secret.key": "x"}).key,
         choose_engine({}, None, "3g", None).key,  # type: ignore[union-attr]
         choose_engine({}, None, None, Redactor(["hunter22"])).key,  # type: ignore[union-attr]
@@ -67,7 +69,7 @@ def test_settings_of_a_session_share_an_engine_and_those_of_the_jvm_do_not(
     with monkeypatch.context() as patch:
         patch.setenv("SOMETHING", "else")
         assert choose().key == usual.key
-    assert len(others - {usual.key}) == 6
+    assert len(others - {usual.key}) == 7
 
 
 def record(choice: EngineChoice, path: Path, version: str | None = None) -> EngineRecord:

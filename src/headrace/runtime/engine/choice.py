@@ -38,6 +38,33 @@ _JVM_VARIABLES = frozenset(
     }
 )
 
+_SESSION_PREFIXES = ("spark.sql.", "spark.databricks.delta.")
+"""The prefixes of settings that each session of a JVM has for itself, but for the following ones."""
+_STATIC_PREFIXES = ("spark.sql.hive.", "spark.sql.streaming.ui.", "spark.databricks.delta.testOnly.")
+_STATIC_SETTINGS = frozenset(
+    {
+        *("spark.sql.broadcastExchange.maxThreadThreshold", "spark.sql.cache.serializer"),
+        *("spark.sql.catalog.spark_catalog.defaultDatabase", "spark.sql.catalogImplementation"),
+        *("spark.sql.codegen.cache.maxEntries", "spark.sql.codegen.comments", "spark.sql.debug"),
+        *("spark.sql.defaultUrlStreamHandlerFactory.enabled", "spark.sql.event.truncate.length"),
+        *("spark.sql.extensions", "spark.sql.extensions.test.loadFromCp"),
+        *("spark.sql.filesourceTableRelationCacheSize", "spark.sql.globalTempDatabase"),
+        *("spark.sql.legacy.sessionInitWithConfigDefaults", "spark.sql.metadataCacheTTLSeconds"),
+        *("spark.sql.queryExecutionListeners", "spark.sql.resultQueryStage.maxThreadThreshold"),
+        *("spark.sql.shuffleExchange.maxThreadThreshold", "spark.sql.sources.disabledJdbcConnProviderList"),
+        *("spark.sql.sources.schemaStringLengthThreshold", "spark.sql.streaming.streamingQueryListeners"),
+        *("spark.sql.subquery.maxThreadThreshold", "spark.sql.ui.retainedExecutions"),
+        "spark.sql.warehouse.dir",
+        "spark.databricks.delta.catalog.update.threadPoolSize",
+        "spark.databricks.delta.checkpointV2.threadpool.size",
+        "spark.databricks.delta.clusteredTable.numClusteringColumnsLimit",
+        "spark.databricks.delta.command.fileMaterializationLimit.softMax",
+        "spark.databricks.delta.commitMetrics.threadPoolSize",
+        "spark.databricks.delta.coordinatedCommits.getCommits.threadPoolSize",
+        "spark.databricks.delta.merge.materializeSource.maxAttempts",
+    }
+)
+
 
 @dataclass(frozen=True)
 class EngineChoice:
@@ -96,15 +123,22 @@ def choose_engine(
         # Derby, which a metastore can be, locks its folder for one process.
         return None
     defaults = build_session_settings(master)
+    own = {key: value for key, value in conf.items() if key in defaults or belongs_to_session(key)}
     return EngineChoice(
         master=master,
         memory=memory or conf.get("spark.driver.memory") or choose_heap(),
-        conf={key: value for key, value in conf.items() if key not in defaults},
-        overrides={key: value for key, value in conf.items() if defaults.get(key, value) != value},
+        conf={key: value for key, value in conf.items() if key not in own},
+        overrides={key: value for key, value in own.items() if defaults.get(key) != value},
         secrets=tuple(sorted(redactor.forms)) if redactor is not None else (),
         folder=Path.cwd(),
         environment={key: value for key, value in os.environ.items() if belongs_to_jvm(key)},
     )
+
+
+def belongs_to_session(setting: str) -> bool:
+    """Whether each session of a JVM can have its own value of a Spark setting."""
+    is_static = setting in _STATIC_SETTINGS or setting.startswith(_STATIC_PREFIXES)
+    return setting.startswith(_SESSION_PREFIXES) and not is_static
 
 
 def belongs_to_jvm(variable: str) -> bool:
