@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from headrace.cli.main import build_output, run
 from headrace.model.events import Event, FlowFailed, FlowRetrying, OperationProgressed
 from headrace.project.pipeline import Pipeline
 from headrace.run.stop import StopSignal
+from headrace.storage.locate import locate
+from headrace.storage.table_snapshot import load_snapshot
 from landing import Site
 from waiting import DEADLINE_S, until
 
@@ -112,6 +115,41 @@ def test_readers_and_proof_do_not_notice_compaction_and_vacuum(
     assert len(site.rows("changed")) == len(site.rows("copied")) == len(site.rows()) == 12
     health = command(site, capsys, "status", "--tables")["tables"]
     assert any(one["vacuumed"] for one in health)
+
+
+WATERMARK = """
+import headrace as hr
+from pyspark.sql import functions as F
+
+@hr.table(maintenance={"closed_partitions": "watermark"}, partition_cols=["day"])
+def visits():
+    rows = hr.read_files("landing", format="json", schema="id LONG, at TIMESTAMP")
+    return rows.withWatermark("at", "1 hour").withColumn("day", F.to_date("at"))
+"""
+
+
+def test_a_partition_is_compacted_once_the_watermark_of_its_flow_has_passed_it(
+    site: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site.write(WATERMARK)
+
+    def update(number: int, at: str) -> dict[str, int]:
+        site.put(f"{number}.json", {"id": number, "at": f"{at}Z"})
+        with Pipeline.load(site.root) as pipeline:
+            assert pipeline.run().outcome == "completed"
+        counts = Counter(
+            one.partition for one in load_snapshot(locate(site.storage.table(site.name()))).files
+        )
+        return {str(dict(partition)["day"]): files for partition, files in counts.items()}
+
+    update(0, "2026-01-05T22:00:00")
+    assert update(1, "2026-01-05T23:30:00") == {"2026-01-05": 2}
+    # The watermark is an hour behind the newest row.
+    assert update(2, "2026-01-06T00:30:00") == {"2026-01-05": 2, "2026-01-06": 1}
+    assert command(site, capsys, "maintain", "visits")["tables"][0]["steps"] == []
+    assert update(3, "2026-01-06T01:00:00") == {"2026-01-05": 1, "2026-01-06": 2}
+    assert operations(site).count("OPTIMIZE") == 1
+    assert site.verify().proven
 
 
 def test_a_continuous_run_compacts_beside_its_flow(site: Site) -> None:

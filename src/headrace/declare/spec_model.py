@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from headrace.model.care import parse_bytes
+from headrace.model.care import WATERMARK, Watermark, parse_bytes
 from headrace.model.durations import parse_duration, parse_seconds
 from headrace.model.rejection_limit import RejectionLimit
 from headrace.model.triggers import Trigger
@@ -125,13 +125,21 @@ def _whole(value: Any) -> Any:
 
 Count = Annotated[int, Field(gt=0, strict=True), BeforeValidator(_whole)]
 Duration = Annotated[float, BeforeValidator(parse_duration)]
+
+
+def _time_or_watermark(value: Any) -> Any:
+    if value == WATERMARK:
+        return value
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ValueError(f"{error}, or `{WATERMARK}`") from None
+
+
 Size = Annotated[int, BeforeValidator(parse_bytes)]
 
 
-_IN_SECONDS = {
-    name: f"{name}_s"
-    for name in ("retention", "log_retention", "reader_lag", "closed_partitions", "vacuum_every")
-}
+_IN_SECONDS = {name: f"{name}_s" for name in ("retention", "log_retention", "reader_lag", "vacuum_every")}
 
 
 class TableCareSpec(_Part):
@@ -159,9 +167,10 @@ class TableCareSpec(_Part):
     """columns by which ``headrace maintain`` orders the rows when it compacts a table; it then rewrites all
     files"""
 
-    closed_partitions: Duration | None = None
+    closed_partitions: Annotated[float | Watermark, BeforeValidator(_time_or_watermark)] | None = None
     """if set, only closed partitions are compacted: partitions whose day or hour ended at least this long
-    ago, such as ``1h``; by default, all partitions are compacted"""
+    ago, such as ``1h``, or before the watermark of the table's flows: ``watermark``; by default, all
+    partitions are compacted"""
 
     vacuum: Flag | None = None
     """whether ``headrace maintain`` and continuous runs delete old files; by default ``true``"""

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import HeadraceError
+from headrace.maintain.closed_partitions import with_watermark
 from headrace.maintain.condition import (
     TableCondition,
     choose_closed_partitions,
@@ -140,7 +141,8 @@ class Caretaker:
 
     def policy(self, table: Location, properties: Mapping[str, str]) -> CarePolicy:
         """How a table is cared for."""
-        return self._settings.maintenance.of(self._name(table), properties)
+        name, settings = self._name(table), self._settings
+        return with_watermark(settings.maintenance.of(name, properties), settings.storage, name)
 
     def watch(self, table: Location) -> None:
         """Maintain a table from now on, even before its next commit."""
@@ -230,7 +232,7 @@ class Caretaker:
             policy = self.policy(table, properties or {})
             known.wanted = min(policy.small_files, policy.commits or policy.small_files)
             known.log_retention_s = policy.log_retention_s
-            if policy.closed_partitions_s is not None:
+            if policy.closed_partitions is not None:
                 known.closed_look_s = time.monotonic() + _CLOSED_LOOK_S
             cleans = self._is_log_due(table, known)
             is_timed = known.closed_look_s < float("inf")
@@ -276,7 +278,7 @@ class Caretaker:
         if _KEYS not in snapshot.properties:
             if beside:
                 self._compact(target, table, snapshot, policy)
-        elif policy.closed_partitions_s is not None and snapshot.partition_columns:
+        elif policy.closed_partitions is not None and snapshot.partition_columns:
             with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
                 if is_free:
                     self._compact(target, table, snapshot, policy)
@@ -305,7 +307,7 @@ class Caretaker:
             if files is None or files < CarePolicy.small_files:
                 return
             snapshot = load_snapshot(path)
-            policy = self._settings.maintenance.of(target.dataset, snapshot.properties).for_secondary_tables
+            policy = self.policy(table, snapshot.properties).for_secondary_tables
             if policy.compact and policy.auto and is_compaction_due(path, snapshot, policy):
                 with known.turns.compaction(_TURN_S, self._is_ending) as is_free:
                     if is_free:
@@ -398,7 +400,7 @@ class Caretaker:
         storage = self._settings.storage
         path = target.path(storage)
         snapshot = load_snapshot(path)
-        policy = self._settings.maintenance.of(target.dataset, snapshot.properties)
+        policy = self.policy(storage.table(target.dataset), snapshot.properties)
         if target.role != "table":
             policy = policy.for_secondary_tables
         holders = find_holders(storage, target.dataset, snapshot.table_id, target.role)

@@ -99,8 +99,7 @@ class FlowCheckpoint:
     @property
     def watermark_ms(self) -> int | None:
         """The watermark of the next batch; ``None`` if there is none."""
-        found = load_metadata(self.path / "commits" / str(self.last_finished))
-        return None if found is None else found.get("nextBatchWatermarkMs") or None
+        return watermark_ms(self.path)
 
     @property
     def state(self) -> tuple[StateFiles, ...]:
@@ -179,6 +178,12 @@ def load_checkpoints(storage: Storage, chosen: Callable[[str], bool]) -> Iterato
     for dataset, flow, known in find_checkpoints(storage):
         if chosen(flow):
             yield _load(storage, dataset, flow, known)
+
+
+def watermark_ms(checkpoint: Location) -> int | None:
+    """The watermark of the next batch of a checkpoint; ``None`` if there is none."""
+    found = load_metadata(checkpoint / "commits" / str(load_state(checkpoint).last_finished))
+    return None if found is None else found.get("nextBatchWatermarkMs") or None
 
 
 def load_metadata(path: Location) -> Mapping[str, Any] | None:

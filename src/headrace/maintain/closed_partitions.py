@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+
+from headrace.maintain.checkpoints import watermark_ms
+from headrace.model.care import WATERMARK, CarePolicy, Watermark
+from headrace.model.names import TableName
+from headrace.state.identity import generations
+from headrace.storage.layout import Storage
 
 _DAY, _HOUR = timedelta(days=1), timedelta(hours=1)
 _TIME = re.compile(
@@ -15,14 +22,40 @@ _PARTS = ("year", "month", "day", "hour")
 Partition = tuple[tuple[str, str | None], ...]
 
 
-def closed_before(closed_s: float, now: datetime | None = None) -> Callable[[Partition], bool]:
+def with_watermark(policy: CarePolicy, storage: Storage, table: TableName) -> CarePolicy:
+    """The policy of a table, with the time since the watermark of its flows if only partitions that ended
+    before it are closed. Without a watermark, or if one of the flows has none, no partition is closed."""
+    if policy.closed_partitions != WATERMARK:
+        return policy
+    watermark = load_watermark(storage, table)
+    if watermark is None:
+        return policy
+    return replace(policy, closed_partitions=(datetime.now(UTC) - watermark).total_seconds())
+
+
+def load_watermark(storage: Storage, table: TableName) -> datetime | None:
+    """The watermark that all flows of a table have reached; ``None`` if one of them has none."""
+    found: list[int | None] = []
+    for flow in storage.checkpoints(table).list_folders():
+        if known := generations(storage.checkpoints(table) / flow):
+            found.append(watermark_ms(known[-1]))
+    reached = [one for one in found if one is not None]
+    if not reached or len(reached) < len(found):
+        return None
+    return datetime.fromtimestamp(min(reached) / 1000, UTC)
+
+
+def closed_before(closed: float | Watermark, now: datetime | None = None) -> Callable[[Partition], bool]:
     """Returns a function that tells whether a partition ended at least so many seconds ago.
 
     Args:
-        closed_s: The minimum number of seconds since the end of the partition.
+        closed: The minimum number of seconds since the end of the partition; `WATERMARK` if there is no
+            watermark: then no partition is closed.
         now: The time; by default, the current time.
     """
-    limit = (now or datetime.now(UTC)) - timedelta(seconds=closed_s)
+    if closed == WATERMARK:
+        return lambda _: False
+    limit = (now or datetime.now(UTC)) - timedelta(seconds=closed)
 
     def is_closed(partition: Partition) -> bool:
         end = partition_end(dict(partition))

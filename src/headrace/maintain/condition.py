@@ -139,7 +139,7 @@ def choose_closed_partitions(
     snapshot: TableSnapshot, policy: CarePolicy
 ) -> tuple[Mapping[str, str | None], ...] | None:
     """The partitions that `headrace maintain` compacts; empty for all, ``None`` if none needs it."""
-    if policy.closed_partitions_s is None or not snapshot.partition_columns:
+    if policy.closed_partitions is None or not snapshot.partition_columns:
         return ()
     if has_renamed_partitions(snapshot) or not foldable_files(snapshot, policy):
         return None
@@ -153,9 +153,9 @@ def has_renamed_partitions(snapshot: TableSnapshot) -> bool:
 
 def _closed_files(snapshot: TableSnapshot, policy: CarePolicy) -> TableSnapshot:
     """The snapshot with only the files of closed partitions, if the policy compacts only these."""
-    if policy.closed_partitions_s is None or not snapshot.partition_columns:
+    if policy.closed_partitions is None or not snapshot.partition_columns:
         return snapshot
-    is_closed = closed_before(policy.closed_partitions_s)
+    is_closed = closed_before(policy.closed_partitions)
     return replace(snapshot, files=tuple(one for one in snapshot.files if is_closed(one.partition)))
 
 
@@ -177,7 +177,7 @@ def is_compaction_due(table: Location, snapshot: TableSnapshot, policy: CarePoli
         policy: How it is cared for.
     """
     foldable = foldable_files(snapshot, policy)
-    if policy.closed_partitions_s is not None and snapshot.partition_columns:
+    if policy.closed_partitions is not None and snapshot.partition_columns:
         # A closed partition gets no more files, so it is compacted however few files it has.
         return foldable > 0 and not has_renamed_partitions(snapshot)
     if foldable >= policy.small_files:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headrace.maintain.closed_partitions import partition_end
+from headrace.maintain.closed_partitions import partition_end, with_watermark
 from headrace.maintain.condition import Partition, TableCondition, examine_table
 from headrace.maintain.holders import Holder, find_holders, lag_seconds, oldest_needed
 from headrace.maintain.record import load_care
-from headrace.model.care import Maintenance
+from headrace.model.care import WATERMARK, Maintenance
 from headrace.model.durations import DAY_S
 from headrace.model.names import TableName
 from headrace.storage.layout import Storage
@@ -140,7 +140,8 @@ def _examine(storage: Storage, maintenance: Maintenance, name: TableName) -> Tab
     path = storage.table(name)
     snapshot = load_snapshot(path)
     holders = find_holders(storage, name, snapshot.table_id)
-    condition = examine_table(path, maintenance.of(name, snapshot.properties), holders, snapshot)
+    policy = with_watermark(maintenance.of(name, snapshot.properties), storage, name)
+    condition = examine_table(path, policy, holders, snapshot)
     care = load_care(storage, name)
     compacted = _at(care, "compacted")
     if compacted is None:
@@ -163,11 +164,14 @@ def _at(care: Any, kind: str) -> datetime | None:
 
 def _remarks(name: TableName, condition: TableCondition, holders: Sequence[Holder]) -> Iterator[Remark]:
     policy, maintain = condition.policy, f"headrace maintain {name.short}"
-    files = condition.snapshot.files if policy.closed_partitions_s is not None else ()
+    files = condition.snapshot.files if policy.closed_partitions is not None else ()
     if files and not condition.snapshot.partition_columns:
         yield Remark(text="`closed_partitions` has no effect: the table has no partitions")
     elif files and not any(partition_end(dict(one.partition)) for one in files):
         yield Remark(text="`closed_partitions` prevents compaction: no partition has a date or an hour")
+    elif files and policy.closed_partitions == WATERMARK:
+        text = "`closed_partitions: watermark` prevents compaction: a flow of the table has no watermark"
+        yield Remark(text=text)
     if policy.compact and condition.needs_compaction:
         text = f"a compaction would save {condition.foldable:,} files"
         yield Remark(text=text, command=f"{maintain} --only optimize")

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from headrace.model.durations import DAY_S, seconds_or_none
 from headrace.model.names import TableName
@@ -21,6 +21,9 @@ TARGET_SIZE: Final = "delta.targetFileSize"
 FILE_RETENTION: Final = "delta.deletedFileRetentionDuration"
 LOG_RETENTION: Final = "delta.logRetentionDuration"
 LOG_CLEANUP: Final = "delta.enableExpiredLogCleanup"
+
+Watermark = Literal["watermark"]
+WATERMARK: Final[Watermark] = "watermark"
 
 SAFE_RETENTION_S: Final = 7 * DAY_S
 """Readers and writers that Headrace does not know are expected to end within this time."""
@@ -45,8 +48,9 @@ class CarePolicy:
         target_file_size: The bytes of a compacted file; ``None`` chooses them by the size of the table.
         deleted_ratio: Files are rewritten if deletion vectors hide a larger part of their rows.
         z_order: The columns by which ``headrace maintain`` orders rows when it compacts.
-        closed_partitions_s: Only partitions whose day or hour ended at least this long ago are compacted,
-            each as soon as this reduces its number of files; ``None`` compacts all partitions.
+        closed_partitions: Only partitions whose day or hour ended at least so many seconds ago are
+            compacted, each as soon as this reduces its number of files; with `WATERMARK`, partitions that
+            ended before the watermark of the table's flows; ``None`` compacts all partitions.
         vacuum: Whether old files are deleted.
         vacuum_every_s: The time between two vacuums in a continuous run.
         retention_s: How long files are kept that are no longer part of the table.
@@ -63,7 +67,7 @@ class CarePolicy:
     target_file_size: int | None = None
     deleted_ratio: float = 0.5
     z_order: tuple[str, ...] = ()
-    closed_partitions_s: float | None = None
+    closed_partitions: float | Watermark | None = None
     vacuum: bool = True
     vacuum_every_s: float = DAY_S
     retention_s: float = SAFE_RETENTION_S
@@ -75,7 +79,7 @@ class CarePolicy:
     @property
     def for_secondary_tables(self) -> CarePolicy:
         """The policy for quarantine and tombstone tables, without the keys that are only for the table."""
-        return replace(self, z_order=(), closed_partitions_s=None, commits=None)
+        return replace(self, z_order=(), closed_partitions=None, commits=None)
 
     def target_bytes(self, table_bytes: int) -> int:
         """The bytes of a compacted file of a table with so many bytes."""

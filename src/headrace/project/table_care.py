@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from headrace.errors import HeadraceError, ReaderLagsError, RetentionTooShortError, SecondDriverError
+from headrace.maintain.closed_partitions import with_watermark
 from headrace.maintain.condition import TableCondition, choose_closed_partitions, examine_table
 from headrace.maintain.dataset_tables import DatasetTable, Role, secondary_tables
 from headrace.maintain.holders import find_holders
@@ -218,7 +219,8 @@ class TableKeeper:
         storage = self.settings.storage
         path = target.path(storage)
         snapshot = load_snapshot(path)
-        policy = self.options.applied_to(self.settings.maintenance.of(target.dataset, snapshot.properties))
+        policy = self.settings.maintenance.of(target.dataset, snapshot.properties)
+        policy = self.options.applied_to(with_watermark(policy, storage, target.dataset))
         if target.role != "table":
             policy = policy.for_secondary_tables
         ignored = self.options.ignore_readers

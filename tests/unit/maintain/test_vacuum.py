@@ -201,7 +201,7 @@ def test_a_registered_reader_keeps_what_it_has_not_read_up_to_its_limit(desk: De
 
 def test_only_closed_partitions_are_compacted_each_once(tmp_path: Path) -> None:
     path = Storage.at(tmp_path).table(ORDERS)
-    today, policy = NOW.date(), CarePolicy(closed_partitions_s=3600)
+    today, policy = NOW.date(), CarePolicy(closed_partitions=3600)
     days = [str(today - timedelta(days=back)) for back in (0, 2, 3)]
 
     def due() -> list[str]:

@@ -51,7 +51,7 @@ def fold_files(
     foldable = foldable_files(listed, small_bytes, policy.deleted_ratio)
     if not (policy.compact and policy.auto) or foldable < policy.small_files:
         return
-    if policy.closed_partitions_s is not None and snapshot.metadata().partitionColumns().nonEmpty():
+    if policy.closed_partitions is not None and snapshot.metadata().partitionColumns().nonEmpty():
         # `Caretaker` compacts closed partitions.
         return
     try:
