@@ -45,7 +45,7 @@ def health_table(found: Sequence[TableHealth]) -> Group | str:
         table.add_column(column, justify="left" if index == 0 else "right", no_wrap=True)
     for one in found:
         style = "yellow" if one.remarks else "bold red" if one.problem else "bold"
-        table.add_row(Text(one.table.short, style=style), *_cells(one, datetime.now(UTC)))
+        table.add_row(Text(one.target.title, style=style), *_cells(one, datetime.now(UTC)))
     remarks = [Text(line) for one in found for line in _remark_lines(one)]
     return Group(table, *([Text(""), *remarks] if remarks else []))
 
@@ -73,6 +73,6 @@ def _cells(one: TableHealth, now: datetime) -> Iterator[str]:
 
 def _remark_lines(one: TableHealth) -> Iterator[str]:
     if one.problem is not None:
-        yield f"{one.table.short}: {one.problem}"
+        yield f"{one.target.title}: {one.problem}"
     for remark in one.remarks:
-        yield f"{one.table.short}: {remark.text}" + (f":   {remark.command}" if remark.command else "")
+        yield f"{one.target.title}: {remark.text}" + (f":   {remark.command}" if remark.command else "")

@@ -10,6 +10,7 @@ from typing import Any
 
 from headrace.maintain.closed_partitions import partition_end, with_watermark
 from headrace.maintain.condition import Partition, TableCondition, examine_table
+from headrace.maintain.dataset_tables import DatasetTable, secondary_tables
 from headrace.maintain.holders import Holder, find_holders, lag_seconds, oldest_needed
 from headrace.maintain.record import load_care
 from headrace.model.care import WATERMARK, Maintenance
@@ -44,7 +45,7 @@ class TableHealth:
     """The health of one table.
 
     Args:
-        table: The table.
+        target: The dataset's own table, its quarantine table or its tombstone table.
         condition: Its files and its log; ``None`` if they cannot be read.
         compacted: When it was compacted last.
         vacuumed: When it was vacuumed last.
@@ -53,7 +54,7 @@ class TableHealth:
         problem: Why it cannot be read.
     """
 
-    table: TableName
+    target: DatasetTable
     condition: TableCondition | None = None
     compacted: datetime | None = None
     vacuumed: datetime | None = None
@@ -104,7 +105,8 @@ class TableHealth:
     def to_json(self) -> dict[str, Any]:
         found = {} if self.condition is None else self.condition.to_json()
         return {
-            "table": str(self.table),
+            "table": str(self.target.dataset),
+            "role": self.target.role,
             **found,
             "small_files": self.small,
             "partitions": self.partitions,
@@ -127,28 +129,31 @@ def examine_health(
     Args:
         storage: The storage.
         maintenance: The policies.
-        names: The tables.
+        names: The datasets; quarantine and tombstone tables come after the tables that they belong to.
     """
     for name in names:
-        try:
-            yield _examine(storage, maintenance, name)
-        except (OSError, ValueError) as error:
-            yield TableHealth(table=name, problem=str(error).partition("\n")[0])
+        for target in (DatasetTable(name), *secondary_tables(storage, name)):
+            try:
+                yield _examine(storage, maintenance, target)
+            except (OSError, ValueError) as error:
+                yield TableHealth(target=target, problem=str(error).partition("\n")[0])
 
 
-def _examine(storage: Storage, maintenance: Maintenance, name: TableName) -> TableHealth:
-    path = storage.table(name)
+def _examine(storage: Storage, maintenance: Maintenance, target: DatasetTable) -> TableHealth:
+    name, path = target.dataset, target.path(storage)
     snapshot = load_snapshot(path)
-    holders = find_holders(storage, name, snapshot.table_id)
+    holders = find_holders(storage, name, snapshot.table_id, target.role)
     policy = with_watermark(maintenance.of(name, snapshot.properties), storage, name)
+    if target.role != "table":
+        policy = policy.for_secondary_tables
     condition = examine_table(path, policy, holders, snapshot)
-    care = load_care(storage, name)
+    care = load_care(storage, name, target.role)
     compacted = _at(care, "compacted")
     if compacted is None:
         recent = newest_commits(path, _RECENT)
         compacted = next((one.at for one in recent if one.operation == "OPTIMIZE"), None)
     return TableHealth(
-        table=name,
+        target=target,
         condition=condition,
         compacted=compacted,
         vacuumed=_at(care, "vacuumed"),

@@ -153,7 +153,7 @@ class StoredPipeline:
         """The files and logs of the storage's tables, and what care is due; starts no JVM.
 
         Example:
-            >>> [(one.table, one.remarks) for one in pipeline.table_health()]  # doctest: +SKIP
+            >>> [(one.target.title, one.remarks) for one in pipeline.table_health()]  # doctest: +SKIP
         """
         from headrace.maintain.health import examine_health
 
