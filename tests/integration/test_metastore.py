@@ -118,3 +118,14 @@ def test_another_process_reads_the_tables_by_name_with_comment_and_properties(tm
     assert stored["cities"]["comment"] == "The orders of each city"
     assert found["orders"]["properties"]["team"] == "sales"
     assert found["cities"]["properties"]["headrace.kind"] == "materialized_view"
+
+    # A removed table leaves the metastore, too.
+    (tmp_path / "code.py").write_text(changed)
+    project = ("--project", str(tmp_path))
+    for arguments in (("run",), ("tables", "cities", "--remove", "--yes")):
+        command = [sys.executable, "-m", "headrace", *arguments, *project]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+        assert done.returncode == 0, done.stdout + done.stderr
+    command = [sys.executable, "-c", READER, jars, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert list(json.loads(done.stdout.splitlines()[-1])) == ["orders"], done.stderr

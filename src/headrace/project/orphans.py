@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import TableInUseError
 from headrace.maintain.checkpoints import measure
@@ -14,10 +15,14 @@ from headrace.model.names import TableName
 from headrace.model.project import ProjectSettings
 from headrace.plan.properties import PIPELINE
 from headrace.plan.stored import load_stored
+from headrace.sinks.delta.table import unregister_table
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
 from headrace.storage.table_log import load_commit, newest_version
 from headrace.storage.table_snapshot import load_snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,12 +149,15 @@ def load_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
     )
 
 
-def remove_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable:
+def remove_orphaned(
+    settings: ProjectSettings, name: TableName, session: Callable[[], SparkSession]
+) -> OrphanedTable:
     """Remove a table, its quarantine and tombstones, and the checkpoints and ledgers of its flows.
 
     Args:
         settings: The settings of the pipeline.
         name: The table.
+        session: Starts Spark; called only if the pipeline registers its tables in a Hive metastore.
 
     Raises:
         TableInUseError: See `load_orphaned`.
@@ -159,6 +167,8 @@ def remove_orphaned(settings: ProjectSettings, name: TableName) -> OrphanedTable
     storage = settings.storage
     found = load_orphaned(settings, name)
     with held_leases(storage, [name]):
+        if settings.configuration.get("spark.sql.catalogImplementation") == "hive":
+            unregister_table(session(), name, storage.table(name))
         for folder in found.folders:
             folder.delete_folder()
         for one in (DatasetTable(name), DatasetTable(name, "quarantine"), DatasetTable(name, "tombstones")):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.observe.log import LogSettings
     from headrace.plan.stages import Plan
     from headrace.project.erasing import ErasurePlan
+    from headrace.project.orphans import OrphanedTable
     from headrace.project.preview import Preview
     from headrace.project.quarantine import Quarantine
     from headrace.project.refresh import RefreshPlan
@@ -347,6 +348,33 @@ class Pipeline(StoredPipeline):
 
         with self._redacted():
             return Eraser(self.settings, self._engine).erase(planned)
+
+    def remove_table(self, table: str) -> OrphanedTable:
+        """Remove a table that this pipeline has written, but that its files do not declare any more.
+
+        Its quarantine, its checkpoints and its ledger are removed, too. A table that is registered in a Hive
+        metastore is removed from it: only then Spark is started.
+
+        Args:
+            table: The table.
+
+        Returns:
+            What was removed.
+
+        Raises:
+            TableUnknownError: There is no such table.
+            TableInUseError: A file declares the table, another pipeline has written it, or a flow reads it.
+            SecondDriverError: A process runs a flow of the table.
+
+        Example:
+            >>> pipeline.remove_table("old_orders").files  # doctest: +SKIP
+        """
+        from headrace.observe.read import find_dataset
+        from headrace.project.orphans import remove_orphaned
+
+        with self._redacted():
+            name = find_dataset(table, self.settings)
+            return remove_orphaned(self.settings, name, self._engine.session)
 
     def maintain(
         self,

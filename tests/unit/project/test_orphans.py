@@ -71,7 +71,7 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     storage.last_plan(settings.root).replace_json(record)
     assert find_orphaned(settings) == (OLD,)
     with pytest.raises(TableInUseError) as caught:
-        remove_orphaned(settings, ORDERS)
+        remove_orphaned(settings, ORDERS, pytest.fail)
     assert "nothing was removed" in caught.value.facts
     add_reader(storage, RegisteredReader(table=OLD, name="bi", version=0, max_lag_s=60))
     with pytest.raises(TableInUseError) as caught:
@@ -82,7 +82,7 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     with pytest.raises(TableInUseError, match="the pin of version 0"):
         load_orphaned(settings, OLD)
     remove_pins(storage, OLD, 0)
-    found = remove_orphaned(settings, OLD)
+    found = remove_orphaned(settings, OLD, pytest.fail)
     assert len(found.folders) == 3 and found.size_bytes > 0
     left = [str(one) for one in Path(str(storage.root)).rglob("*old*") if one.suffix != ".json"]
     assert left == [str(storage.ledger(OLD, "x").parent)] or left == []

@@ -63,7 +63,7 @@ def command(invocation: Invocation, table: str | None, orphaned: bool, remove: b
 
 def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
     from headrace.observe.read import find_dataset
-    from headrace.project.orphans import load_orphaned, remove_orphaned
+    from headrace.project.orphans import load_orphaned
 
     output, settings = invocation.output, invocation.settings()
     name = find_dataset(table, settings)
@@ -74,7 +74,8 @@ def _remove(invocation: Invocation, table: str, *, yes: bool) -> Result:
             output.note(f"  {folder}")
         if not output.confirm("Remove?", remedy=f"headrace tables {table} --remove --yes"):
             return Result(data={"done": False, **found.to_json()}, text="Nothing was removed.", exit_code=1)
-    found = remove_orphaned(settings, name)
+    with invocation.pipeline() as pipeline:
+        found = pipeline.remove_table(table)
     text = f"{name.short}  removed: {found.files:,} files ({size_text(found.size_bytes)})"
     return Result(data={"done": True, **found.to_json()}, text=text)
 

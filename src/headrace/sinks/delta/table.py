@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -214,6 +215,13 @@ def register_table(spark: SparkSession, name: TableName, path: Location) -> None
     _ensure_schema(spark, name)
     if not _is_registered(spark, name, path):
         spark.sql(f"CREATE TABLE IF NOT EXISTS {quoted(name)} USING delta LOCATION {_text(str(path))}")
+
+
+def unregister_table(spark: SparkSession, name: TableName, path: Location) -> None:
+    """Remove a table from the session's catalog, and leave its files; another table of the name stays."""
+    with contextlib.suppress(TableNameTakenError):
+        if _is_registered(spark, name, path):
+            spark.sql(f"DROP TABLE {quoted(name)}")
 
 
 def check_name(spark: SparkSession, name: TableName, path: Location) -> None:
