@@ -39,6 +39,7 @@ _RECORDS = 200
 _WARM_UP = 5
 """The first batches of each turn do not count."""
 _READS = 5
+_IDLE_S = 15.0
 _ROUND_S = 7200.0
 _SPEC = """\
 name: care
@@ -140,8 +141,9 @@ def _batches(log: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_drained(log: Path) -> bool:
-    newest = {one["flow"]: one["lag"] for one in _batches(log)}
-    return all(newest.get(flow) == 0 for flow in FLOWS)
+    """Whether no flow has committed for a while: not every event has a lag."""
+    newest = {one["flow"]: one["at"] for one in _batches(log)}
+    return all(flow in newest and time.time() - newest[flow] > _IDLE_S for flow in FLOWS)
 
 
 def _before_and_after(folder: Path, broker: Broker, day: int) -> dict[str, tuple[float, ...]]:
