@@ -91,7 +91,8 @@ def main(commits: int, rounds: int, day: int, quick: bool) -> None:
         _write_pipelines(folder, bootstrap)
         for turn in range(rounds):
             for flow in FLOWS:
-                fill(bootstrap, flow, commits // rounds * _RECORDS)
+                records = commits // rounds * _RECORDS
+                fill(bootstrap, flow, records, first=turn * records)
             # The sides take turns in running first, because the speed of the machine may change.
             for side in list(SIDES)[:: 1 if turn % 2 else -1]:
                 for flow, gaps in _process(folder / side, commits // rounds * (turn + 1)).items():

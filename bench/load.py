@@ -44,8 +44,8 @@ def record(number: int, chance: random.Random) -> bytes:
     ).encode()
 
 
-def fill(bootstrap: str, topic: str, records: int) -> None:
-    """Write so many records as fast as it goes."""
+def fill(bootstrap: str, topic: str, records: int, first: int = 0) -> None:
+    """Write so many records as fast as it goes; the first one has this number."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
@@ -55,7 +55,7 @@ def fill(bootstrap: str, topic: str, records: int) -> None:
         }
     )
     chance = random.Random(1)
-    for number in range(records):
+    for number in range(first, first + records):
         while True:
             try:
                 producer.produce(topic, record(number, chance), key=str(number % 1000).encode())
