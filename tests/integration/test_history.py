@@ -17,7 +17,7 @@ from headrace.contracts.changes import ChangeColumns
 from headrace.errors import KeyTwiceError
 from headrace.model.changes import ChosenColumns
 from headrace.model.counts import HistoryChanges
-from headrace.sinks.delta import changed_rows, history, keyed
+from headrace.sinks.delta import changed_rows, history, in_order, keyed
 from headrace.sinks.delta.hidden_events import HiddenEvents
 from headrace.sinks.delta.history import HistoryTarget
 from headrace.sinks.delta.tombstones import KEPT_PROPERTY
@@ -48,12 +48,20 @@ class Table(CdcTable):
         return committed.counts.changes
 
 
-@pytest.fixture
-def table(spark: SparkSession, tmp_path: Path) -> Table:
+@pytest.fixture(params=["index", "positions"])
+def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
+    """A table whose histories are changed with an index of its keys, and without one."""
     columns = "id INT, value STRING, note STRING, __START_AT INT, __END_AT INT"
     path = create_table(spark, tmp_path / "t", columns)
     hidden = HiddenEvents(path=locate(tmp_path / "hidden"), keys=("id",))
-    target = HistoryTarget(spark=spark, path=locate(path), keys=("id",), tombstones=hidden, tracked=TRACKED)
+    target = HistoryTarget(
+        spark=spark,
+        path=locate(path),
+        keys=("id",),
+        tombstones=hidden,
+        tracked=TRACKED,
+        index_memory=1 << 30 if request.param == "index" else 0,
+    )
     return Table(spark, path, COLUMNS, target)
 
 
@@ -86,7 +94,8 @@ def _without_hidden_events(monkeypatch: pytest.MonkeyPatch) -> None:
 def _every_change_begins_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from pyspark.sql import functions as F
 
-    monkeypatch.setattr(history, "_values_of", lambda *_: F.col("_sequence"))
+    for module in (history, in_order):
+        monkeypatch.setattr(module, "tracked_values", lambda *_: F.rand())
 
 
 def _ties_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:

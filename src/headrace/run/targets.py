@@ -76,6 +76,7 @@ def flow_target(
                 tombstones=HiddenEvents(path=settings.storage.tombstones(table), keys=keys),
                 carer=carer,
                 shared=_shared(settings.storage.table(table)),
+                index_memory=index_memory(settings),
             )
         case AutoCdcFlow(keys=keys, target=table, truncates=truncates, kept_if_null=kept):
             from headrace.sinks.delta.merge import MergeTarget

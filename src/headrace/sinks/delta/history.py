@@ -13,7 +13,7 @@ history of a key can be computed again when a late record arrives. A batch is ap
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from headrace.model.changes import (
@@ -28,11 +28,15 @@ from headrace.model.changes import (
 )
 from headrace.model.counts import HistoryChanges
 from headrace.model.names import quoted_column
-from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS, newest_of_each_key
+from headrace.sinks.delta.changed_rows import table_rows
+from headrace.sinks.delta.data_files import NoPositionsError
+from headrace.sinks.delta.effects import EFFECT, HELD_AT, HELD_ROWS, RECORDS
 from headrace.sinks.delta.flow_table import FlowTable
 from headrace.sinks.delta.hidden_events import HiddenEvents
+from headrace.sinks.delta.history_index import HistoryIndex
+from headrace.sinks.delta.history_positions import HistoryPositionWriter, Recomputed
+from headrace.sinks.delta.key_events import as_records, events_by_key, tracked_values, value_columns
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, SharedTable, sent_to_readers
-from headrace.sinks.row_hash import as_text, holds_map
 from headrace.sinks.target import BatchStamp, BatchWriter
 
 if TYPE_CHECKING:
@@ -56,12 +60,14 @@ class HistoryTarget(FlowTable):
         tombstones: The events that the table does not show.
         tracked: The columns whose changes begin a new row.
         shared: What the flows of the table share.
+        index_memory: How many bytes the index of the keys may need; 0 for no index.
     """
 
     keys: tuple[str, ...]
     tombstones: HiddenEvents
     tracked: ChosenColumns = ALL_COLUMNS
     shared: SharedTable = field(default_factory=SharedTable)
+    index_memory: int = 0
 
     def begin(self, session: SparkSession, stamp: BatchStamp) -> BatchWriter | None:
         return None if self.start(session, stamp) is None else _HistoryWriter(self, session, stamp)
@@ -74,48 +80,87 @@ class _HistoryWriter(KeyedWriter):
 
     def __init__(self, target: HistoryTarget, session: SparkSession, stamp: BatchStamp) -> None:
         super().__init__(target, session, stamp)
-        self._tracked = target.tracked
+        self._target = target
 
     def decide(self, records: DataFrame) -> Decision:
-        """Compute the history of the keys of the batch."""
+        """Decide with the index of the keys, if the table allows it, and else with all events of the keys."""
+        target, table = self._target, list(self.transaction.metadata().schema().fieldNames())
+        # It is used several times; the rows of the batch are computed once, with their counts.
+        events = self.keep(events_by_key(records, target.keys, table))
+        reason = None
+        if target.index_memory:
+            try:
+                table_rows(records, self.transaction)
+                return HistoryPositionWriter(
+                    self, target.tracked, events, self._index(), self._recompute
+                ).decide()
+            except NoPositionsError as error:
+                reason = str(error)
+        return self._decide_from_all(events, reason)
+
+    def _index(self) -> HistoryIndex:
+        target = self._target
+        index = target.shared.index
+        if not isinstance(index, HistoryIndex) or index.keys != target.keys:
+            index = HistoryIndex(target.path, target.keys, target.tombstones, target.index_memory)
+            target.shared.index = index
+        return index
+
+    def _decide_from_all(self, events: DataFrame, reason: str | None) -> Decision:
         from pyspark.sql import functions as F
 
-        keys = self.table.keys
+        accepted = events.agg(F.coalesce(F.sum(RECORDS), F.lit(0))).head()[0]
+        found = self._recompute(events)
+        counts = found.counts
+        return Decision(
+            accepted=accepted,
+            changes=replace(counts, superseded=accepted - counts.inserted - counts.updated - counts.deleted),
+            ending=found.ending,
+            ending_count=found.ending_count,
+            without_index=reason,
+            commit=self.committing(
+                found.effects,
+                (*self._target.keys, START),
+                written=counts.rows_added + counts.rows_changed,
+                deleted=counts.rows_removed,
+            ),
+        )
+
+    def _recompute(self, events: DataFrame) -> Recomputed:
+        """Compute the histories of keys from all their events.
+
+        Args:
+            events: The events of the batch by key.
+        """
+        from pyspark.sql import functions as F
+
+        keys = self._target.keys
         names = [quoted_column(key) for key in keys]
-        # One record for each sequence of a key; the others would give empty rows.
-        records = self.keep(newest_of_each_key(records, (*keys, START)))
-        accepted = records.agg(F.coalesce(F.sum(RECORDS), F.lit(0))).head()[0]
-        mine = sent_to_readers(records.select(*names).distinct(), accepted)
+        mine = sent_to_readers(events.select(*names), events.count())
         # Rows of other writers without a start are left as they are.
         started = self.held().where(F.col(START).isNotNull())
         located = self.keep(started.join(mine, list(keys), "left_semi"))
         held = located.drop(HELD_AT)
-        events = _events_of_rows(held)
+        known = _events_of_rows(held)
         hidden = self.table.tombstones.read(self.session, self.stamp)
         if hidden is not None:
             hidden = hidden.join(mine, list(keys), "left_semi")
-            events = _union(events, hidden.withColumn(_ORIGIN, F.lit(_HIDDEN)))
-        wanted = {name.casefold() for name in (*held.columns, OPERATION)}
-        given = [name for name in records.columns if name.casefold() in wanted]
-        batch = records.select(*map(quoted_column, given)).drop(START, END)
-        events = _union(events, batch.withColumn(_ORIGIN, F.lit(_BATCH)))
-        timeline = self.keep(_timeline(events, names, _values_of(self._tracked, held, keys)))
+            known = _union(known, hidden.withColumn(_ORIGIN, F.lit(_HIDDEN)))
+        known = _union(known, as_records(events, keys).withColumn(_ORIGIN, F.lit(_BATCH)))
+        values = held.select(*map(quoted_column, value_columns(held.columns, keys)))
+        value = F.struct(*(F.col(quoted_column(name)).alias(name) for name in values.columns))
+        tracked = tracked_values(self._target.tracked, value, values.schema)
+        timeline = self.keep(_timeline(known, names, tracked))
         effects = self.keep(_effects(timeline, located, keys))
-        changes, ending_count = self._count(timeline, effects, accepted)
-        return Decision(
-            accepted=accepted,
-            changes=changes,
+        counts, ending_count = self._count(timeline, effects)
+        return Recomputed(
+            counts=counts,
+            effects=effects,
             ending=timeline.where(_PAST).drop(_ORIGIN, _EDGE, _JOINS, _NEXT, _PAST, _OUTCOME, START, END),
             ending_count=ending_count,
-            commit=self.committing(
-                effects,
-                (*keys, START),
-                written=changes.rows_added + changes.rows_changed,
-                deleted=changes.rows_removed,
-            ),
         )
 
-    def _count(self, timeline: DataFrame, effects: DataFrame, accepted: int) -> tuple[HistoryChanges, int]:
+    def _count(self, timeline: DataFrame, effects: DataFrame) -> tuple[HistoryChanges, int]:
         """Compute the timeline and the effects; what the records did, and the number of new hidden events."""
         from pyspark.sql import functions as F
 
@@ -132,32 +177,15 @@ class _HistoryWriter(KeyedWriter):
         number = {one["name"]: one["rows"] for one in found}
         if twice := sum(one["twice"] for one in found):
             raise self.held_twice(effects, twice)
-        inserted, updated, deleted = (number.get(name, 0) for name in ("inserted", "updated", "deleted"))
         changes = HistoryChanges(
-            inserted=inserted,
-            updated=updated,
-            deleted=deleted,
-            superseded=accepted - inserted - updated - deleted,
+            inserted=number.get("inserted", 0),
+            updated=number.get("updated", 0),
+            deleted=number.get("deleted", 0),
             rows_added=number.get("insert", 0),
             rows_changed=number.get("update", 0),
             rows_removed=number.get("delete", 0),
         )
         return changes, sum(one["hidden"] for one in found)
-
-
-def _values_of(tracked: ChosenColumns, held: DataFrame, keys: tuple[str, ...]) -> Column:
-    """The values whose changes begin a new row, as one value."""
-    from pyspark.sql import functions as F
-
-    own = {name.casefold() for name in (*keys, START, END, SEQUENCE)}
-    names = tracked.of(name for name in held.columns if name.casefold() not in own)
-    values = []
-    for column in held.schema.fields:
-        if column.name in names:
-            value = F.col(quoted_column(column.name))
-            # Spark cannot compare maps.
-            values.append(as_text(value) if holds_map(column.dataType) else value)
-    return F.struct(*values) if values else F.lit(True)
 
 
 def _events_of_rows(held: DataFrame) -> DataFrame:

@@ -115,12 +115,13 @@ class KeyIndex:
             if len(self._small) > max(_FEW, len(self._large) // 8):
                 self._large, self._small = _merged(self._large, self._small), Entries.empty()
 
-    def forget_files(self, numbers: NDArray[np.int64]) -> None:
-        """Forget the rows of files that the table no longer has."""
+    def forget_files(self, numbers: NDArray[np.int64], *, keeps_sequences: bool = False) -> None:
+        """Forget the rows of files that the table no longer has, and, unless they are kept, the sequences."""
         for part in (self._large, self._small):
             gone = (part.position != NO_ROW) & np.isin(file_numbers(part.position), numbers)
             part.position[gone] = NO_ROW
-            part.sequence[gone] = UNKNOWN
+            if not keeps_sequences:
+                part.sequence[gone] = UNKNOWN
 
     def forget_deleted(self) -> None:
         """Forget the keys without a row."""

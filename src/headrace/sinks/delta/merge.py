@@ -79,10 +79,12 @@ class _Merger(KeyedWriter):
         newest = self.keep(newest_of_each_key(records, target.keys))
         if not target.index_memory:
             return self._join(newest)
-        if target.shared.index is None or target.shared.index.keys != target.keys:
-            target.shared.index = TableIndex(target.path, target.keys, target.tombstones, target.index_memory)
+        index = target.shared.index
+        if type(index) is not TableIndex or index.keys != target.keys:
+            index = TableIndex(target.path, target.keys, target.tombstones, target.index_memory)
+            target.shared.index = index
         try:
-            return PositionWriter(self, newest, target.shared.index).decide()
+            return PositionWriter(self, newest, index).decide()
         except NoPositionsError as reason:
             return replace(self._join(newest), without_index=str(reason))
 

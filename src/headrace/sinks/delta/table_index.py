@@ -87,9 +87,7 @@ class TableIndex:
             self._version = None
             self._read_tombstones(session, stamp)
         self._version, self._deleted_version = version, deleted
-        if (needed := len(self._entries) * BYTES_PER_KEY) > self._memory:
-            self._reset()
-            raise NoPositionsError(_too_large(needed, self._memory))
+        self._check_memory(len(self._entries) * BYTES_PER_KEY)
 
     def advance(
         self, session: SparkSession, version: int, entries: Entries, files: Mapping[int, DataFile | None]
@@ -144,19 +142,19 @@ class TableIndex:
 
     def read(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> Entries:
         """The keys in the rows of files, which may belong to no commit yet."""
+        frame = self.rows_of(session, snapshot, files)
+        return table_entries(
+            frame.select(*self.columns(frame), *position_columns()).toArrow(), files.values()
+        )
+
+    def rows_of(self, session: SparkSession, snapshot: Any, files: Mapping[int, DataFile]) -> DataFrame:
+        """The rows of files, which may belong to no commit yet."""
         from pyspark.sql.classic.dataframe import DataFrame
 
         jvm: Any = session._jvm
         log = delta_log(session, self._path)
         added = scala_list(jvm, [one.in_jvm(jvm) for one in files.values()])
-        frame = DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
-        found = frame.select(*self.columns(frame), *position_columns()).toArrow()
-        return Entries(
-            _numbers(found, FIRST).view(np.uint64),
-            _numbers(found, SECOND).view(np.uint64),
-            find_positions(found, files.values()),
-            _numbers(found, NUMBER),
-        )
+        return DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
 
     def columns(self, frame: DataFrame) -> list[Column]:
         """The hashes of a row's key, and the number of its sequence."""
@@ -170,24 +168,36 @@ class TableIndex:
         added = [self.new_file(one.text) for name, one in listed.items() if name not in same]
         kept = [one for name, one in held.items() if name in same]
         self._check([*kept, *added])
-        self._entries.forget_files(np.array(gone, dtype=np.int64))
+        self._forget_files(np.array(gone, dtype=np.int64))
         for number in gone:
             del self.files[number]
         for part in _parts(added):
-            found = self.read(session, snapshot, part).sorted()
-            _, before, _ = self._entries.find(found.first, found.second)
-            twice = (found.first[1:] == found.first[:-1]) & (found.second[1:] == found.second[:-1])
-            if twice.any() or (before != NO_ROW).any():
-                raise NoPositionsError("a key has several rows")
-            self._entries.put(found)
+            self._put(self.read(session, snapshot, part))
             self.files |= part
 
+    def _forget_files(self, numbers: NDArray[np.int64]) -> None:
+        self._entries.forget_files(numbers)
+
+    def _put(self, found: Entries) -> None:
+        """Add the rows of new files."""
+        found = found.sorted()
+        _, before, _ = self._entries.find(found.first, found.second)
+        twice = (found.first[1:] == found.first[:-1]) & (found.second[1:] == found.second[:-1])
+        if twice.any() or (before != NO_ROW).any():
+            raise NoPositionsError("a key has several rows")
+        self._entries.put(found)
+
     def _check(self, files: list[DataFile]) -> None:
+        self._check_statistics(files)
+        self._check_memory(memory_of(sum((one.rows or 0) - one.deleted_rows for one in files)))
+
+    def _check_statistics(self, files: list[DataFile]) -> None:
         for one in files:
             if one.rows is None:
                 raise NoPositionsError(f"the data file {one.text['path']} has no statistics")
-        rows = sum((one.rows or 0) - one.deleted_rows for one in files)
-        if (needed := memory_of(rows)) > self._memory:
+
+    def _check_memory(self, needed: int) -> None:
+        if needed > self._memory:
             self._reset()
             raise NoPositionsError(_too_large(needed, self._memory))
 
@@ -217,6 +227,21 @@ class TableIndex:
         self._entries.put(Entries(entries.first, entries.second, position, newest))
 
 
+def table_entries(found: pa.Table, files: Iterable[DataFile]) -> Entries:
+    """The entries of rows, from the columns of `key_columns` and `position_columns`.
+
+    Args:
+        found: The rows.
+        files: The files that they are in.
+    """
+    return Entries(
+        _numbers(found, FIRST).view(np.uint64),
+        _numbers(found, SECOND).view(np.uint64),
+        find_positions(found, files),
+        _numbers(found, NUMBER),
+    )
+
+
 def memory_of(keys: int) -> int:
     """How many bytes an index of so many keys needs while it is built."""
     return keys * BYTES_PER_KEY * _BUILDING
@@ -230,15 +255,25 @@ def key_columns(frame: DataFrame, keys: tuple[str, ...]) -> list[Column]:
     """The hashes of a row's key, and a number that does not decrease where its sequence increases."""
     from pyspark.sql import functions as F
 
-    columns = [F.col(quoted_column(key)) for key in keys]
     sequence = frame.schema[SEQUENCE].dataType["value"].dataType
-    number = F.coalesce(_number(F.col(SEQUENCE)["value"], sequence), F.lit(UNKNOWN))
-    return [
-        # The literal comes first: behind the key it would give no independent second hash.
-        F.xxhash64(F.lit(1), *columns).alias(FIRST),
-        F.xxhash64(F.lit(2), *columns).alias(SECOND),
-        number.alias(NUMBER),
-    ]
+    number = sequence_number(F.col(SEQUENCE)["value"], sequence)
+    return [*key_hashes(keys), number.alias(NUMBER)]
+
+
+def key_hashes(keys: tuple[str, ...]) -> list[Column]:
+    """The two hashes of a row's key."""
+    from pyspark.sql import functions as F
+
+    columns = [F.col(quoted_column(key)) for key in keys]
+    # The literal comes first: behind the key it would give no independent second hash.
+    return [F.xxhash64(F.lit(n), *columns).alias(name) for n, name in ((1, FIRST), (2, SECOND))]
+
+
+def sequence_number(value: Column, kind: DataType) -> Column:
+    """A BIGINT that does not decrease where a sequence increases; the least one for NULL."""
+    from pyspark.sql import functions as F
+
+    return F.coalesce(_number(value, kind), F.lit(UNKNOWN))
 
 
 def _number(value: Column, kind: DataType) -> Column:

@@ -1,0 +1,319 @@
+"""Histories changed by position: for records that are newer than all events of their key, no row of the table
+is read but the current one, which the index of the keys names.
+
+Keys with a late record are applied with all their events. Both are one commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.model.changes import END, SEQUENCE, ChosenColumns
+from headrace.model.counts import BatchCounts, HistoryChanges
+from headrace.runtime.active_session import new_frame
+from headrace.sinks.delta.changed_rows import check_positions, commit_rows, table_rows, write_few_files
+from headrace.sinks.delta.data_files import (
+    DataFile,
+    NoPositionsError,
+    find_positions,
+    position_columns,
+    positions_table,
+)
+from headrace.sinks.delta.deletion_vectors import mask_rows
+from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS
+from headrace.sinks.delta.folding import fold_files
+from headrace.sinks.delta.history_index import HistoryIndex
+from headrace.sinks.delta.in_order import (
+    CURRENT,
+    DELETING,
+    NEW_HIDDEN,
+    NEW_ROWS,
+    UPDATING,
+    as_current,
+    changes_in_order,
+    hidden_of,
+    rows_of,
+)
+from headrace.sinks.delta.key_events import EVENTS, event_type
+from headrace.sinks.delta.key_index import NO_ROW, Entries, KeyIndex, Signed, Unsigned, file_numbers
+from headrace.sinks.delta.keyed import Decision, KeyedWriter, sent_to_readers
+from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, key_hashes, sequence_number
+from headrace.sinks.delta.transaction import WrittenFiles, iterate
+from headrace.sinks.target import BatchStamp
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+_LAST = "__headrace_last"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recomputed:
+    """What a batch does to the histories of keys, computed from all their events.
+
+    Args:
+        counts: The counts, without the superseded records.
+        effects: The rows that change, with `EFFECT` and `HELD_AT`.
+        ending: The new hidden events.
+        ending_count: Their number.
+    """
+
+    counts: HistoryChanges
+    effects: DataFrame
+    ending: DataFrame
+    ending_count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Changes:
+    """What keys of a batch do to the table.
+
+    Args:
+        counts: The counts, without the superseded records.
+        rows: The rows to write.
+        old_rows: The positions of the rows that they replace.
+        ending: The new hidden events.
+        ending_count: Their number.
+    """
+
+    counts: HistoryChanges
+    rows: DataFrame
+    old_rows: Unsigned
+    ending: DataFrame
+    ending_count: int
+
+    def with_others(self, other: _Changes) -> _Changes:
+        """The changes of these keys and of others."""
+        names = [one.name for one in fields(HistoryChanges)]
+        counts = {name: getattr(self.counts, name) + getattr(other.counts, name) for name in names}
+        return _Changes(
+            counts=HistoryChanges(**counts),
+            rows=self.rows.unionByName(other.rows),
+            old_rows=np.concatenate([self.old_rows, other.old_rows]),
+            ending=self.ending.unionByName(other.ending, allowMissingColumns=True),
+            ending_count=self.ending_count + other.ending_count,
+        )
+
+
+class HistoryPositionWriter:
+    """Applies one batch with the index of the keys.
+
+    Args:
+        writer: The writer of the batch.
+        tracked: The columns whose changes begin a new row.
+        events: The events of the batch by key.
+        index: The index of the table.
+        recompute: Applies events with all events of their keys.
+    """
+
+    def __init__(
+        self,
+        writer: KeyedWriter,
+        tracked: ChosenColumns,
+        events: DataFrame,
+        index: HistoryIndex,
+        recompute: Callable[[DataFrame], Recomputed],
+    ) -> None:
+        self._writer = writer
+        self._tracked = tracked
+        self._events = events.select(*key_hashes(writer.table.keys), "*")
+        self._index = index
+        self._recompute = recompute
+        self._files: WrittenFiles | None = None
+        self._added: dict[int, DataFile | None] = {}
+
+    def decide(self) -> Decision:
+        """Compare the batch with the index, and write its rows to files that no commit names yet.
+
+        Raises:
+            NoPositionsError: The table has no index, or the batch cannot be applied with it.
+        """
+        writer = self._writer
+        check_positions(writer.session, writer.transaction)
+        self._index.catch_up(writer.session, writer.transaction.snapshot(), writer.stamp)
+        found = self._events.select(FIRST, SECOND, *self._numbers(), RECORDS).toArrow()
+        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+        oldest, last, records = (found[name].to_numpy() for name in (NUMBER, _LAST, RECORDS))
+        known, position, newest = self._index.find(first, second)
+        in_order = chosen_in_order(known, oldest, newest)
+        changes = self._changes(first, second, position, in_order)
+        accepted, counts = int(records.sum()), changes.counts
+        written = self._write(changes)
+        entries = Entries(
+            first,
+            second,
+            _positions_after(first, second, written, np.where(in_order, NO_ROW, position), changes.old_rows),
+            np.maximum(newest, last),
+        )
+        return Decision(
+            accepted=accepted,
+            changes=replace(counts, superseded=accepted - counts.inserted - counts.updated - counts.deleted),
+            ending=changes.ending,
+            ending_count=changes.ending_count,
+            commit=partial(self._commit, changes.old_rows, entries),
+        )
+
+    def _numbers(self) -> list[Column]:
+        """The numbers of the first and the last event of a key."""
+        from pyspark.sql import functions as F
+
+        kind = event_type(self._events)[SEQUENCE].dataType["value"].dataType
+        ends = (NUMBER, F.get(EVENTS, F.lit(0))), (_LAST, F.element_at(EVENTS, -1))
+        return [sequence_number(event[SEQUENCE]["value"], kind).alias(name) for name, event in ends]
+
+    def _changes(
+        self, first: Unsigned, second: Unsigned, position: Unsigned, in_order: NDArray[np.bool_]
+    ) -> _Changes:
+        if in_order.all():
+            return self._in_order(self._events, position[position != NO_ROW])
+        if not in_order.any():
+            return self._of_all_events(self._events)
+        late = self._hashes(first[~in_order], second[~in_order])
+        newer = self._events.join(late, [FIRST, SECOND], "left_anti")
+        changes = self._in_order(newer, position[in_order & (position != NO_ROW)])
+        older = self._events.join(late, [FIRST, SECOND], "left_semi")
+        return changes.with_others(self._of_all_events(older))
+
+    def _in_order(self, events: DataFrame, positions: Unsigned) -> _Changes:
+        """What events do that are newer than all others of their keys.
+
+        Args:
+            events: The events.
+            positions: The positions of the current rows of their keys.
+
+        Raises:
+            NoPositionsError: The table has other rows there.
+        """
+        from pyspark.sql import functions as F
+
+        writer, keys = self._writer, self._writer.table.keys
+        current = as_current(self._rows_at(positions), keys)
+        joined = events.join(current, list(keys), "left")
+
+        changes = writer.keep(changes_in_order(joined, self._tracked))
+        has_row = F.col(CURRENT).isNotNull()
+        first_new = F.get(EVENTS, F.when(has_row, 1).otherwise(0))
+        is_newer = F.col(CURRENT)[SEQUENCE] < first_new[SEQUENCE]
+        (found,) = changes.agg(
+            F.count_if(has_row).alias("held"),
+            F.count_if(is_newer).alias("newer"),
+            *(
+                F.coalesce(F.sum(number), F.lit(0)).alias(name)
+                for name, number in (
+                    ("rows", F.size(NEW_ROWS)),
+                    ("hidden", F.size(NEW_HIDDEN)),
+                    ("updated", F.col(UPDATING)),
+                    ("deleted", F.col(DELETING)),
+                )
+            ),
+        ).collect()
+        if not len(positions) == found["held"] == found["newer"]:
+            self._index.forget()
+            raise NoPositionsError("the table has other rows than the index of its keys")
+        added = found["rows"] - found["held"]
+        return _Changes(
+            counts=HistoryChanges(
+                inserted=added,
+                updated=found["updated"],
+                deleted=found["deleted"],
+                rows_added=added,
+                rows_changed=found["held"],
+            ),
+            rows=table_rows(rows_of(changes, keys), writer.transaction),
+            old_rows=positions,
+            ending=hidden_of(changes, keys),
+            ending_count=found["hidden"],
+        )
+
+    def _of_all_events(self, events: DataFrame) -> _Changes:
+        """What events do together with all others of their keys."""
+        found = self._recompute(events)
+        rows = found.effects.where(f"{EFFECT} IN ('insert', 'update')")
+        old = found.effects.where(f"{HELD_AT} IS NOT NULL").select(f"{HELD_AT}.*").toArrow()
+        return _Changes(
+            counts=found.counts,
+            rows=table_rows(rows, self._writer.transaction),
+            old_rows=find_positions(old, self._index.files.values()),
+            ending=found.ending,
+            ending_count=found.ending_count,
+        )
+
+    def _rows_at(self, positions: Unsigned) -> DataFrame:
+        """The rows of the table at some positions."""
+        writer, index = self._writer, self._index
+        files = {int(number): index.files[number] for number in np.unique(file_numbers(positions))}
+        frame = index.rows_of(writer.session, writer.transaction.snapshot(), files)
+        wanted = new_frame(writer.session, positions_table(positions, files.values()))
+        located = frame.select("*", *position_columns())
+        names = wanted.columns
+        found = located.join(sent_to_readers(wanted, len(positions)), names, "left_semi")
+        return found.drop(*names).where(f"{END} IS NULL")
+
+    def _write(self, changes: _Changes) -> Entries:
+        """Write the rows; returns the positions of the current rows among them."""
+        session, transaction = self._writer.session, self._writer.transaction
+        counts = changes.counts
+        if not (written := counts.rows_added + counts.rows_changed):
+            return Entries.empty()
+        self._files = write_few_files(transaction, changes.rows, written)
+        added = {}
+        for action in iterate(self._files.actions):
+            file = self._index.new_file(json.loads(action.json())["add"])
+            file.action = action
+            added[file.number] = file
+        self._added |= added
+        return self._index.read(session, transaction.snapshot(), added)
+
+    def _commit(self, old_rows: Unsigned, entries: Entries, stamp: BatchStamp, counts: BatchCounts) -> int:
+        session, transaction = self._writer.session, self._writer.transaction
+        path, index = self._writer.table.path, self._index
+        masked = mask_rows(session, path, index.files, old_rows)
+        version = commit_rows(session, transaction, self._files, masked, stamp, counts)
+        index.advance(session, version, entries, self._added | masked.files)
+        fold_files(session, path, index.files.values(), transaction.snapshot(), self._writer.table.carer)
+        return version
+
+    def _hashes(self, first: Unsigned, second: Unsigned) -> DataFrame:
+        import pyarrow as pa
+        from pyspark.sql import functions as F
+
+        data = pa.table({FIRST: first.view(np.int64), SECOND: second.view(np.int64)})
+        return F.broadcast(new_frame(self._writer.session, data))
+
+
+def is_newer(known: NDArray[np.bool_], oldest: Signed, newest: Signed) -> NDArray[np.bool_]:
+    """Whether all events that a batch has of a key are newer than all that is known of it."""
+    return ~known | (oldest > newest)
+
+
+def chosen_in_order(known: NDArray[np.bool_], oldest: Signed, newest: Signed) -> NDArray[np.bool_]:
+    """The keys whose events are applied without the others of the key."""
+    found = is_newer(known, oldest, newest)
+    # Where most keys need all their events, one way for all of them is faster than two.
+    return found if 2 * found.sum() >= len(found) else np.zeros_like(found)
+
+
+def _positions_after(
+    first: Unsigned, second: Unsigned, written: Entries, before: Unsigned, old_rows: Unsigned
+) -> Unsigned:
+    """The positions of the current rows of keys.
+
+    Args:
+        first: A hash of each key.
+        second: Another one.
+        written: The current rows that the batch has written.
+        before: The positions of the current rows before the batch.
+        old_rows: The positions of the rows that it replaces.
+    """
+    index = KeyIndex()
+    index.put(written)
+    _, now, _ = index.find(first, second)
+    left = np.where(np.isin(before, old_rows), NO_ROW, before)
+    return np.where(now == NO_ROW, left, now)
