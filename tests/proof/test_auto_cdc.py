@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from itertools import chain
 
 import deltalake
@@ -44,6 +44,11 @@ HISTORY = CODE.replace(
 )
 
 
+def events_in_order(seed: int, *, keys: int, count: int) -> list[Change]:
+    """Events of which none is late."""
+    return [replace(one, sequence=one.offset) for one in random_events(seed, keys=keys, count=count)]
+
+
 def current_of(changes: list[Change]) -> Counter[tuple[object, ...]]:
     return Counter(current_rows(changes).items())
 
@@ -57,8 +62,9 @@ def history_of(changes: list[Change]) -> Counter[tuple[object, ...]]:
     [
         (MERGED, "id, value", random_changes, current_of),
         (HISTORY, 'id, "__START_AT", "__END_AT", value, note', random_events, history_of),
+        (HISTORY, 'id, "__START_AT", "__END_AT", value, note', events_in_order, history_of),
     ],
-    ids=["merged", "history"],
+    ids=["merged", "history", "history in order"],
 )
 def test_a_batch_of_changes_that_was_killed_is_applied_exactly_once(
     shop: Shop,

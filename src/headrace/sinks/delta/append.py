@@ -102,10 +102,10 @@ def is_fast(rows: DataFrame, transaction: Any, *, reads_target: bool) -> bool:
     metadata = transaction.metadata()
     if reads_target or "catalogManaged" in transaction.protocol().toString():
         return False
-    return bool(_comparable(rows._jdf.schema().json()) == _comparable(metadata.schemaString()))
+    return bool(comparable(rows._jdf.schema().json()) == comparable(metadata.schemaString()))
 
 
-def _comparable(schema: str) -> Any:
+def comparable(schema: str) -> Any:
     """A schema's JSON without nullability and comments; what is left decides how rows are written."""
 
     def stripped(value: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.model.changes import OPERATION, SEQUENCE
 from headrace.model.names import quoted_column
-from headrace.sinks.delta.table import as_nullable
+from headrace.sinks.delta.append import comparable
 from headrace.sinks.delta.tombstones import Tombstones
 from headrace.sinks.target import BatchStamp
 
@@ -64,7 +64,7 @@ class HiddenEvents(Tombstones):
         wanted = changes.select(*self._carried(changes)).schema[ROW].dataType
         found: Any = held.schema[ROW].dataType
         assert isinstance(wanted, StructType)
-        if as_nullable(found.jsonValue()) == as_nullable(wanted.jsonValue()):
+        if comparable(found.json()) == comparable(wanted.json()):
             return
         # In a union, structs get the fields that they lack; a cast would refuse them.
         types = [StructField(one.name, wanted if one.name == ROW else one.dataType) for one in held.schema]

@@ -2,7 +2,8 @@
 
 An event is an upsert or a delete of a key. If several records of a key have the same sequence, only the one
 with the last position is an event. Each event is in a row of the table or among the hidden events, so the
-history of a key can be computed again when a late record arrives. A batch is applied in three steps:
+history of a key can be computed again when a late record arrives. Records that are newer than all events of
+their key are applied without these (`history_positions`). The others are applied in three steps:
 
 1. All events of the keys in the batch are read and ordered by their sequence. Consecutive upserts that are
    equal on the tracked columns become one row. It starts at the sequence of the first of them, ends at the

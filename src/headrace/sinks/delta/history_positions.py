@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.model.changes import END, SEQUENCE, ChosenColumns
+from headrace.model.changes import END, OPERATION, SEQUENCE, START, ChosenColumns
 from headrace.model.counts import BatchCounts, HistoryChanges
+from headrace.model.names import quoted_column
 from headrace.runtime.active_session import new_frame
 from headrace.sinks.delta.changed_rows import check_positions, commit_rows, table_rows, write_few_files
 from headrace.sinks.delta.data_files import (
@@ -218,6 +219,9 @@ class HistoryPositionWriter:
             self._index.forget()
             raise NoPositionsError("the table has other rows than the index of its keys")
         added = found["rows"] - found["held"]
+        rows = table_rows(rows_of(changes, keys), writer.transaction)
+        # Hidden events have the columns in the order of the table.
+        columns = [quoted_column(name) for name in rows.columns if name not in (START, END, SEQUENCE)]
         return _Changes(
             counts=HistoryChanges(
                 inserted=added,
@@ -226,9 +230,9 @@ class HistoryPositionWriter:
                 rows_added=added,
                 rows_changed=found["held"],
             ),
-            rows=table_rows(rows_of(changes, keys), writer.transaction),
+            rows=rows,
             old_rows=positions,
-            ending=hidden_of(changes, keys),
+            ending=hidden_of(changes, keys).select(*columns, SEQUENCE, OPERATION),
             ending_count=found["hidden"],
         )
 
