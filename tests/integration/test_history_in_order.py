@@ -16,6 +16,7 @@ import pytest
 
 from cdc_oracle import Change, history_rows
 from cdc_table import create_table
+from headrace.errors import KeyTwiceError
 from headrace.model.counts import HistoryChanges
 from headrace.sinks.delta import history_positions, in_order
 from headrace.sinks.delta.hidden_events import HiddenEvents
@@ -173,9 +174,13 @@ def test_the_oracle_finds_a_planted_mistake(
         + [upsert(key, 20, "C") for key in range(10, 15)],
         [upsert(3, 15, "B"), upsert(1, 30, "C"), upsert(10, 30, "C")],
     ]
-    for batch in batches:
-        forget_index(table)
-        table.apply(batch)
+    try:
+        for batch in batches:
+            forget_index(table)
+            table.apply(batch)
+    except KeyTwiceError:
+        assert plant is _old_rows_stay
+        return
     found = table.select('id, "__START_AT", "__END_AT", value, note')
     expected = [astuple(one) for one in history_rows([one for batch in batches for one in batch])]
     assert (Counter(found) == Counter(expected)) == (plant is None)
