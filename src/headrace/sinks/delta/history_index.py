@@ -2,7 +2,8 @@
 
 The sequence may be too great, never too small: it is that of all rows, also of those that another writer has
 deleted, and of all hidden events. A record with a greater sequence is therefore newer than all events of its
-key.
+key. A current row that is older than another event of its key was restored by another writer: the records of
+this key are always applied with all its events.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.model.changes import END, SEQUENCE, START
-from headrace.sinks.delta.data_files import DataFile, position_columns
+from headrace.sinks.delta.data_files import DataFile, NoPositionsError, position_columns
 from headrace.sinks.delta.key_index import BYTES_PER_KEY, NO_ROW, Entries, KeyIndex
 from headrace.sinks.delta.table_index import (
     FIRST,
@@ -37,6 +38,11 @@ _IS_CURRENT = "__headrace_is_current"
 
 class HistoryIndex(TableIndex):
     """The positions of the current rows of a table with histories."""
+
+    _rows = 0
+    """The number of rows of the table when it was last read."""
+    _too_large: tuple[int, str] | None = None
+    """The number of rows with which the index was too large, and the reason that was given."""
 
     def row_columns(self, frame: DataFrame) -> list[Column]:
         """The hashes of a row's key, and the number of the newest sequence that the row knows of."""
@@ -75,6 +81,17 @@ class HistoryIndex(TableIndex):
     def _check(self, files: list[DataFile]) -> None:
         # How many keys the rows have is known once they were read.
         self._check_statistics(files)
+        self._rows = sum((one.rows or 0) - one.deleted_rows for one in files)
+        if self._too_large is not None and self._rows >= self._too_large[0]:
+            raise NoPositionsError(self._too_large[1])
+
+    def _check_memory(self, needed: int) -> None:
+        try:
+            super()._check_memory(needed)
+        except NoPositionsError as error:
+            # The table is not read again in each batch, only to find the same.
+            self._too_large = self._rows, str(error)
+            raise
 
     def _forget_files(self, numbers: NDArray[np.int64]) -> None:
         if len(numbers) == len(self.files):
@@ -82,21 +99,25 @@ class HistoryIndex(TableIndex):
         self._entries.forget_files(numbers, keeps_sequences=True)
 
     def _put(self, found: Entries) -> None:
-        _, position, sequence = self._entries.find(found.first, found.second)
-        has_two_rows = (position != NO_ROW) & (found.position != NO_ROW)
-        sequence = np.maximum(sequence, found.sequence)
-        sequence[has_two_rows] = ALWAYS_LATE
+        _, position, known = self._entries.find(found.first, found.second)
+        has_row, had_row = found.position != NO_ROW, position != NO_ROW
+        is_restored = (has_row & (known > found.sequence)) | (had_row & (found.sequence > known))
+        sequence = np.maximum(known, found.sequence)
+        sequence[(has_row & had_row) | is_restored] = ALWAYS_LATE
         self._entries.put(Entries(found.first, found.second, np.minimum(position, found.position), sequence))
         self._check_memory(len(self._entries) * BYTES_PER_KEY)
 
     def _read_tombstones(self, session: SparkSession, stamp: BatchStamp) -> None:
+        from pyspark.sql import functions as F
+
         frame = self._tombstones.read(session, stamp)
         if frame is None:
             return
-        found = frame.select(*key_columns(frame, self.keys)).toArrow()
+        events = frame.select(*key_columns(frame, self.keys))
+        found = events.groupBy(FIRST, SECOND).agg(F.max(NUMBER).alias(NUMBER)).toArrow()
         first, second, number = (found[name].to_numpy() for name in (FIRST, SECOND, NUMBER))
         no_row = np.full(len(first), NO_ROW, dtype=np.uint64)
-        self._put(one_of_each_key(Entries(first.view(np.uint64), second.view(np.uint64), no_row, number)))
+        self._put(Entries(first.view(np.uint64), second.view(np.uint64), no_row, number).sorted())
 
 
 def one_of_each_key(found: Entries) -> Entries:

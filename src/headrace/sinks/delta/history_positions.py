@@ -52,7 +52,7 @@ from headrace.sinks.target import BatchStamp
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_LAST = "__headrace_last"
+_LAST, _HAS_ROW, _IS_NEWER = "__headrace_last", "__headrace_has_row", "__headrace_is_newer"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,13 +198,16 @@ class HistoryPositionWriter:
         current = as_current(self._rows_at(positions), keys)
         joined = events.join(current, list(keys), "left")
 
-        changes = writer.keep(changes_in_order(joined, self._tracked))
         has_row = F.col(CURRENT).isNotNull()
-        first_new = F.get(EVENTS, F.when(has_row, 1).otherwise(0))
-        is_newer = F.col(CURRENT)[SEQUENCE] < first_new[SEQUENCE]
+        first_new = F.get(EVENTS, F.lit(0))
+        joined = joined.withColumn(_HAS_ROW, has_row).withColumn(
+            _IS_NEWER, F.col(CURRENT)[SEQUENCE] < first_new[SEQUENCE]
+        )
+        # All events of a key are one value: it is not kept twice.
+        changes = writer.keep(changes_in_order(joined, self._tracked).drop(EVENTS, CURRENT))
         (found,) = changes.agg(
-            F.count_if(has_row).alias("held"),
-            F.count_if(is_newer).alias("newer"),
+            F.count_if(_HAS_ROW).alias("held"),
+            F.count_if(_IS_NEWER).alias("newer"),
             *(
                 F.coalesce(F.sum(number), F.lit(0)).alias(name)
                 for name, number in (
