@@ -115,9 +115,13 @@ class HistoryIndex(TableIndex):
             return
         events = frame.select(*key_columns(frame, self.keys))
         found = events.groupBy(FIRST, SECOND).agg(F.max(NUMBER).alias(NUMBER)).toArrow()
-        first, second, number = (found[name].to_numpy() for name in (FIRST, SECOND, NUMBER))
+        first, second = (found[name].to_numpy().view(np.uint64) for name in (FIRST, SECOND))
+        number = found[NUMBER].to_numpy()
         no_row = np.full(len(first), NO_ROW, dtype=np.uint64)
-        self._put(Entries(first.view(np.uint64), second.view(np.uint64), no_row, number).sorted())
+        _, position, known = self._entries.find(first, second)
+        # Of two events with the same sequence, one has replaced the other, and the row is restored.
+        sequence = np.where((position != NO_ROW) & (number >= known), ALWAYS_LATE, number)
+        self._put(Entries(first, second, no_row, sequence).sorted())
 
 
 def one_of_each_key(found: Entries) -> Entries:
