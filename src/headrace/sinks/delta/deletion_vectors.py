@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -69,16 +69,42 @@ def mask_rows(
     return masked
 
 
+def with_only_rows(
+    session: SparkSession, table: Location, files: Mapping[int, DataFile], rows: NDArray[np.uint64]
+) -> dict[int, DataFile]:
+    """The files that have some rows, as if all other rows were deleted: Spark reads only these rows of them.
+
+    A join with the positions of the rows takes twice as long.
+
+    Args:
+        session: A session.
+        table: The table's folder.
+        files: The table's files, by number.
+        rows: The positions of the rows. Those that are deleted are not read.
+    """
+    vectors, found = _Vectors(session, table), {}
+    for number, wanted in _by_file(rows):
+        file = files[number]
+        bitmap = vectors.all_but(vectors.bitmap(wanted), file.rows or 0)
+        if (deleted := file.deleted or vectors.load(file)) is not None:
+            getattr(bitmap, "or")(deleted)
+        changed = file.in_jvm(session._jvm).removeRows(vectors.inline(bitmap), True, False)
+        found[number] = replace(file, action=changed._1())
+    return found
+
+
 def _by_file(rows: NDArray[np.uint64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """The numbers of the rows of each file."""
+    if not len(rows):
+        return
     ordered = np.sort(rows)
     numbers, begins = np.unique(file_numbers(ordered), return_index=True)
     for number, part in zip(numbers, np.split(row_numbers(ordered), begins[1:]), strict=True):
         yield int(number), part
 
 
-class _VectorFile:
-    """A new file for deletion vectors, in the table's folder.
+class _Vectors:
+    """Reads deletion vectors of a table, and makes new ones.
 
     It looks its classes up once: each name of a Java package is a call to the JVM.
     """
@@ -87,7 +113,7 @@ class _VectorFile:
         jvm: Any = session._jvm
         self._jvm = jvm
         self._gateway: Any = session.sparkContext._gateway
-        stores, descriptors, formats = (
+        stores, self._descriptors, formats = (
             getattr(getattr(jvm, f"{_DELTA}.{name}$"), "MODULE$")
             for name in (
                 "storage.dv.DeletionVectorStore",
@@ -96,13 +122,46 @@ class _VectorFile:
             )
         )
         self._store = stores.createInstance(session._jsparkSession.sessionState().newHadoopConf())
-        self._describe = descriptors.onDiskWithRelativePath
         self._format = formats.Portable()
         self._bitmaps = getattr(jvm, f"{_DELTA}.deletionvectors.RoaringBitmapArray")
         self._buffers = getattr(jvm, "java.nio.ByteBuffer")
         self._sequences = getattr(jvm, "scala.runtime.ScalaRunTime")
-        self._some, self._none = getattr(jvm, "scala.Some"), getattr(jvm, "scala.Option").empty()
         self._table = getattr(jvm, "org.apache.hadoop.fs.Path")(str(table))
+
+    def bitmap(self, rows: NDArray[np.int64]) -> Any:
+        """Delta's bitmap of row numbers."""
+        values = self._gateway.new_array(self._jvm.long, len(rows))
+        self._buffers.wrap(rows.astype(">i8").tobytes()).asLongBuffer().get(values)
+        return self._bitmaps.apply(self._sequences.wrapLongArray(values))
+
+    def all_but(self, bitmap: Any, rows: int) -> Any:
+        """The bitmap of all other rows of a file."""
+        found = self._bitmaps()
+        found.addRange(getattr(self._jvm, "scala.runtime.RichInt")(0).until(rows))
+        found.andNot(bitmap)
+        return found
+
+    def load(self, file: DataFile) -> Any:
+        """The bitmap of a file's deletion vector; ``None`` if it has none."""
+        vector = file.in_jvm(self._jvm).deletionVector()
+        return None if vector is None else self._store.read(vector, self._table)
+
+    def inline(self, bitmap: Any) -> Any:
+        """Delta's descriptor of a bitmap that is in no file."""
+        return self._descriptors.inlineInLog(self._bytes(bitmap), bitmap.cardinality())
+
+    def _bytes(self, bitmap: Any) -> Any:
+        bitmap.runOptimize()
+        return bitmap.serializeAsByteArray(self._format)
+
+
+class _VectorFile(_Vectors):
+    """A new file for deletion vectors, in the table's folder."""
+
+    def __init__(self, session: SparkSession, table: Location) -> None:
+        super().__init__(session, table)
+        jvm = self._jvm
+        self._some, self._none = getattr(jvm, "scala.Some"), getattr(jvm, "scala.Option").empty()
         self._id = getattr(jvm, "java.util.UUID").randomUUID()
         self._writer: Any = None
 
@@ -114,20 +173,9 @@ class _VectorFile:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def bitmap(self, rows: NDArray[np.int64]) -> Any:
-        """Delta's bitmap of row numbers."""
-        values = self._gateway.new_array(self._jvm.long, len(rows))
-        self._buffers.wrap(rows.astype(">i8").tobytes()).asLongBuffer().get(values)
-        return self._bitmaps.apply(self._sequences.wrapLongArray(values))
-
-    def load(self, file: DataFile) -> Any:
-        """The bitmap of a file's deletion vector; ``None`` if it has none."""
-        vector = file.in_jvm(self._jvm).deletionVector()
-        return None if vector is None else self._store.read(vector, self._table)
-
     def write(self, bitmap: Any) -> Any:
         """Write a bitmap; returns Delta's descriptor of it."""
-        bitmap.runOptimize()
-        written = self._writer.write(bitmap.serializeAsByteArray(self._format))
-        offset = self._some(written.offset())
-        return self._describe(self._id, "", written.length(), bitmap.cardinality(), offset, self._none)
+        written = self._writer.write(self._bytes(bitmap))
+        offset, none = self._some(written.offset()), self._none
+        describe = self._descriptors.onDiskWithRelativePath
+        return describe(self._id, "", written.length(), bitmap.cardinality(), offset, none)

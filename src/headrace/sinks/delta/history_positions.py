@@ -24,10 +24,8 @@ from headrace.sinks.delta.data_files import (
     DataFile,
     NoPositionsError,
     find_positions,
-    position_columns,
-    positions_table,
 )
-from headrace.sinks.delta.deletion_vectors import mask_rows
+from headrace.sinks.delta.deletion_vectors import mask_rows, with_only_rows
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS
 from headrace.sinks.delta.folding import fold_files
 from headrace.sinks.delta.history_index import HistoryIndex
@@ -43,7 +41,7 @@ from headrace.sinks.delta.in_order import (
     rows_of,
 )
 from headrace.sinks.delta.key_events import EVENTS, event_type
-from headrace.sinks.delta.key_index import NO_ROW, Entries, KeyIndex, Signed, Unsigned, file_numbers
+from headrace.sinks.delta.key_index import NO_ROW, Entries, KeyIndex, Signed, Unsigned
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, sent_to_readers
 from headrace.sinks.delta.table_index import FIRST, NUMBER, SECOND, key_hashes, sequence_number
 from headrace.sinks.delta.transaction import WrittenFiles, iterate
@@ -195,7 +193,7 @@ class HistoryPositionWriter:
         from pyspark.sql import functions as F
 
         writer, keys = self._writer, self._writer.table.keys
-        current = as_current(self._rows_at(positions), keys)
+        current = sent_to_readers(as_current(self._rows_at(positions), keys), len(positions))
         joined = events.join(current, list(keys), "left")
 
         has_row = F.col(CURRENT).isNotNull()
@@ -255,13 +253,8 @@ class HistoryPositionWriter:
     def _rows_at(self, positions: Unsigned) -> DataFrame:
         """The rows of the table at some positions."""
         writer, index = self._writer, self._index
-        files = {int(number): index.files[number] for number in np.unique(file_numbers(positions))}
-        frame = index.rows_of(writer.session, writer.transaction.snapshot(), files)
-        wanted = new_frame(writer.session, positions_table(positions, files.values()))
-        located = frame.select("*", *position_columns())
-        names = wanted.columns
-        found = located.join(sent_to_readers(wanted, len(positions)), names, "left_semi")
-        return found.drop(*names).where(f"{END} IS NULL")
+        files = with_only_rows(writer.session, writer.table.path, index.files, positions)
+        return index.rows_of(writer.session, writer.transaction.snapshot(), files).where(f"{END} IS NULL")
 
     def _write(self, changes: _Changes) -> Entries:
         """Write the rows; returns the positions of the current rows among them."""
