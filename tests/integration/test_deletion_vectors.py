@@ -1,4 +1,4 @@
-"""Deletion vectors that Spark wrote, as `verify` reads them."""
+"""Deletion vectors: those of Spark, as `verify` reads them, and those that let Spark read few rows."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow.parquet as pq
 
+from headrace.sinks.delta.data_files import find_positions, list_files, position_columns
+from headrace.sinks.delta.table import delta_log
+from headrace.sinks.delta.table_index import TableIndex
+from headrace.sinks.delta.tombstones import Tombstones
+from headrace.storage.locate import locate
 from headrace.verify.delta_log import load_table_log
 from headrace.verify.vectors import DeletedRows
 
@@ -35,3 +40,27 @@ def test_the_rows_left_are_those_that_spark_reads(spark: SparkSession, tmp_path:
         left += np.delete(ids, deleted.load(log, file)).tolist() if file.deletion_vector else ids.tolist()
     assert sum(file.deletion_vector is not None for file in log.active().values()) == 6
     assert sorted(left) == [row.id for row in spark.sql(f"SELECT id FROM {name} ORDER BY id").collect()]
+
+
+def test_only_some_rows_are_read_and_none_that_is_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    """Of two files, one with deleted rows; the third file is not read at all."""
+    path = tmp_path / "t"
+    for first in (0, 1_000, 2_000):
+        rows = spark.range(first, first + 1_000, 1, 1)
+        rows.write.format("delta").mode("append").option("delta.enableDeletionVectors", "true").save(
+            str(path)
+        )
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE id IN (5, 6)").collect()
+    index = TableIndex(locate(path), ("id",), Tombstones(path=locate(tmp_path / "none"), keys=("id",)), 0)
+    snapshot = delta_log(spark, locate(path)).startTransaction().snapshot()
+    index.files = {one.number: one for one in list_files(spark, snapshot)}
+    located = spark.read.format("delta").load(str(path)).where("id IN (7, 9, 1999)")
+    found = located.select("id", *position_columns()).toArrow()
+    wanted = find_positions(found, index.files.values())
+    seven = wanted[found["id"].to_pylist().index(7)]
+    # The row before row 7 is deleted.
+    asked = np.append(wanted, seven - np.uint64(1))
+    read = index.rows_at(spark, snapshot, asked)
+    assert sorted(row.id for row in read.collect()) == [7, 9, 1999]
+    assert len(read.inputFiles()) == 2
+    assert index.rows_at(spark, snapshot, asked[:0]).collect() == []

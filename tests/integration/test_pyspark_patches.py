@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -11,7 +12,9 @@ import numpy as np
 from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+_TCP, _NO_DELAY = socket.IPPROTO_TCP, socket.TCP_NODELAY
 
 
 class Size(Enum):
@@ -44,3 +47,21 @@ def test_a_java_name_is_looked_up_once(spark: SparkSession) -> None:
     assert jvm.org.apache.spark.NoSuchClass is not jvm.org.apache.spark.NoSuchClass, (
         "a jar can bring it later"
     )
+
+
+def test_long_answers_of_the_jvm_arrive_whole_and_without_delay(spark: SparkSession) -> None:
+    """In the main thread, and in a function that the JVM calls; their connections differ."""
+    answers: list[tuple[str, int]] = []
+
+    def ask(rows: DataFrame, _: int) -> None:
+        jvm: Any = rows.sparkSession._jvm
+        connection = rows.sparkSession.sparkContext._gateway._gateway_client.get_thread_connection()
+        for size in (10, 10_000, 1_000_000):
+            assert jvm.java.util.Objects.toString("ä" * size) == "ä" * size
+        answers.append((type(connection.socket).__name__, connection.socket.getsockopt(_TCP, _NO_DELAY)))
+
+    stream = spark.readStream.format("rate").load().writeStream
+    query = stream.trigger(availableNow=True).foreachBatch(ask).start()
+    query.awaitTermination()
+    ask(spark.range(1), 0)
+    assert len(answers) >= 2 and set(answers) == {("_PromptSocket", 1)}

@@ -18,7 +18,7 @@ from headrace.model.counts import BatchCounts, RowChanges
 from headrace.model.names import quoted_column
 from headrace.runtime.active_session import new_frame
 from headrace.sinks.delta.changed_rows import check_positions, commit_rows, table_rows, write_few_files
-from headrace.sinks.delta.data_files import DataFile, NoPositionsError
+from headrace.sinks.delta.data_files import DataFile, NoPositionsError, position_columns
 from headrace.sinks.delta.deletion_vectors import mask_rows
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS, find_effects, newest_truncate
 from headrace.sinks.delta.folding import fold_files
@@ -70,7 +70,7 @@ class PositionWriter:
         effect[known & (sequence < newest)] = _NONE
         equal = known & (sequence == newest)
         if equal.any():
-            effect[equal] = self._compare(first[equal], second[equal])
+            effect[equal] = self._compare(first[equal], second[equal], position[equal & held])
         written = self._write(first, second, (effect == _INSERT) | (effect == _UPDATE), ~is_delete)
         # A delete that has no row to delete is remembered, too.
         remembered = is_delete & ((effect == _DELETE) | ~known | (sequence > newest))
@@ -128,14 +128,23 @@ class PositionWriter:
         self._added |= added
         return self._index.read(session, transaction.snapshot(), added)
 
-    def _compare(self, first: Unsigned, second: Unsigned) -> NDArray[np.int64]:
-        """The effects of keys whose sequence the index cannot tell from the one of the table."""
+    def _compare(self, first: Unsigned, second: Unsigned, position: Unsigned) -> NDArray[np.int64]:
+        """The effects of keys whose sequence the index cannot tell from the one of the table.
+
+        Args:
+            first: A hash of each key.
+            second: Another one.
+            position: The positions of their rows.
+        """
         from pyspark.sql import functions as F
 
         writer, keys = self._writer, list(self._writer.table.keys)
         some = self._keyed.join(self._hashes(first, second), [FIRST, SECOND], "left_semi")
-        held = writer.held().select(
-            *map(quoted_column, keys), F.col(SEQUENCE).alias("__headrace_held"), HELD_AT
+        rows = self._index.rows_at(writer.session, writer.transaction.snapshot(), position)
+        held = rows.select(
+            *map(quoted_column, keys),
+            F.col(SEQUENCE).alias("__headrace_held"),
+            F.struct(*position_columns()).alias(HELD_AT),
         )
         tombstones = writer.table.tombstones.read(writer.session, writer.stamp)
         truncated_at = None if tombstones is None else newest_truncate([tombstones])

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from headrace.sinks.delta.key_index import Unsigned, file_numbers, positions, row_numbers
+from headrace.sinks.delta.key_index import Unsigned, positions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,21 +146,6 @@ def find_positions(found: pa.Table, files: Iterable[DataFile]) -> Unsigned:
     if (at == len(ordered)).any() or (ordered[at] != named).any():
         raise NoPositionsError("rows have unknown data files")
     return positions(own[at], rows)
-
-
-def positions_table(positions: Unsigned, files: Iterable[DataFile]) -> pa.Table:
-    """What `position_columns` gives for the rows at some positions.
-
-    Args:
-        positions: The positions.
-        files: The files that the rows are in.
-    """
-    import pyarrow as pa
-
-    numbers = {one.number: _name_number(one.name) for one in files}
-    found, which = np.unique(file_numbers(positions), return_inverse=True)
-    names = np.array([numbers[int(one)] for one in found], dtype=np.int64)
-    return pa.table({FILE: names[which], ROW: row_numbers(positions)})
 
 
 def _name_number(name: str) -> int:

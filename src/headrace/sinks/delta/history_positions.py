@@ -25,7 +25,7 @@ from headrace.sinks.delta.data_files import (
     NoPositionsError,
     find_positions,
 )
-from headrace.sinks.delta.deletion_vectors import mask_rows, with_only_rows
+from headrace.sinks.delta.deletion_vectors import mask_rows
 from headrace.sinks.delta.effects import EFFECT, HELD_AT, RECORDS
 from headrace.sinks.delta.folding import fold_files
 from headrace.sinks.delta.history_index import HistoryIndex
@@ -252,9 +252,9 @@ class HistoryPositionWriter:
 
     def _rows_at(self, positions: Unsigned) -> DataFrame:
         """The rows of the table at some positions."""
-        writer, index = self._writer, self._index
-        files = with_only_rows(writer.session, writer.table.path, index.files, positions)
-        return index.rows_of(writer.session, writer.transaction.snapshot(), files).where(f"{END} IS NULL")
+        writer = self._writer
+        snapshot = writer.transaction.snapshot()
+        return self._index.rows_at(writer.session, snapshot, positions).where(f"{END} IS NULL")
 
     def _write(self, changes: _Changes) -> Entries:
         """Write the rows; returns the positions of the current rows among them."""

@@ -99,9 +99,10 @@ def tracked_values(tracked: ChosenColumns, event: Column, values: StructType) ->
     """
     from pyspark.sql import functions as F
 
-    chosen = []
-    for name in tracked.of(values.names):
-        value = event[name]
-        # Spark cannot compare maps.
-        chosen.append(as_text(value) if holds_map(values[name].dataType) else value)
+    names = tracked.of(values.names)
+    with_maps = {name for name in names if holds_map(values[name].dataType)}
+    if names == values.names and not with_maps:
+        return event
+    # Spark cannot compare maps.
+    chosen = [as_text(event[name]) if name in with_maps else event[name] for name in names]
     return F.struct(*chosen) if chosen else F.lit(True)

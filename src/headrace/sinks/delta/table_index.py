@@ -17,6 +17,7 @@ from headrace.sinks.delta.data_files import (
     list_files,
     position_columns,
 )
+from headrace.sinks.delta.deletion_vectors import with_only_rows
 from headrace.sinks.delta.key_index import (
     BYTES_PER_KEY,
     NO_ROW,
@@ -155,6 +156,11 @@ class TableIndex:
         log = delta_log(session, self._path)
         added = scala_list(jvm, [one.in_jvm(jvm) for one in files.values()])
         return DataFrame(log.createDataFrame(snapshot, added, False, jvm.scala.Option.empty()), session)
+
+    def rows_at(self, session: SparkSession, snapshot: Any, positions: Unsigned) -> DataFrame:
+        """The rows of the table at some positions."""
+        files = with_only_rows(session, self._path, self.files, positions)
+        return self.rows_of(session, snapshot, files)
 
     def columns(self, frame: DataFrame) -> list[Column]:
         """The hashes of a row's key, and the number of its sequence."""
