@@ -206,7 +206,8 @@ def main(keys: int, batch: str, batches: int, sides: str, quick: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name, broker_in() as broker:
         broker.create_topic(TOPIC, PARTITIONS)
         bootstrap = broker.start()
-        running = open_spark("bench")
+        # All sides have their tables and plans in one JVM; MERGE broadcasts the batch besides.
+        running = open_spark("bench", memory="4g", shared=False)
         runs = {side: _SIDES[side](running.spark, bootstrap, Path(name), side) for side in sides.split(",")}
         version = produce(bootstrap, range(keys), 0)
         for side, run in runs.items():
