@@ -18,7 +18,7 @@ from headrace.plan.stored import load_stored
 from headrace.sinks.delta.table import unregister_table
 from headrace.state.lease import held_leases
 from headrace.storage.location import Location
-from headrace.storage.table_log import load_commit, newest_version
+from headrace.storage.table_log import LOG, load_commit, newest_version
 from headrace.storage.table_snapshot import load_snapshot
 
 if TYPE_CHECKING:
@@ -169,10 +169,20 @@ def remove_orphaned(
     with held_leases(storage, [name]):
         if settings.configuration.get("spark.sql.catalogImplementation") == "hive":
             unregister_table(session(), name, storage.table(name))
-        for folder in found.folders:
-            folder.delete_folder()
         for one in (DatasetTable(name), DatasetTable(name, "quarantine"), DatasetTable(name, "tombstones")):
             storage.care(name, one.role).delete()
         for file in (storage.pins(name), storage.registered_readers(name)):
             file.delete()
+        for folder in found.folders:
+            _delete_log_last(folder)
     return found
+
+
+def _delete_log_last(folder: Location) -> None:
+    """Delete a folder. If this is interrupted in a table, the command finds the table again by its log."""
+    for name in folder.list_folders():
+        if name != LOG:
+            (folder / name).delete_folder()
+    for name in folder.list_files():
+        (folder / name).delete()
+    folder.delete_folder()

@@ -337,6 +337,8 @@ class TableKeeper:
                 record_care(storage, name, "compacted", done.to_json(), role)
                 care = replace(care, steps=("optimize",), conflicts=sum(done.conflicts.values()))
         condition = self._examine(target)
+        # A compaction may have replaced files that the retention of the command does not keep.
+        due = (*due, *(one for one in self._due(target, condition) if one in ("vacuum", "log")))
         if "vacuum" in due:
             try:
                 self._check_vacuum(target, condition)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
@@ -87,6 +89,39 @@ def test_tables_that_are_no_longer_declared_can_be_removed(settings: ProjectSett
     left = [str(one) for one in Path(str(storage.root)).rglob("*old*") if one.suffix != ".json"]
     assert left == [str(storage.ledger(OLD, "x").parent)] or left == []
     assert storage.find_tables() == (ORDERS,)
+
+
+def test_an_interrupted_removal_is_repeated(
+    settings: ProjectSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = settings.storage
+    record = {"pipeline": "shop", "at": datetime.now(UTC).isoformat(), "tables": [["default", "orders"]]}
+    storage.last_plan(settings.root).replace_json(record)
+    (storage.table(OLD) / "_change_data").make_folder()
+    calls = 0
+    delete, delete_folder = Location.delete, Location.delete_folder
+
+    def interrupted(original: Callable[[Location], None]) -> Callable[[Location], None]:
+        def or_killed(path: Location) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == done + 1:
+                raise KeyboardInterrupt
+            original(path)
+
+        return or_killed
+
+    for done in range(100):
+        calls = 0
+        with monkeypatch.context() as patched:
+            patched.setattr(Location, "delete", interrupted(delete))
+            patched.setattr(Location, "delete_folder", interrupted(delete_folder))
+            with contextlib.suppress(KeyboardInterrupt):
+                remove_orphaned(settings, OLD, pytest.fail)
+        if not storage.table(OLD).exists():
+            break
+        assert find_orphaned(settings) == (OLD,), done
+    assert done > 3 and not storage.quarantine(OLD).exists()
 
 
 def test_replaced_checkpoints_are_removed_after_the_retention(settings: ProjectSettings) -> None:
