@@ -95,7 +95,9 @@ def _without_delays(original: Callable[..., None]) -> Callable[..., None]:
     def connect(self: Any, *args: Any) -> None:
         original(self, *args)
         if not self.ssl_context:
+            timeout_s = self.socket.gettimeout()
             self.socket = _PromptSocket(fileno=self.socket.detach())
+            self.socket.settimeout(timeout_s)
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.stream = self.socket.makefile("rb")
 
