@@ -22,7 +22,7 @@ class Change:
     key: int | None
     sequence: int
     operation: Literal["upsert", "delete", "truncate"]
-    value: str = ""
+    value: str | None = ""
     note: str | None = ""
 
 
@@ -33,13 +33,13 @@ class Version:
     key: int
     start: int
     end: int | None
-    value: str
+    value: str | None
     note: str | None = ""
 
 
-def current_rows(changes: Sequence[Change]) -> dict[int, str]:
+def current_rows(changes: Sequence[Change]) -> dict[int, str | None]:
     """The value of each key after all changes, applied in their sequence."""
-    rows: dict[int, str] = {}
+    rows: dict[int, str | None] = {}
     for one in sorted(changes, key=lambda change: (change.sequence, change.offset)):
         if one.operation == "truncate":
             rows.clear()
@@ -52,15 +52,21 @@ def current_rows(changes: Sequence[Change]) -> dict[int, str]:
     return rows
 
 
-def history_rows(changes: Sequence[Change]) -> set[Version]:
-    """The history of each key after all changes: a new row for each change of the value."""
+def history_rows(changes: Sequence[Change], *, keeps: bool = False) -> set[Version]:
+    """The history of each key after all changes: a new row for each change of the value.
+
+    Args:
+        changes: The changes.
+        keeps: Whether a NULL changes nothing.
+    """
     found: set[Version] = set()
     for key in {one.key for one in changes}:
         # Of records with one sequence the last one counts: the others would have no width.
         last = {one.sequence: one for one in sorted(changes, key=lambda one: one.offset) if one.key == key}
         current: Version | None = None
         assert key is not None
-        for sequence, one in sorted(last.items()):
+        for sequence, given in sorted(last.items()):
+            one = _kept(given, current) if keeps else given
             is_same = current is not None and one.operation == "upsert" and one.value == current.value
             if current is not None and not is_same:
                 found.add(replace(current, end=sequence))
@@ -75,8 +81,20 @@ def history_rows(changes: Sequence[Change]) -> set[Version]:
     return found
 
 
+def _kept(one: Change, before: Version | None) -> Change:
+    if before is None:
+        return one
+    value = before.value if one.value is None else one.value
+    return replace(one, value=value, note=before.note if one.note is None else one.note)
+
+
 def random_events(
-    seed: int, *, keys: int, count: int, notes: Sequence[str | None] = ("x", "y", "z")
+    seed: int,
+    *,
+    keys: int,
+    count: int,
+    values: Sequence[str | None] = "AAB",
+    notes: Sequence[str | None] = ("x", "y", "z"),
 ) -> list[Change]:
     """Changes in no order, of which many are equal to their neighbours in the history of their key."""
     choose = random.Random(seed)
@@ -86,7 +104,7 @@ def random_events(
             choose.randrange(keys),
             choose.randrange(12),
             "delete" if choose.random() < 0.2 else "upsert",
-            choose.choice("AAB"),
+            choose.choice(values),
             choose.choice(notes),
         )
         for offset in range(count)

@@ -58,8 +58,8 @@ def create_auto_cdc_flow(
             query.
         keys: The columns that identify a row.
         sequence_by: A column, SQL text or a Column (also a struct) that orders the records of a key.
-        ignore_null_updates: Whether a column keeps its value where a record has NULL, with SCD type 1. The
-            table gets a column ``_sequences`` with the sequence of each value that is older than its row.
+        ignore_null_updates: Whether a column keeps its value where a record has NULL. The table gets a
+            column ``_sequences`` with the sequence of each value that is older than its row.
         ignore_null_updates_column_list: The columns that keep their values; by default all but the keys.
         ignore_null_updates_except_column_list: The columns that do not.
         apply_as_deletes: The condition of records that delete the row of their key, as SQL text or a Column.
@@ -105,12 +105,12 @@ def create_auto_cdc_flow(
     history = history_columns(arguments, stored_as_scd_type, apply_as_truncates, *lists)
     lists = (ignore_null_updates_column_list, ignore_null_updates_except_column_list)
     kept_if_null = _kept_if_null(arguments, ignore_null_updates, *lists)
-    if kept_if_null is not None and (history is not None or apply_as_truncates is not None):
-        other = "apply_as_truncates" if history is None else "stored_as_scd_type=2"
+    if kept_if_null is not None and apply_as_truncates is not None:
         raise FeatureUnsupportedError(
-            f"{arguments.call}: this version does not support ignore_null_updates together with {other}",
+            f"{arguments.call}: this version does not support ignore_null_updates together with"
+            " apply_as_truncates",
             location=arguments.location,
-            remedies=["apply the records to a table with SCD type 1, and read its changes: hr.read_changes"],
+            remedies=["remove one of them"],
             params={"what": "ignore_null_updates"},
         )
     default_schema = active.settings.database if active else "default"

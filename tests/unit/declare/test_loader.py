@@ -446,10 +446,12 @@ def test_a_null_can_leave_columns_as_they_are(load: Load) -> None:
     ):
         (flow,) = load(PARTIAL.replace("{more}", more)).flows
         assert isinstance(flow, AutoCdcFlow) and flow.kept_if_null == expected
-    for more in ("stored_as_scd_type=2", 'apply_as_truncates="true"'):
-        with pytest.raises(FeatureUnsupportedError) as caught:
-            load(PARTIAL.replace("{more}", f"ignore_null_updates=True, {more}"))
-        assert caught.value.params["what"] == "ignore_null_updates"
+    (flow,) = load(HISTORY.replace("{more}", ", ignore_null_updates=True")).flows
+    assert isinstance(flow, AutoCdcFlow) and flow.history is not None
+    assert flow.kept_if_null == ChosenColumns()
+    with pytest.raises(FeatureUnsupportedError) as caught:
+        load(PARTIAL.replace("{more}", 'ignore_null_updates=True, apply_as_truncates="true"'))
+    assert caught.value.params["what"] == "ignore_null_updates"
 
 
 def test_names_taken_twice_are_found_across_both_ways_of_declaring(load: Load) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from headrace.model.changes import (
     ALL_COLUMNS,
+    COLUMN_SEQUENCES,
     DELETE,
     END,
     OPERATION,
@@ -38,6 +39,8 @@ from headrace.sinks.delta.history_index import HistoryIndex
 from headrace.sinks.delta.history_positions import HistoryPositionWriter, Recomputed
 from headrace.sinks.delta.key_events import as_records, events_by_key, tracked_values, value_columns
 from headrace.sinks.delta.keyed import Decision, KeyedWriter, SharedTable, sent_to_readers
+from headrace.sinks.delta.partial_history import as_given, columns_kept, with_kept_values
+from headrace.sinks.row_hash import as_text
 from headrace.sinks.target import BatchStamp, BatchWriter
 
 if TYPE_CHECKING:
@@ -89,7 +92,7 @@ class _HistoryWriter(KeyedWriter):
         # It is used several times; the rows of the batch are computed once, with their counts.
         events = self.keep(events_by_key(records, target.keys, table))
         reason = None
-        if target.index_memory:
+        if target.index_memory and COLUMN_SEQUENCES not in table:
             try:
                 table_rows(records, self.transaction)
                 return HistoryPositionWriter(
@@ -147,12 +150,14 @@ class _HistoryWriter(KeyedWriter):
         if hidden is not None:
             hidden = hidden.join(mine, list(keys), "left_semi")
             known = _union(known, hidden.withColumn(_ORIGIN, F.lit(_HIDDEN)))
-        known = _union(known, as_records(events, keys).withColumn(_ORIGIN, F.lit(_BATCH)))
+        records = as_records(events, keys)
+        known = _union(known, records.withColumn(_ORIGIN, F.lit(_BATCH)))
         values = held.select(*map(quoted_column, value_columns(held.columns, keys)))
         value = F.struct(*(F.col(quoted_column(name)).alias(name) for name in values.columns))
         tracked = tracked_values(self._target.tracked, value, values.schema)
-        timeline = self.keep(_timeline(known, names, tracked))
-        effects = self.keep(_effects(timeline, located, keys))
+        kept = columns_kept(held, records)
+        timeline = self.keep(_timeline(known, names, tracked, kept))
+        effects = self.keep(_effects(timeline, located, keys, kept))
         counts, ending_count = self._count(timeline, effects)
         return Recomputed(
             counts=counts,
@@ -216,8 +221,14 @@ def _events_of_rows(held: DataFrame) -> DataFrame:
     return shown.drop(START, END, SEQUENCE).select("*", "__headrace_event.*").drop("__headrace_event")
 
 
-def _timeline(events: DataFrame, names: list[str], tracked: Column) -> DataFrame:
+def _timeline(events: DataFrame, names: list[str], tracked: Column, kept: list[str]) -> DataFrame:
     """The events of each key in order, with the row that each belongs to.
+
+    Args:
+        events: The events.
+        names: The quoted key columns.
+        tracked: The values whose changes begin a new row.
+        kept: The columns that a NULL leaves as they are.
 
     Returns:
         The events, with `START` and `END` of their rows; `_JOINS`: whether the next event belongs to the same
@@ -236,6 +247,8 @@ def _timeline(events: DataFrame, names: list[str], tracked: Column) -> DataFrame
     )
     last = known.withColumn(_NEXT, F.lead(value).over(place))
     last = last.where(F.col(_NEXT).isNull() | (F.col(_NEXT) != value)).drop("__headrace_shown", _SPAN)
+    if kept:
+        last = with_kept_values(as_given(last, kept, origin == _START_OF_ROW), names, kept)
     order = Window.partitionBy(*names).orderBy(value)
     follows = (F.lag(OPERATION).over(order) == UPSERT) & (F.lag(tracked).over(order).eqNullSafe(tracked))
     is_end = F.coalesce(F.lag(OPERATION).over(order) == UPSERT, F.lit(False))
@@ -265,14 +278,25 @@ def _outcome(is_delete: Column) -> Column:
     )
 
 
-def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...]) -> DataFrame:
-    """The rows that change, with `EFFECT`: ``insert``, ``update`` or ``delete``."""
+def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...], kept: list[str]) -> DataFrame:
+    """The rows that change, with `EFFECT`: ``insert``, ``update`` or ``delete``.
+
+    Args:
+        timeline: The events with their rows.
+        held: The rows of the table.
+        keys: The key columns.
+        kept: The columns that a NULL leaves as they are: a late record may change them in later rows.
+    """
     from pyspark.sql import functions as F
 
     columns = [quoted_column(name) for name in held.columns if name != HELD_AT]
     rows = timeline.where((F.col(OPERATION) == UPSERT) & ~F.col(_JOINS)).select(*columns)
+    last = F.struct(END, SEQUENCE)
+    own = [*map(quoted_column, kept), COLUMN_SEQUENCES] if kept else []
+    values = as_text(F.struct(*own)) if kept else F.lit(None)
     before = held.groupBy(*map(quoted_column, keys), START).agg(
-        F.max(F.struct(END, SEQUENCE)).alias("__headrace_before"),
+        F.max_by(values, last).alias("__headrace_before_values"),
+        F.max(last).alias("__headrace_before"),
         F.count(F.lit(1)).alias(HELD_ROWS),
         F.max(HELD_AT).alias(HELD_AT),
     )
@@ -281,10 +305,14 @@ def _effects(timeline: DataFrame, held: DataFrame, keys: tuple[str, ...]) -> Dat
         F.when(F.col(SEQUENCE).isNull(), "delete")
         .when(F.col(HELD_ROWS).isNull(), "insert")
         .when(
-            ~F.struct(END, SEQUENCE).eqNullSafe(F.col("__headrace_before")) | (F.col(HELD_ROWS) > 1), "update"
+            ~last.eqNullSafe(F.col("__headrace_before"))
+            | ~values.eqNullSafe(F.col("__headrace_before_values"))
+            | (F.col(HELD_ROWS) > 1),
+            "update",
         )
     )
-    return found.withColumn(EFFECT, effect).where(F.col(EFFECT).isNotNull()).drop("__headrace_before")
+    changed = found.withColumn(EFFECT, effect).where(F.col(EFFECT).isNotNull())
+    return changed.drop("__headrace_before", "__headrace_before_values")
 
 
 def _union(events: DataFrame, more: DataFrame) -> DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace.model.changes import END, OPERATION, SEQUENCE, START, ChosenColumns
+from headrace.model.changes import COLUMN_SEQUENCES, END, OPERATION, SEQUENCE, START, ChosenColumns
 from headrace.model.names import quoted_column
 from headrace.sinks.delta.effects import RECORDS
 from headrace.sinks.row_hash import as_text, holds_map, row_hash
@@ -99,7 +99,7 @@ def tracked_values(tracked: ChosenColumns, event: Column, values: StructType) ->
     """
     from pyspark.sql import functions as F
 
-    names = tracked.of(values.names)
+    names = [name for name in tracked.of(values.names) if name != COLUMN_SEQUENCES]
     with_maps = {name for name in names if holds_map(values[name].dataType)}
     if names == values.names and not with_maps:
         return event
