@@ -206,6 +206,22 @@ def test_a_short_retention_needs_a_word_and_a_dry_run_changes_nothing(desk: Desk
     assert load_care(desk.storage, ORDERS)["vacuumed"]["bytes"] == 5
 
 
+def test_the_files_that_a_compaction_has_replaced_are_vacuumed_by_the_same_command(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compact(*_: Any, **__: Any) -> Compaction:
+        DeltaTable(str(desk.storage.table(ORDERS))).optimize.compact()
+        return Compaction(added=1, removed=3, added_bytes=1, removed_bytes=3, duration_s=0.1)
+
+    monkeypatch.setattr(table_care, "compact_files", compact)
+    desk.is_broken = False
+    options = CareOptions(steps=("optimize", "vacuum"), retention_s=0, allow_short_retention=True)
+    keeper = TableKeeper(settings=desk.settings, engine=cast("Engine", desk), options=options)
+    (care,) = keeper.keep([ORDERS])
+    assert care.steps == ("optimize", "vacuum") and care.warning is None
+    assert care.after is not None and care.after.stored_files == care.after.files == 1
+
+
 def test_versions_are_pinned_listed_and_released(desk: Desk) -> None:
     pins = Pipeline(desk.settings).pins
     assert (pins.add("orders", 1, 3600).version, pins.add("orders", None, 3600).version) == (1, 2)
