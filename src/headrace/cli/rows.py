@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from headrace.model.changes import COLUMN_SEQUENCES, SEQUENCE
+
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from headrace.observe.read import Rows
 
 _LONG = ("string", "binary", "struct", "array", "map", "variant")
 _NUMBERS = ("byte", "short", "integer", "long", "float", "double", "decimal")
@@ -30,6 +34,21 @@ def rows_table(columns: Sequence[str], types: Sequence[str], rows: Sequence[Sequ
     for row in rows:
         table.add_row(*(Text(shown(value), style="dim" if value is None else "") for value in row))
     return table
+
+
+def table_rows(rows: Rows, *, with_sequences: bool = False) -> tuple[Table, str]:
+    """Rows of a table, and a remark if columns are left out.
+
+    Args:
+        rows: The rows.
+        with_sequences: Whether to show the columns that changes by key are ordered by. They are wide, and
+            rarely of interest.
+    """
+    left_out = [] if with_sequences else [one for one in rows.columns if one in (SEQUENCE, COLUMN_SEQUENCES)]
+    kept = [number for number, name in enumerate(rows.columns) if name not in left_out]
+    columns, types = ([all_[one] for one in kept] for all_ in (rows.columns, rows.types))
+    table = rows_table(columns, types, [[row[one] for one in kept] for row in rows.rows])
+    return table, f", without {', '.join(left_out)}" if left_out else ""
 
 
 def split_columns(text: str | None) -> list[str]:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 from lake import HandFlow, Lake, rows
 
 Call = Callable[..., Any]
@@ -149,6 +151,21 @@ class TestRead:
         assert f"its log has versions 0 to {newest}" in missing.err
         assert headrace("read", "bronze", "--version", "1", "--timestamp", "2h").exit_code == 2
         assert headrace("read", "bronze", "--timestamp", "yesterday").exit_code == 2
+
+    def test_the_sequences_of_changes_by_key_are_shown_if_they_are_asked_for(
+        self, tmp_path: Path, headrace: Call
+    ) -> None:
+        folder = str(tmp_path / "customers")
+        values = {"id": [1], "_sequence": [{"value": 7, "position": 3}], "_sequences": [{"city": None}]}
+        sequence = pa.struct([("value", pa.int64()), ("position", pa.int64())])
+        types = [("id", pa.int64()), ("_sequence", sequence), ("_sequences", pa.struct([("city", sequence)]))]
+        write_deltalake(folder, pa.table(values, schema=pa.schema(types)))
+        called = headrace("read", folder)
+        assert called.out.splitlines()[-1].endswith("v0, without _sequence, _sequences")
+        assert called.out.split()[:2] == ["id", "1"]
+        asked = headrace("read", folder, "--columns", "id,_sequence.value").out
+        assert asked.split()[:4] == ["id", "_sequence.value", "1", "7"]
+        assert headrace("read", folder, "--json").data["columns"][1]["name"] == "_sequence"
 
     def test_a_folder_needs_no_pipeline(
         self, flow: HandFlow, headrace: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

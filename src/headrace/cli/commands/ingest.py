@@ -11,7 +11,7 @@ import click
 
 from headrace.cli.logs import log_options
 from headrace.cli.output import Output, Result
-from headrace.cli.rows import rows_table, split_columns
+from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, LocalFolder, verb
 from headrace.errors import CommandLineError, HeadraceError, TopicNotFoundError
 from headrace.model.sizes import counted
@@ -276,8 +276,9 @@ def _show_rows(output: Output, rows: Any) -> None:
     output.line({"rows": rows.to_json()})
     if isinstance(output, TextOutput):
         more = " or more" if rows.is_cut else ""
-        table = rows_table(rows.columns, rows.types, rows.rows)
-        output.console().print(Group(table, Text(f"{counted(len(rows.rows), 'row')}{more} of {rows.table}")))
+        table, remark = table_rows(rows)
+        count = f"{counted(len(rows.rows), 'row')}{more} of {rows.table}{remark}"
+        output.console().print(Group(table, Text(count)))
 
 
 def _save(

@@ -9,7 +9,7 @@ import click
 from headrace.cli.completion import complete_dataset
 from headrace.cli.moments import read_moment
 from headrace.cli.output import Result
-from headrace.cli.rows import rows_table, split_columns
+from headrace.cli.rows import split_columns, table_rows
 from headrace.cli.verb import Invocation, verb
 from headrace.errors import CommandLineError
 from headrace.model.sizes import counted
@@ -57,7 +57,8 @@ def command(
     """Show rows of a table.
 
     Reads a dataset of the pipeline, or any folder that is a Delta table. Starts no Spark. The order of
-    the rows is not defined.
+    the rows is not defined. The columns _sequence and _sequences of an AUTO CDC table are shown only if
+    --columns names them.
     """
     from headrace.observe.read import Selection, read_rows
     from headrace.project.reading import locate_table
@@ -77,13 +78,14 @@ def command(
     )
     with invocation.output.progress("Reading"):
         rows = read_rows(locate_table(table, invocation.settings), selection)
-    return Result(data=rows.to_json(), text=lambda: _rendered(rows))
+    return Result(data=rows.to_json(), text=lambda: _rendered(rows, with_sequences=columns is not None))
 
 
-def _rendered(rows: Rows) -> Group:
+def _rendered(rows: Rows, *, with_sequences: bool) -> Group:
     from rich.console import Group
     from rich.text import Text
 
+    table, remark = table_rows(rows, with_sequences=with_sequences)
     more = "; use --limit to see more" if rows.is_cut else ""
-    count = f"{counted(len(rows.rows), 'row')} of {rows.table} v{rows.version}{more}"
-    return Group(rows_table(rows.columns, rows.types, rows.rows), Text(count, style="dim"))
+    count = f"{counted(len(rows.rows), 'row')} of {rows.table} v{rows.version}{remark}{more}"
+    return Group(table, Text(count, style="dim"))
