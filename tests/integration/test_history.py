@@ -245,3 +245,30 @@ def test_a_struct_that_grows_grows_in_the_hidden_events(table: Table) -> None:
         (20, "A", "Basel", None),
         (30, "B", "Basel", "CH"),
     ]
+
+
+def test_columns_may_have_names_with_spaces(spark: SparkSession, tmp_path: Path) -> None:
+    """A late and a joined record need the hidden events of the key."""
+    columns = "id INT, value STRING, `a note` STRING, __START_AT INT, __END_AT INT"
+    mapped = "true, delta.columnMapping.mode = 'name'"
+    path = create_table(spark, tmp_path / "t", columns, vectors=mapped)
+    hidden = HiddenEvents(path=locate(tmp_path / "hidden"), keys=("id",))
+    tracked = ChosenColumns(included=("value",))
+    target = HistoryTarget(
+        spark=spark, path=locate(path), keys=("id",), tombstones=hidden, tracked=tracked, index_memory=1 << 30
+    )
+    named = replace(COLUMNS, tracked=tracked)
+    table = Table(spark, path, named, target)
+
+    def apply(*changes: Change) -> None:
+        source = table.changes(changes).withColumnRenamed("note", "a note")
+        assert table.apply_rows(source) is not None
+
+    apply(Change(0, 1, 10, "upsert", "A", "x"), Change(1, 1, 20, "upsert", "A", "y"))
+    apply(Change(2, 1, 15, "upsert", "B", "z"))
+    rows = spark.read.format("delta").load(str(path)).orderBy("__START_AT").collect()
+    assert [(row["__START_AT"], row["value"], row["a note"]) for row in rows] == [
+        (10, "A", "x"),
+        (15, "B", "z"),
+        (20, "A", "y"),
+    ]

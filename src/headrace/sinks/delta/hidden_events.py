@@ -7,7 +7,8 @@ protocol.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.model.changes import OPERATION, SEQUENCE
@@ -19,8 +20,13 @@ from headrace.sinks.target import BatchStamp
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from headrace.sinks.delta.quarantine import QuarantineTable
+
 ROW = "row"
 """The column with the columns of the table."""
+_QUOTED = re.compile(r"`((?:[^`]|``)*)`")
+_UNUSUAL = re.compile(r"[ ,;{}()\n\t=]")
+"""Characters that the names of columns may have only if Delta maps them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +60,10 @@ class HiddenEvents(Tombstones):
 
         columns = [name for name in changes.columns if name not in (SEQUENCE, OPERATION)]
         return [F.struct(*map(quoted_column, columns)).alias(ROW)]
+
+    def _table(self, columns: str) -> QuarantineTable:
+        names = _QUOTED.findall(columns)
+        return replace(super()._table(columns), maps_names=any(_UNUSUAL.search(name) for name in names))
 
     def _adapt(self, session: SparkSession, changes: DataFrame) -> None:
         """Give the events the columns and types that the table has now."""

@@ -67,12 +67,14 @@ def with_kept_values(events: DataFrame, keys: list[str], kept: list[str]) -> Dat
         {column: newest(name) for name, column in found.items()}
     )
     ages = {name.casefold(): F.col(column)["at"] for name, column in found.items()}
-    sequences = F.struct(
-        *(
-            F.when(ages[name.casefold()] != F.col(SEQUENCE), ages[name.casefold()]).alias(name)
-            for name in events.select(f"{COLUMN_SEQUENCES}.*").columns
-        )
-    )
+
+    def sequence(name: str) -> Column:
+        """The sequence of a kept value; NULL if it is that of the row."""
+        age = ages.get(name.casefold(), F.lit(None))
+        return F.when(age != F.col(SEQUENCE), age).otherwise(F.lit(None)).alias(name)
+
+    names = events.select(f"{COLUMN_SEQUENCES}.*").columns
+    sequences = F.struct(*map(sequence, names)).cast(events.schema[COLUMN_SEQUENCES].dataType)
     return newest_values.withColumns(
         {**{name: F.col(column)["value"] for name, column in found.items()}, COLUMN_SEQUENCES: sequences}
     ).drop(_LIFE, *found.values())

@@ -30,10 +30,12 @@ class QuarantineTable:
     Args:
         path: The table's folder.
         columns: Its columns, in SQL.
+        maps_names: Whether its columns may have names with any character.
     """
 
     path: Location
     columns: str
+    maps_names: bool = False
 
     @property
     def exists(self) -> bool:
@@ -97,10 +99,11 @@ class QuarantineTable:
         return "delta.`" + str(self.path).replace("`", "``") + "`"
 
     def _create(self, session: SparkSession) -> None:
+        mapping = ", delta.columnMapping.mode = 'name'" if self.maps_names else ""
         with _CREATION:
             if not self.exists:
                 session.sql(
                     f"CREATE TABLE {self._name} ({self.columns}) USING delta "
                     # A batch that comes again replaces its own rows, beside the commits of other flows.
-                    "PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false)"
+                    f"PARTITIONED BY (flow) TBLPROPERTIES (delta.appendOnly = false{mapping})"
                 )
