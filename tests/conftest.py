@@ -61,36 +61,28 @@ _INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.fact
 code for them was a fifth of its processor time. Processes that tests start keep Spark's defaults."""
 
 _LONGEST = (
-    *("test_changes.py", "test_history.py", "test_ingest.py", "test_auto_cdc.py", "test_partial_changes.py"),
-    *("test_narrowing.py", "test_erase.py", "test_snapshots.py", "test_metastore.py", "test_sql_files.py"),
-    *("test_kill.py", "test_table.py", "test_topic.py", "test_subscription.py", "test_demo.py"),
-    *("test_run.py", "test_plan.py", "test_checkpoint.py", "test_stateful.py", "test_files.py"),
-    *("test_docs.py", "test_quarantine.py", "test_bad_records.py", "test_runs.py", "test_replay.py"),
-    *("test_recovery.py", "test_drift.py", "test_command_line.py", "test_library.py", "test_testing.py"),
-    *("test_secured.py", "test_preview.py", "test_expectations.py", "test_runtime.py", "test_append.py"),
-    *("test_targets.py", "test_verify.py", "test_update.py", "test_cluster.py", "test_event_log.py"),
-    *("test_debezium.py", "test_folders.py", "test_sinks.py"),
+    *("test_history.py", "test_changes.py", "test_kill.py", "test_snapshots.py", "test_partial_history.py"),
+    *("test_history_in_order.py", "test_auto_cdc.py", "test_docs.py", "test_table.py", "test_engine.py"),
+    *("test_metastore.py", "test_topic.py", "test_run.py", "test_erase.py", "test_sql_files.py"),
+    *("test_quarantine.py", "test_demo.py", "test_partial_changes.py", "test_ingest.py", "test_files.py"),
+    *("test_targets.py", "test_drift.py", "test_dialects.py", "test_checkpoint.py", "test_examples.py"),
+    *("test_library.py", "test_testing.py", "test_stateful.py", "test_subscription.py", "test_replay.py"),
+    *("test_bad_records.py", "test_checkpoint_repair.py", "test_narrowing.py", "test_noop_check.py"),
+    *("test_table_care.py", "test_broker.py", "test_secured.py", "test_secrets.py"),
+    *("test_changed_columns.py", "test_append.py", "test_record_formats.py", "test_names_in_use.py"),
+    *("test_groups.py", "test_folders.py", "test_handed_over_care.py", "test_driver.py", "test_verify.py"),
+    *("test_care_properties.py", "test_recovery.py", "test_update.py", "test_command_line.py"),
+    *("test_streams_of_changing_tables.py",),
 )
-"""Files that take a minute and more, the longest first."""
+"""Files that take half a minute and more, the longest first."""
 
 _MATRICES = frozenset(
-    {
-        *(
-            "test_changes.py",
-            "test_history.py",
-            "test_snapshots.py",
-            "test_partial_changes.py",
-            "test_targets.py",
-        ),
-        *(
-            "test_bad_records.py",
-            "test_replay.py",
-            "test_narrowing.py",
-            "test_metastore.py",
-            "test_examples.py",
-        ),
-        *("test_dialects.py", "test_runs.py", "test_ingest.py", "test_noop_check.py", "test_quarantine.py"),
-    }
+    (
+        *("test_changes.py", "test_history.py", "test_history_in_order.py", "test_snapshots.py"),
+        *("test_partial_changes.py", "test_partial_history.py", "test_targets.py", "test_bad_records.py"),
+        *("test_replay.py", "test_narrowing.py", "test_metastore.py", "test_examples.py", "test_dialects.py"),
+        *("test_runs.py", "test_ingest.py", "test_noop_check.py", "test_quarantine.py"),
+    )
 )
 """Files of integration and behaviour tests that try many cases of one thing: `make prove` runs them."""
 

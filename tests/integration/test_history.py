@@ -65,7 +65,9 @@ def table(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -
     return Table(spark, path, COLUMNS, target)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(
+    ("table", "seed"), [("index", 1), ("index", 2), ("positions", 1)], indirect=["table"]
+)
 def test_the_table_holds_the_history_of_each_key_however_the_records_were_cut(
     table: Table, seed: int
 ) -> None:
@@ -109,6 +111,7 @@ def _ties_by_batch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("plant", [_without_hidden_events, _every_change_begins_a_row, _ties_by_batch])
+@pytest.mark.parametrize("table", ["positions"], indirect=True)
 def test_the_oracle_finds_a_planted_mistake(
     table: Table, monkeypatch: pytest.MonkeyPatch, plant: Callable[[pytest.MonkeyPatch], None]
 ) -> None:

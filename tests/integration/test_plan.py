@@ -567,6 +567,17 @@ def a():
     assert any(f"`{meant}`" in remedy for remedy in error.remedies)
 
 
+def test_a_table_without_the_statistics_of_its_files_is_refused(fault: Fault) -> None:
+    setting = "spark.databricks.delta.stats.collect"
+    code = f"""{ORDERS}
+@hr.materialized_view(spark_conf={{"{setting}": "false"}})
+def a():
+    return spark.range(3)
+"""
+    error = fault(code)
+    assert (error.code, error.params["option"]) == ("OPTION_UNSUPPORTED", setting)
+
+
 @pytest.mark.parametrize("decorators", ["import headrace as d", "from pyspark import pipelines as d"])
 def test_queries_declared_in_a_loop_keep_their_own_values(
     decorators: str, planned: Planned, built: Callable[..., DataFrame], spark: SparkSession

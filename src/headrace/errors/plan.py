@@ -141,7 +141,7 @@ class PropertyInvalidError(UsageError):
 
 
 class OptionUnsupportedError(UsageError):
-    """A reader has an option with which records could be lost without an error. Remove the option."""
+    """With this option, records could be lost without an error, or rows could not be proven. Remove it."""
 
     code = "OPTION_UNSUPPORTED"
 

@@ -39,7 +39,7 @@ from headrace.plan.properties import check_delta_properties, coordinates_of, tab
 from headrace.plan.readers import find_unreadable
 from headrace.plan.resolver import FindTable, Resolved, Resolver
 from headrace.plan.sources import planned_sources
-from headrace.plan.spark_settings import find_misspelt
+from headrace.plan.spark_settings import find_wrong_settings
 from headrace.plan.stages import (
     OpenTableStage,
     Plan,
@@ -90,8 +90,8 @@ def build_plan(
         )
         resolver.resolve()
         declarations = resolver.declarations
-        misspelt = find_misspelt(spark, settings, declarations)
-        errors = [*resolver.errors, *_property_errors(session, declarations), *misspelt]
+        settings_errors = find_wrong_settings(spark, settings, declarations)
+        errors = [*resolver.errors, *_property_errors(session, declarations), *settings_errors]
         _raise_all(errors, resolver.downstream)
         plan = _assemble(resolver, stand_ins, settings, declarations)
         if not resolver.is_test:
