@@ -61,4 +61,4 @@ def test_a_table_that_the_reader_does_not_know_names_who_does(spark: SparkSessio
     for where in (None, "id = 1"):
         with pytest.raises(TableUnreadableError) as raised:
             hr.read_delta(tmp_path / "t", where=where)
-        assert "Spark reads it" in raised.value.remedies[0]
+        assert f"headrace sql -e 'SELECT * FROM {table} LIMIT 20'" in raised.value.remedies[0]

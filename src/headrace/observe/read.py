@@ -206,7 +206,7 @@ def table_schema(path: Location, version: int | None = None) -> tuple[DeltaTable
         table = DeltaTable(str(path), version=version)
         return table, json.loads(table.schema().to_json())
     except (DeltaError, OSError, ValueError) as error:
-        raise _unreadable(path.name, error) from error
+        raise _unreadable(path.name, str(path), error) from error
 
 
 def explain_failure(error: Exception, table: DeltaTable, name: str, where: str | None) -> HeadraceError:
@@ -222,7 +222,7 @@ def explain_failure(error: Exception, table: DeltaTable, name: str, where: str |
     cast = "CastError" in str(error) or "Cannot cast" in str(error)
     damaged = not cast and ("Parquet error" in str(error) or "Object Store error" in str(error))
     if where is None or damaged or not _is_readable(table):
-        return _unreadable(name, error)
+        return _unreadable(name, table.table_uri.removeprefix("file://").rstrip("/"), error)
     return _invalid(where, json.loads(table.schema().to_json()), name, error)
 
 
@@ -398,11 +398,12 @@ def _invalid(where: str, schema: Mapping[str, Any], table: str, error: Exception
     )
 
 
-def _unreadable(table: str, error: Exception) -> HeadraceError:
+def _unreadable(table: str, path: str, error: Exception) -> HeadraceError:
     unknown = "Unsupported table features" in str(error)
+    with_spark = f"Spark reads it: headrace sql -e 'SELECT * FROM delta.`{path}` LIMIT 20'"
     return TableUnreadableError(
         f"the table {table} cannot be read",
         facts=tuple(str(error).splitlines()[:2]),
-        remedies=('Spark reads it: spark.read.format("delta").load(PATH)' if unknown else "headrace verify",),
+        remedies=(with_spark if unknown else "headrace verify",),
         params={"table": table},
     )
