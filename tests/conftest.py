@@ -214,12 +214,24 @@ def running_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_tables() -> Iterator[None]:
-    """Let Delta forget the tables of a module: it would keep the state of each in memory for an hour."""
+    """Let Spark's catalog and Delta forget the tables of a module.
+
+    Runs register their tables in the catalog of their session, which all modules share. Delta would keep the
+    state of each table in memory for an hour.
+    """
     yield
     loaded = sys.modules.get("pyspark.core.context")
     context = None if loaded is None else loaded.SparkContext._active_spark_context
-    if context is not None:
-        context._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    if context is None:
+        return
+    jvm = context._jvm
+    session = jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession()
+    if session.isDefined():
+        catalog = session.get().sharedState().externalCatalog()
+        tables = catalog.listTables("default")
+        for name in [tables.apply(number) for number in range(tables.size())]:
+            catalog.dropTable("default", name, True, False)
+    jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
 
 
 @pytest.fixture(scope="session")

@@ -1342,7 +1342,6 @@ def total():
 
 
 def test_outside_of_a_pipeline_pyspark_is_as_it_was(spark: SparkSession, planned: Planned) -> None:
-    spark.sql("DROP TABLE IF EXISTS bronze")
     planned(EXAMPLE)
     assert spark.range(3).count() == 3
     assert spark.sql("SELECT 1 AS a").collect()[0].a == 1
